@@ -1,0 +1,35 @@
+# Everything runs from .venv/, made by plain venv and pip from the pinned versions in constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check format bench clean
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,mysql,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/saga demo
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build *.egg-info

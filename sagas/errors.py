@@ -1,0 +1,56 @@
+"""What an action may say, and what the engine says to people.
+
+The docstring of an error is its default message. Every error that reaches a person is a
+:class:`SagaError`: one sentence, with what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SagaError(Exception):
+    """The saga engine was used in a way it cannot follow."""
+
+    exit_code = 1
+
+    def __init__(self, message: str | None = None, *, help: str | None = None) -> None:
+        self.message = message or (self.__doc__ or type(self).__name__).strip()
+        self.help = help
+        super().__init__(self.message)
+
+
+class UsageError(SagaError):
+    """The command or the settings are wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class RefusedError(SagaError):
+    """The saga refuses this: it is past the point of no return, or the id belongs to another run."""
+
+    exit_code = 9
+
+
+class Rejected(Exception):  # noqa: N818 - a business answer, not an error; the name is the contract
+    """A definite business no: nothing happened, and nothing will under this key.
+
+    Raise it from an action. It is never retried. ``details`` are shown to people and are available to
+    compensations as ``saga.reason.details``.
+    """
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class AlreadyCompensated(Exception):  # noqa: N818 - the wire name of the outcome `late`
+    """This step has already been undone or sealed, so a late attempt was refused."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+
+
+class Infrastructure(Exception):  # noqa: N818 - the wire name of the failure type
+    """A database or a network is in trouble; the attempt is repeated and says nothing about the business."""

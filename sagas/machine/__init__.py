@@ -1,0 +1,3 @@
+"""The saga machine: pure, deterministic, serialisable. See machine.py."""
+
+from __future__ import annotations

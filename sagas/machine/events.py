@@ -1,0 +1,101 @@
+"""What the world tells the machine. ``at`` is always seconds since the epoch, UTC, from the caller's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sagas.outcomes import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run begins."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A ``Call`` is over: ``outcome`` is the word of its last attempt; ``attempts`` how many it made (None: unknown)."""
+
+    id: str
+    outcome: Outcome
+    at: float
+    attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SagaEnded:
+    """A nested saga (or its undo) is over, or vanished. ``story`` is its `saga show` document, None if nobody knows it."""
+
+    id: str
+    state: Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
+    at: float
+    story: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer has fired."""
+
+    id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody wants the saga undone. ``kind`` becomes the reason: a person's ``cancelled``, or ``parent``."""
+
+    at: float
+    kind: Literal["cancelled", "parent"] = "cancelled"
+    who: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A message for a `wait`. Early ones are kept; the first of a name counts. ``reject`` refuses instead of answering."""
+
+    name: str
+    at: float
+    data: Any = None
+    who: str | None = None
+    reject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """A person decided about a stuck operation. ``definition`` replaces the snapshot (a bug in it was mended)."""
+
+    step: str
+    decision: Literal["retry", "done", "skip", "compensate"]
+    reason: str
+    who: str
+    at: float
+    arguments: Mapping[str, Any] | None = None
+    definition: Mapping[str, Any] | None = None
+    result: Any = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UndoRequested:
+    """A finished saga is to be undone; sent to a machine restored from the snapshot of a COMPLETED run."""
+
+    at: float
+    reason: str
+    who: str
+
+
+Event = (
+    Started
+    | CallEnded
+    | SagaEnded
+    | TimerFired
+    | CancelRequested
+    | SignalReceived
+    | DecisionMade
+    | UndoRequested
+)
