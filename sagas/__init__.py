@@ -1,1 +1,42 @@
+"""What authors of sagas import.
+
+    from sagas import action, Step, Rejected
+
+Everything else in this package is the engine. Names that need Temporal are loaded when they are first used.
+"""
+
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sagas.actions import action
+from sagas.errors import AlreadyCompensated, Rejected, SagaError
+from sagas.probing import Absent, Done, Unknown
+from sagas.step import Step
+
+if TYPE_CHECKING:
+    from workers.client import Client as Client
+    from workers.plugin import SagaPlugin as SagaPlugin
+
+__all__ = [
+    "Absent",
+    "AlreadyCompensated",
+    "Client",
+    "Done",
+    "Rejected",
+    "SagaError",
+    "SagaPlugin",
+    "Step",
+    "Unknown",
+    "action",
+]
+
+# The one place where the bottom names the top: the public import is `sagas` alone.
+_LATER = {"SagaPlugin": "workers.plugin", "Client": "workers.client"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'sagas' has no attribute {name!r}")

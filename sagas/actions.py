@@ -1,0 +1,254 @@
+"""Python actions: the `@action` decorator, and loading the modules that hold them.
+
+The decorator registers nothing anywhere: it leaves a note on the function, and :func:`load_actions` collects
+the notes of the modules a project names. So two projects in one process never see each other's actions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, get_type_hints
+
+from sagas.errors import UsageError
+from sagas.step import Step
+
+NOTE = "__saga_action__"
+OWN_PACKAGES = ("sagas", "activities", "workers", "cli", "spark_steps")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of an action. ``annotation`` is a Python type; ``schema`` the JSON Schema of its values."""
+
+    name: str
+    required: bool
+    annotation: Any
+    default: Any = None
+
+    @cached_property
+    def adapter(self) -> Any:
+        """The pydantic adapter that turns a JSON value into the annotated type."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(self.annotation)
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """JSON Schema 2020-12 of the values this argument takes; empty when it takes anything."""
+        if self.annotation is Any:
+            return {}
+        return self.adapter.json_schema()
+
+
+@dataclass(frozen=True)
+class Action:
+    """A registered action. ``connection`` puts it inside the guard's transaction on that SQL connection.
+
+    ``rejects`` False: it never raises Rejected. ``idempotent`` False: it does not honour the idempotency key, so an
+    unknown attempt is never repeated unseen. ``seals`` (probes): it refuses the key from the moment it says absent.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    connection: str | None = None
+    rejects: bool = True
+    idempotent: bool = True
+    seals: bool = False
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The arguments a definition gives under ``with``; the leading ``step`` is not one of them."""
+        signature = inspect.signature(self.function)
+        hints = get_type_hints(self.function, include_extras=True)
+        found = []
+        for position, parameter in enumerate(signature.parameters.values()):
+            hint = hints.get(parameter.name, Any)
+            if position == 0 and (hint is Step or parameter.name == "step"):
+                continue
+            required = parameter.default is inspect.Parameter.empty
+            default = None if required else parameter.default
+            found.append(Parameter(parameter.name, required, hint, default))
+        return tuple(found)
+
+    @cached_property
+    def takes_step(self) -> bool:
+        first = next(iter(inspect.signature(self.function).parameters.values()), None)
+        if first is None:
+            return False
+        return first.name == "step" or get_type_hints(self.function).get(first.name) is Step
+
+    @property
+    def asynchronous(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments for the function, converted to the annotated types.
+
+        Raises ValueError, one sentence, when an argument is missing, unknown or of the wrong type.
+        """
+        from pydantic import ValidationError
+
+        known = {parameter.name: parameter for parameter in self.parameters}
+        unknown = [name for name in arguments if name not in known]
+        if unknown:
+            raise ValueError(
+                f"{self.name} takes no argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
+            )
+        bound = {}
+        for name, parameter in known.items():
+            if name not in arguments:
+                if parameter.required:
+                    raise ValueError(f"{self.name} needs the argument {name!r}")
+                continue
+            try:
+                bound[name] = parameter.adapter.validate_python(arguments[name])
+            except ValidationError as error:
+                problem = error.errors()[0]
+                place = ".".join(str(part) for part in (name, *problem["loc"]))
+                raise ValueError(f"{self.name}: argument {place}: {problem['msg']}") from None
+        return bound
+
+
+class Actions(Mapping[str, Action]):
+    """The actions of one project, by name."""
+
+    def __init__(self, actions: Sequence[Action] = ()) -> None:
+        self._actions = {one.name: one for one in actions}
+
+    def __getitem__(self, name: str) -> Action:
+        return self._actions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._actions)
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+
+def action(
+    name: str,
+    *,
+    connection: str | None = None,
+    rejects: bool = True,
+    idempotent: bool = True,
+    seals: bool = False,
+) -> Callable[[F], F]:
+    """Make a function an action that definitions use by ``name``.
+
+    Args:
+        name: what stands after ``uses:``; also the activity type in Temporal.
+        connection: SQL connection of saga.toml; the action then runs inside the guard's transaction and
+            ``step.sql`` is that transaction.
+        rejects: False promises that it never raises Rejected, so it may stand after the pivot without a warning.
+        idempotent: False says that the participant does not honour ``step.key``.
+        seals: for probes: from the moment it answers Absent, the participant refuses the key.
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, NOTE, Action(name, function, connection, rejects, idempotent, seals))
+        return function
+
+    return mark
+
+
+def load_actions(names: Sequence[str], root: Path) -> Actions:
+    """Import the modules of ``[actions]`` and collect their actions.
+
+    A dotted name is imported with the project's folder on the path; a name that ends in ``.py`` is a file below
+    ``root``, loaded by its path, so that it cannot collide with any other module.
+    Raises UsageError, one sentence, when a module cannot be loaded or two actions have one name.
+    """
+    check_own_packages()
+    if str(root) not in sys.path:
+        # Last, so that a user's folder called `activities` or `workers` never hides one of ours.
+        sys.path.append(str(root))
+    found: dict[str, Action] = {}
+    for name in names:
+        module = _load_file(name, root) if name.endswith(".py") else _load_module(name)
+        for value in list(vars(module).values()):
+            one = getattr(value, NOTE, None)
+            if not isinstance(one, Action):
+                continue
+            other = found.get(one.name)
+            if other is not None and other.function is not one.function:
+                raise UsageError(
+                    f"two actions are called {one.name}: in {other.function.__module__} and in {name}",
+                    help="give one of them another name",
+                )
+            found[one.name] = one
+    return Actions(list(found.values()))
+
+
+def check_own_packages() -> None:
+    """Raise UsageError when a module of the user's hides one of the engine's packages."""
+    home = Path(__file__).resolve().parent.parent
+    for name in OWN_PACKAGES:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if file and Path(file).resolve().parent.parent != home:
+            raise UsageError(
+                f"the module {name} at {file} hides the saga engine's own package of that name",
+                help=f'name your file by path in saga.toml (actions = ["./{name}.py"]) and do not import it as {name}',
+            )
+
+
+def _load_module(name: str) -> ModuleType:
+    if name.split(".")[0] in OWN_PACKAGES:
+        raise UsageError(
+            f"the action module {name} has the name of a package of the saga engine",
+            help=f'name it by path instead: actions = ["./{name.replace(".", "/")}.py"]',
+        )
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise UsageError(
+                f"the action module {name} was not found", help="check `actions` in saga.toml"
+            ) from error
+        raise UsageError(f"the action module {name} needs {error.name}, which is not installed") from error
+    except Exception as error:
+        raise UsageError(f"the action module {name} cannot be imported: {_sentence(error)}") from error
+
+
+def _load_file(name: str, root: Path) -> ModuleType:
+    path = (root / name).resolve()
+    if not path.is_file():
+        raise UsageError(f"the action file {name} was not found", help="check `actions` in saga.toml")
+    module_name = f"saga_actions_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    loaded = sys.modules.get(module_name)
+    if loaded is not None:
+        return loaded
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"the action file {name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise UsageError(f"the action file {name} cannot be loaded: {_sentence(error)}") from error
+    return module
+
+
+def _sentence(error: BaseException) -> str:
+    place = ""
+    if isinstance(error, SyntaxError):
+        place = f" (line {error.lineno})"
+    return f"{type(error).__name__}: {error}{place}"

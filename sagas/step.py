@@ -1,0 +1,66 @@
+"""What an action is told about the attempt it makes, and what it may use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagas.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event to be published; written to the outbox in the action's own transaction."""
+
+    topic: str
+    key: str | None
+    value: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Step:
+    """One attempt of one operation of one step.
+
+    ``key`` is the idempotency key: the same for every attempt, different for the undo and the confirm; give it to
+    systems that know idempotency keys. ``id`` is the ledger id (``reserve#0``), ``attempt`` counts from 1,
+    ``generation`` grows when a step runs again after it was undone.
+    """
+
+    key: str
+    saga_id: str
+    id: str
+    op: str
+    attempt: int
+    generation: int
+    logger: logging.Logger | logging.LoggerAdapter[Any]
+    _heartbeat: Callable[[Any], None]
+    _sql: Any = None
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def sql(self) -> Any:
+        """The guard's transaction; see activities/guard/sql_handle.py. Raises UsageError without ``connection=``."""
+        if self._sql is None:
+            raise UsageError(
+                "this action has no database: say which one with @action(…, connection=…)",
+            )
+        return self._sql
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Tell the server that this attempt is alive; ``details`` (JSON) are shown in the Web UI."""
+        self._heartbeat(details)
+
+    def emit(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        value: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish an event if, and only if, this action's transaction commits. Raises UsageError without a database."""
+        _ = self.sql
+        self.events.append(Event(topic, key, value, headers or {}))
