@@ -107,9 +107,7 @@ class Action:
         known = {parameter.name: parameter for parameter in self.parameters}
         unknown = [name for name in arguments if name not in known]
         if unknown:
-            raise ValueError(
-                f"{self.name} takes no argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
-            )
+            raise ValueError(f"{self.name} takes no argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}")
         bound = {}
         for name, parameter in known.items():
             if name not in arguments:
@@ -218,9 +216,7 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise UsageError(
-                f"the action module {name} was not found", help="check `actions` in saga.toml"
-            ) from error
+            raise UsageError(f"the action module {name} was not found", help="check `actions` in saga.toml") from error
         raise UsageError(f"the action module {name} needs {error.name}, which is not installed") from error
     except Exception as error:
         raise UsageError(f"the action module {name} cannot be imported: {_sentence(error)}") from error

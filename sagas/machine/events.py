@@ -89,13 +89,4 @@ class UndoRequested:
     who: str
 
 
-Event = (
-    Started
-    | CallEnded
-    | SagaEnded
-    | TimerFired
-    | CancelRequested
-    | SignalReceived
-    | DecisionMade
-    | UndoRequested
-)
+Event = Started | CallEnded | SagaEnded | TimerFired | CancelRequested | SignalReceived | DecisionMade | UndoRequested
