@@ -1,0 +1,192 @@
+"""The settings of one project, as frozen values.
+
+Secrets stay references (``{env = "X"}``, ``{file = "…"}``) until somebody asks for the text: a command that
+needs no secret must work where the secret is not there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sagas.errors import UsageError
+from sagas.settings.urls import async_url
+
+DEFAULT_ADDRESS = "127.0.0.1:7233"
+DEFAULT_NAMESPACE = "default"
+DEFAULT_TASK_QUEUE = "sagas"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value kept elsewhere. ``where`` is a variable's name, or a file (relative to the project folder)."""
+
+    source: Literal["env", "file"]
+    where: str
+
+
+def reveal(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path) -> str:
+    """The text behind a setting; ``setting`` is its dotted name, for the error.
+
+    Raises:
+        UsageError: the variable is not set, or the file cannot be read.
+    """
+    if isinstance(value, str):
+        return value
+    secret = value if isinstance(value, Secret) else as_secret(value, setting)
+    if secret.source == "env":
+        text = os.environ.get(secret.where)
+        if text is None:
+            raise UsageError(
+                f"{setting} reads the environment variable {secret.where}, which is not set.",
+                help=f"export {secret.where}=…",
+            )
+        return text
+    path = root / Path(secret.where).expanduser()
+    try:
+        # Editors and `echo` end a file with a line feed that is no part of the secret.
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"{setting} reads the file {path}, but that failed: {reason}.") from error
+
+
+def as_secret(value: Mapping[str, Any], setting: str) -> Secret:
+    """Read ``{env = "X"}`` or ``{file = "…"}``.
+
+    Raises:
+        UsageError: the table has another form.
+    """
+    if len(value) == 1:
+        [(source, where)] = value.items()
+        if source in ("env", "file") and isinstance(where, str) and where:
+            return Secret(source, where)
+    raise UsageError(f'{setting} is a text, {{env = "NAME"}} or {{file = "path"}}.')
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to the Temporal server. Paths are files of PEM text, relative to the project folder."""
+
+    server_name: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalSettings:
+    """How to reach Temporal; None: not said here, so the Temporal profile or the default decides.
+
+    ``embedded`` is True when the address is the one ``saga dev up`` wrote. A Temporal profile (perhaps with
+    a cloud's key) must not be mixed into that one.
+    """
+
+    address: str | None = None
+    namespace: str | None = None
+    task_queue: str = DEFAULT_TASK_QUEUE
+    api_key: str | Secret | None = None
+    tls: bool | Tls | None = None
+    profile: str | None = None
+    web_ui: str | None = None
+    embedded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One participant: a database (``sql``) or an HTTP service.
+
+    ``options`` holds the rest of its table as written (``auth``, ``idempotency``, ``schema`` …).
+    ``embedded`` is True for a database on the embedded PostgreSQL.
+    """
+
+    name: str
+    kind: Literal["sql", "http"]
+    root: Path
+    written_url: str | Secret | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    embedded: bool = False
+
+    @property
+    def url(self) -> str:
+        """The URL with its secret filled in; of a database, with its asynchronous driver.
+
+        Raises:
+            UsageError: there is none, or the secret behind it is missing.
+        """
+        setting = f"connections.{self.name}.url"
+        if self.written_url is None:
+            if self.kind == "http":
+                raise UsageError(f"{setting} is missing in saga.toml.")
+            raise UsageError(
+                f"The connection {self.name} has no url, and there is no embedded PostgreSQL with that database.",
+                help="saga dev up    (or give it a url in saga.toml)",
+            )
+        text = reveal(self.written_url, setting=setting, root=self.root)
+        return async_url(text, self.root) if self.kind == "sql" else text
+
+    @property
+    def schema_file(self) -> Path | None:
+        """The SQL file that `saga setup` and `saga dev up` apply; it must be repeatable."""
+        written = self.options.get("schema")
+        return self.root / written if written else None
+
+    def secret(self, option: str) -> str | None:
+        """An option that may be a secret, as text; None when it is not given."""
+        value = self.options.get(option)
+        if value is None:
+            return None
+        return reveal(value, setting=f"connections.{self.name}.{option}", root=self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a command needs to know. ``root`` is the project folder (the current one without a project).
+
+    ``ledger``, ``kafka``, ``spark``, ``catalogs`` and ``codec`` are the tables as written, for the parts
+    that use them.
+    """
+
+    root: Path
+    config_file: Path | None = None
+    definitions: tuple[Path, ...] = ()
+    actions: tuple[str, ...] = ()
+    temporal: TemporalSettings = TemporalSettings()
+    connections: Mapping[str, Connection] = field(default_factory=dict)
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    kafka: Mapping[str, Any] = field(default_factory=dict)
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    catalogs: Mapping[str, Any] = field(default_factory=dict)
+    codec: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dev_folder(self) -> Path:
+        return self.root / ".saga"
+
+    def connection(self, name: str) -> Connection:
+        """The connection of that name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        found = self.connections.get(name)
+        if found is None:
+            raise UsageError(
+                f"There is no connection {name} in the settings{did_you_mean(name, self.connections)}",
+                help=f"[connections.{name}] in saga.toml",
+            )
+        return found
+
+    def sql_connections(self) -> list[Connection]:
+        return [connection for connection in self.connections.values() if connection.kind == "sql"]
+
+
+def did_you_mean(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """The end of a sentence: a full stop, or the nearest known word."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else "."
