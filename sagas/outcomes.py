@@ -57,6 +57,7 @@ class Outcome:
     ``retryable`` is False when trying again cannot help (bad arguments, a result too large).
     ``not_started`` is True when no worker knew the action: such attempts are not counted.
     ``parks`` names a reason why only a person can go on (key used with other arguments …).
+    ``retry_after`` is the delay in seconds the participant asked for before the next attempt; None: it asked for none.
     """
 
     kind: OutcomeKind
@@ -68,6 +69,7 @@ class Outcome:
     not_started: bool = False
     infrastructure: bool = False
     parks: str | None = None
+    retry_after: float | None = None
 
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:
