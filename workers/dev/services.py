@@ -1,0 +1,15 @@
+"""The services of the embedded stack, in the order in which `dev status` names them.
+
+A new one is a file with a :class:`~workers.dev.service.Service` and a line here.
+"""
+
+from __future__ import annotations
+
+from workers.dev.postgres import Postgres
+from workers.dev.service import Service
+from workers.dev.temporal import Temporal
+from workers.dev.worker import Worker
+
+SERVICES: tuple[type[Service], ...] = (Temporal, Postgres, Worker)
+
+NAMES = tuple(service.name for service in SERVICES)

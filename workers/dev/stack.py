@@ -1,0 +1,228 @@
+"""`up`, `status` and `down` over the services: start what is missing, wait until it is ready, write it down."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.errors import SagaError, UsageError
+from sagas.settings import Settings, load_settings
+from sagas.settings.model import did_you_mean
+from workers.dev import ports as tcp
+from workers.dev.folder import DevFolder, Record
+from workers.dev.process import find_marked, spawn, stop
+from workers.dev.service import Service
+from workers.dev.services import NAMES, SERVICES
+from workers.dev.temporal import configured_port
+from workers.dev.worker import Worker
+
+Say = Callable[[str], Any]
+
+# How long a process that already runs may take to answer before it counts as hung and is started anew.
+_HUNG_AFTER = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A service that was started (or found) and is to become ready. ``log_from``: where its new output begins."""
+
+    service: Service
+    record: Record
+    log_from: int
+    found: bool
+    attempt: int = 1
+
+
+class Stack:
+    """The embedded stack of one project. ``say`` tells a person what goes on."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self.folder = DevFolder(settings.root)
+        self.say = say
+        self.settings = settings
+        self.services = {kind.name: kind(settings, self.folder) for kind in SERVICES}
+
+    # ── up ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def up(self, only: Collection[str] | None = None) -> None:
+        """Start what is missing of ``only`` (default: everything) and wait until all of it is ready.
+
+        Raises:
+            SagaError: a service does not start; the others stay as they are.
+        """
+        refuse_unknown(only or ())
+        self.folder.create()
+        with self.folder.lock(lambda: self.say("another `saga dev` command is at work here; waiting for it")):
+            self.folder.owner()
+            pending = [name for name in NAMES if only is None or name in only]
+            if "temporal" in pending and self._names_other_temporal():
+                pending.remove("temporal")
+                self.say(f"Temporal is {self.settings.temporal.address}, as the settings say; none is started here")
+            while pending:
+                wave = [name for name in pending if not set(self.services[name].after) & set(pending)]
+                for running in [self._ensure_started(self.services[name]) for name in wave]:
+                    self._await_ready(running)
+                self._write_toml()
+                pending = [name for name in pending if name not in wave]
+
+    def _names_other_temporal(self) -> bool:
+        """True when the settings name a server that is not ours to start."""
+        temporal = self.settings.temporal
+        if temporal.address is None or temporal.embedded:
+            return False
+        port = configured_port(temporal.address)
+        if port is None:
+            return True
+        record = self.folder.read("temporal")
+        return not (record.is_alive() and record.ports.get("port") == port) and not tcp.is_free(port)
+
+    def _ensure_started(self, service: Service) -> Running:
+        record = self._record(service)
+        if record.is_alive() and isinstance(service, Worker) and service.is_outdated(record.data):
+            self.say("the project has changed: the worker starts anew")
+            record = self._stop(service, record)
+        if record.is_alive():
+            return Running(service, record, 0, found=True)
+        return self._start(service, record, 1)
+
+    def _record(self, service: Service) -> Record:
+        """What is known of a service; its process is also found when its record was lost."""
+        record = self.folder.read(service.name)
+        if not record.is_alive() and (process := find_marked(self._mark(service))):
+            record = dataclasses.replace(record, process=process)
+            if not record.ports:
+                # Where it listens is lost with the record, so it cannot be used any more.
+                record = self._stop(service, record)
+        return record
+
+    def _mark(self, service: Service) -> str:
+        return f"{self.folder.owner()}/{service.name}"
+
+    def _start(self, service: Service, record: Record, attempt: int) -> Running:
+        data = service.prepare(record.data)
+        others = [port for name in NAMES if name != service.name for port in self.folder.read(name).ports.values()]
+        previous = dict(record.ports)
+        preferred = service.ports()
+        if service.name == "temporal" and not self.settings.temporal.embedded and self.settings.temporal.address:
+            previous.pop("port", None)  # the settings name the port; it does not matter what it was before
+        ports = tcp.choose(preferred, previous, others)
+        log = self.folder.rotate_log(service.name)
+        log_from = log.stat().st_size if log.exists() else 0
+        process = spawn(service.launch(ports, data), log, self._mark(service))
+        record = Record(True, process, ports, dict(data))
+        self.folder.write(service.name, record)
+        return Running(service, record, log_from, found=False, attempt=attempt)
+
+    def _await_ready(self, running: Running) -> None:
+        service, record = running.service, running.record
+        end = time.monotonic() + (_HUNG_AFTER if running.found else service.patience)
+        while record.is_alive():
+            missing = service.waits_for(record.ports)
+            if missing is None:
+                service.finish(record.ports, record.data)
+                self.folder.write(service.name, dataclasses.replace(record, wanted=True))
+                return
+            if time.monotonic() > end:
+                record = self._stop(service, record)
+                if not running.found:
+                    raise SagaError(
+                        f"{service.name} was not ready after {service.patience:.0f} s: {missing} did not answer.",
+                        help=f"saga dev logs {service.name}",
+                    )
+                self.say(f"{service.name} did not answer and starts anew")
+                break
+            time.sleep(0.03)
+        else:
+            # It ended: the port was taken meanwhile, or an earlier process has not quite gone.
+            if running.attempt >= service.attempts:
+                raise SagaError(
+                    f"{service.name} ended while it started: {self._last_words(running)}",
+                    help=f"saga dev logs {service.name}",
+                )
+            time.sleep(0.3 * running.attempt)
+        self._await_ready(self._start(service, dataclasses.replace(record, process=None), running.attempt + 1))
+
+    def _last_words(self, running: Running) -> str:
+        with self.folder.log_file(running.service.name).open("rb") as log:
+            log.seek(running.log_from)
+            lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith(("error", "fatal", "✖"))]
+        return (errors or lines or ["it said nothing"])[-1]
+
+    def _write_toml(self) -> None:
+        tables: dict[str, dict[str, str]] = {}
+        for name, service in self.services.items():
+            record = self.folder.read(name)
+            if record.is_alive():
+                tables |= service.toml(record.ports, record.data)
+        self.folder.write_toml(tables)
+
+    # ── status ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def status(self) -> dict[str, Any]:
+        """The document of `dev status -o json`."""
+        document: dict[str, Any] = {}
+        for name, service in self.services.items():
+            record = self.folder.read(name)
+            alive = record.is_alive()
+            if alive and service.waits_for(record.ports) is None:
+                state = "running"
+            else:
+                state = "failed" if record.wanted or alive else "stopped"
+            where = service.addresses(record.ports, record.data) if record.ports and alive else {}
+            document[name] = {"state": state, "pid": record.process.pid if alive and record.process else None, **where}
+        temporal = self.settings.temporal
+        if document["temporal"]["pid"] is None and temporal.address and not temporal.embedded:
+            host, _, port = temporal.address.rpartition(":")
+            answers = port.isdigit() and tcp.is_open(host.strip("[]"), int(port))
+            document["temporal"] = {
+                "state": "running" if answers else "failed",
+                "pid": None,
+                "address": temporal.address,
+                "web_ui": temporal.web_ui,
+            }
+        current = load_settings(self.settings.root, self.settings.config_file)
+        document["connections"] = {
+            connection.name: connection.url
+            for connection in current.sql_connections()
+            if isinstance(connection.written_url, str)
+        }
+        return document
+
+    # ── down ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def down(self, *, wipe: bool = False) -> list[str]:
+        """Stop what `up` started, in the opposite order; returns what was stopped. ``wipe``: the data too."""
+        if not self.folder.dev.is_dir():
+            return []
+        stopped = []
+        with self.folder.lock(lambda: self.say("another `saga dev` command is at work here; waiting for it")):
+            for name in reversed(NAMES):
+                service = self.services[name]
+                record = self._record(service)
+                if record.is_alive():
+                    stopped.append(name)
+                self._stop(service, record)
+            self.folder.toml.unlink(missing_ok=True)
+            if wipe:
+                self.folder.wipe()
+        return stopped
+
+    def _stop(self, service: Service, record: Record) -> Record:
+        if record.process is not None:
+            stop(record.process, number=service.stop_signal, grace=service.grace)
+        record = dataclasses.replace(record, wanted=False, process=None)
+        self.folder.write(service.name, record)
+        return record
+
+
+def refuse_unknown(names: Collection[str]) -> None:
+    """Raises UsageError when a name is not one of a service."""
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(
+                f"There is no service {name}{did_you_mean(name, NAMES)}", help=f"the services are {', '.join(NAMES)}"
+            )
