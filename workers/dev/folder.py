@@ -32,7 +32,7 @@ class Record:
     """What is known of one service.
 
     ``wanted``: it was started and not yet taken down. ``ports`` and ``data`` outlive the process: the ports
-    are used again, ``data`` is the service's own memory (a password, a fingerprint).
+    are used again, ``data`` is the service's own memory (a fingerprint).
     """
 
     wanted: bool = False
@@ -89,8 +89,8 @@ class DevFolder:
             if known and not Path(path, ".saga", "dev", "ID").exists():
                 write_atomically(file, f"{known} {here}\n")
                 return known
-            for record in self.dev.glob("*.json"):
-                record.unlink()
+            for file_of_original in self.dev.glob("*.json"):
+                self.write(file_of_original.stem, Record(data=self.read(file_of_original.stem).data))
             self.toml.unlink(missing_ok=True)
         known = secrets.token_hex(8)
         write_atomically(file, f"{known} {here}\n")

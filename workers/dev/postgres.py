@@ -15,6 +15,7 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from sagas.errors import SagaError
+from workers.dev.folder import write_atomically
 from workers.dev.ports import HOST
 from workers.dev.process import Launch
 from workers.dev.service import NotInstalledError, Service
@@ -40,31 +41,33 @@ class Postgres(Service):
     def cluster(self) -> Path:
         return self.folder.data(self.name) / "cluster"
 
+    @property
+    def password_file(self) -> Path:
+        return self.folder.data(self.name) / "password"
+
+    def url(self, ports: Mapping[str, int], database: str, scheme: str = "postgresql+psycopg") -> str:
+        password = self.password_file.read_text(encoding="ascii")
+        return f"{scheme}://postgres:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}"
+
     def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
         """initdb, once. The finished cluster gets its name last, so that a half made one is never used."""
-        if (self.cluster / "PG_VERSION").exists() and "password" in data:
+        if (self.cluster / "PG_VERSION").exists():
             self._remove_stale_pid_file()
             return data
         home = self.folder.data(self.name)
-        if self.cluster.exists():
-            raise SagaError(
-                f"The password of the database in {self.cluster} is lost.", help="saga dev down --wipe    starts anew"
-            )
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
-        password = secrets.token_urlsafe(18)
-        password_file = home / "password"
-        password_file.write_text(password, encoding="ascii")
+        write_atomically(self.password_file, secrets.token_urlsafe(18))
         draft = home / "draft"
         draft.mkdir(mode=0o700)
         prefix, user = unprivileged()
         if user is not None:
-            for path in (home, draft, password_file):
+            for path in (home, draft, self.password_file):
                 os.chown(path, user, user)
         initdb = [
             *prefix, str(programs() / "initdb"), "--pgdata", str(draft), "--username", "postgres",
-            "--auth", "scram-sha-256", "--pwfile", str(password_file), "--encoding", "UTF8", "--locale", "C.UTF-8",
-            "--no-sync",
+            "--auth", "scram-sha-256", "--pwfile", str(self.password_file), "--encoding", "UTF8",
+            "--locale", "C.UTF-8", "--no-sync",
         ]  # fmt: skip
         done = subprocess.run(
             initdb, cwd=home, capture_output=True, text=True, user=user, group=user, env=_environment(), check=False
@@ -72,12 +75,8 @@ class Postgres(Service):
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()
             raise SagaError(f"PostgreSQL could not make its data folder: {last[-1] if last else 'no reason given'}.")
-        password_file.unlink()
-        # The password has to be on record before the cluster exists under its name.
-        record = self.folder.read(self.name)
-        self.folder.write(self.name, type(record)(record.wanted, None, record.ports, {**data, "password": password}))
         draft.rename(self.cluster)
-        return {**data, "password": password}
+        return data
 
     def _remove_stale_pid_file(self) -> None:
         """Take away the lock of a killed server, whose pid may by now be another program's.
@@ -108,7 +107,7 @@ class Postgres(Service):
         import psycopg
         from psycopg import sql
 
-        with psycopg.connect(_url("postgresql", ports, data, "postgres"), autocommit=True) as connection:
+        with psycopg.connect(self.url(ports, "postgres", "postgresql"), autocommit=True) as connection:
             known = {name for (name,) in connection.execute("select datname from pg_database")}
             for name in self._databases():
                 if name not in known:
@@ -118,17 +117,10 @@ class Postgres(Service):
         return [connection.name for connection in self.settings.sql_connections() if connection.embedded]
 
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
-        return {"address": f"{HOST}:{ports['port']}", "url": _url("postgresql+psycopg", ports, data, "postgres")}
+        return {"address": f"{HOST}:{ports['port']}", "url": self.url(ports, "postgres")}
 
     def toml(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        return {
-            f'connections."{name}"': {"url": _url("postgresql+psycopg", ports, data, name)}
-            for name in self._databases()
-        }
-
-
-def _url(scheme: str, ports: Mapping[str, int], data: Mapping[str, str], database: str) -> str:
-    return f"{scheme}://postgres:{data['password']}@{HOST}:{ports['port']}/{quote(database, safe='')}"
+        return {f'connections."{name}"': {"url": self.url(ports, name)} for name in self._databases()}
 
 
 def _environment() -> dict[str, str]:

@@ -164,6 +164,8 @@ class Stack:
 
     def status(self) -> dict[str, Any]:
         """The document of `dev status -o json`."""
+        if self.folder.dev.is_dir():
+            self.folder.owner()  # the records in a copied project are those of the original
         document: dict[str, Any] = {}
         for name, service in self.services.items():
             record = self.folder.read(name)
@@ -200,6 +202,7 @@ class Stack:
             return []
         stopped = []
         with self.folder.lock(lambda: self.say("another `saga dev` command is at work here; waiting for it")):
+            self.folder.owner()
             for name in reversed(NAMES):
                 service = self.services[name]
                 record = self._record(service)
