@@ -1,0 +1,39 @@
+"""What can go wrong in an expression, said in one sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from sagas.errors import SagaError
+
+UNPLACED = -1
+
+
+class ExpressionError(SagaError):
+    """This expression cannot be read or evaluated.
+
+    ``offset`` counts characters from the start of :attr:`Expression.source`. Functions raise with the offset
+    unplaced; the part of the expression that called them fills it in.
+    """
+
+    def __init__(self, message: str | None = None, offset: int = UNPLACED, *, help: str | None = None) -> None:
+        super().__init__(message, help=help)
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type[ExpressionError], tuple[str, int]]:
+        return type(self), (self.message, self.offset)
+
+
+class MissingError(ExpressionError):
+    """A field, an index or the value before it is not there: what ``default`` and ``has`` handle."""
+
+
+class LimitError(ExpressionError):
+    """The evaluation is too large. Never absorbed by ``||``, ``&&`` or ``default``."""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """A closing half sentence: the nearest known name, else nothing."""
+    near = difflib.get_close_matches(wrong, list(known)[:200], n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,142 @@
+"""Text to tokens, after the lexis of the CEL specification (github.com/google/cel-spec, doc/langdef.md).
+
+Differences: a number with a fraction is an exact decimal; unsigned integers and bytes are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from sagas.expressions.errors import ExpressionError
+from sagas.expressions.limits import INTEGER_DIGITS, SOURCE_LENGTH
+from sagas.expressions.values import decimal_of_text
+
+Kind = Literal["constant", "name", "op", "end"]
+
+_SPACE = re.compile(r"(?:[ \t\r\n\f]+|//[^\n]*)+")
+_NUMBER = re.compile(
+    r"(?P<hex>0[xX][0-9a-fA-F]+)|(?P<frac>[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)|(?P<int>[0-9]+)"
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OP = re.compile(r"\|\||&&|==|!=|<=|>=|[-+*/%<>!?:.,()\[\]{}]")
+_QUOTE = re.compile(r"([rRbB]{0,2})(\"\"\"|'''|\"|')")
+_ESCAPE = re.compile(
+    r"\\(?:([abfnrtv\\?\"'`])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))"
+)
+_SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "?": "?"}
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Kind
+    text: str
+    offset: int
+    end: int
+    value: Any = None
+
+
+def tokens(source: str) -> list[Token]:
+    """All tokens and one of kind ``end``; raises ExpressionError at the first text that is none."""
+    if len(source) > SOURCE_LENGTH:
+        raise ExpressionError(f"an expression may have at most {SOURCE_LENGTH:,} characters", 0)
+    found: list[Token] = []
+    at = 0
+    while True:
+        if space := _SPACE.match(source, at):
+            at = space.end()
+        if at == len(source):
+            found.append(Token("end", "the end", at, at))
+            return found
+        token = _token(source, at)
+        found.append(token)
+        at = token.end
+
+
+def _token(source: str, at: int) -> Token:
+    if quote := _QUOTE.match(source, at):
+        return _string(source, at, quote)
+    if number := _NUMBER.match(source, at):
+        return _number(source, number)
+    if name := _NAME.match(source, at):
+        text = name.group()
+        if text in _WORDS:
+            return Token("constant", text, at, name.end(), _WORDS[text])
+        return Token("op" if text == "in" else "name", text, at, name.end())
+    if op := _OP.match(source, at):
+        return Token("op", op.group(), at, op.end())
+    hint = {"=": "; write == to compare", "&": "; write &&", "|": "; write ||", "`": "; write a['field']"}.get(
+        source[at], ""
+    )
+    raise ExpressionError(f"{source[at]!r} means nothing here{hint}", at)
+
+
+def _number(source: str, match: re.Match[str]) -> Token:
+    text, at, end = match.group(), match.start(), match.end()
+    if source[end : end + 1] in ("u", "U"):
+        raise ExpressionError("unsigned integers are not supported; leave out the 'u'", end)
+    if _NAME.match(source, end):
+        raise ExpressionError(f"{source[at : end + 1]!r} is neither a number nor a name", at)
+    value: int | Decimal
+    if len(text) > INTEGER_DIGITS:
+        raise ExpressionError(f"a number of more than {INTEGER_DIGITS:,} digits is refused", at)
+    if match.lastgroup == "frac":
+        try:
+            value = decimal_of_text(text)
+        except ExpressionError as error:
+            raise ExpressionError(error.message, at) from None
+    else:
+        value = int(text, 16 if match.lastgroup == "hex" else 10)
+    return Token("constant", text, at, end, value)
+
+
+def _string(source: str, at: int, opening: re.Match[str]) -> Token:
+    prefix, quote = opening.group(1).lower(), opening.group(2)
+    if "b" in prefix:
+        raise ExpressionError("bytes are not supported; leave out the 'b'", at)
+    raw = "r" in prefix
+    end = closing_quote(source, opening.end(), quote, raw=raw)
+    if end is None:
+        raise ExpressionError(f"the string that starts here has no closing {quote}", at)
+    body = source[opening.end() : end]
+    value = body if raw else _unescaped(body, opening.end())
+    return Token("constant", source[at : end + len(quote)], at, end + len(quote), value)
+
+
+def closing_quote(source: str, start: int, quote: str, *, raw: bool) -> int | None:
+    """Where the closing quote of a string stands whose text begins at ``start``; None without one."""
+    at = start
+    while at < len(source):
+        if source.startswith(quote, at):
+            return at
+        if source[at] == "\n" and len(quote) == 1:
+            return None
+        at += 2 if source[at] == "\\" and not raw else 1
+    return None
+
+
+def _unescaped(body: str, offset: int) -> str:
+    if "\\" not in body:
+        return body
+    parts: list[str] = []
+    at = 0
+    while (slash := body.find("\\", at)) >= 0:
+        parts.append(body[at:slash])
+        escape = _ESCAPE.match(body, slash)
+        if escape is None:
+            raise ExpressionError(
+                f"'{body[slash : slash + 2]}' is no escape; for a plain backslash write \\\\ or r'…'", offset + slash
+            )
+        simple, *codes, octal = escape.groups()
+        if simple is not None:
+            parts.append(_SIMPLE.get(simple, simple))
+        else:
+            code = int(octal, 8) if octal is not None else int(next(c for c in codes if c is not None), 16)
+            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+                raise ExpressionError(f"'{escape.group()}' is no character", offset + slash)
+            parts.append(chr(code))
+        at = escape.end()
+    return "".join(parts) + body[at:]

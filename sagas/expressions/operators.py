@@ -1,0 +1,224 @@
+"""What operators do with values. Every function gets the Run to charge work that grows with the data."""
+
+from __future__ import annotations
+
+import decimal
+import operator
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from sagas.expressions.errors import ExpressionError, LimitError
+from sagas.expressions.limits import NESTING, Run, checked_integer, checked_length
+from sagas.expressions.values import DECIMAL_DIGITS, DIVIDING, EXACT, kind_of, pull
+
+Operator = Callable[[Run, Any, Any], Any]
+
+_AMOUNT = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*", re.ASCII)
+_AMOUNTS_HELP = "write decimal(x) to calculate with a number that is text"
+
+
+class UnsuitableError(ExpressionError):
+    """The operator does not take these values; the compiler adds the names of the operands."""
+
+
+def unsuitable(reason: str = "") -> UnsuitableError:
+    return UnsuitableError(reason or "?")
+
+
+def exactly(compute: Callable[[Decimal, Decimal], Decimal], left: Decimal, right: Decimal) -> Decimal:
+    """The unrounded result; raises LimitError when it has too many digits."""
+    try:
+        return compute(left, right)
+    except (decimal.Inexact, decimal.Overflow, decimal.Underflow, decimal.InvalidOperation):
+        raise LimitError(f"a decimal of more than {DECIMAL_DIGITS:,} digits is refused") from None
+
+
+def as_decimal(number: int | Decimal) -> Decimal:
+    return number if isinstance(number, Decimal) else Decimal(number)
+
+
+def is_number(value: Any) -> bool:
+    return value.__class__ is int or value.__class__ is Decimal
+
+
+def add(run: Run, left: Any, right: Any) -> Any:
+    kinds = (left.__class__, right.__class__)
+    if kinds == (int, int):
+        return checked_integer(left + right)
+    if kinds == (list, list):
+        run.charge(len(left) + len(right))
+        return left + right
+    if is_number(left) and is_number(right):
+        return exactly(EXACT.add, as_decimal(left), as_decimal(right))
+    if timedelta in kinds and (set(kinds) <= {datetime, timedelta}):
+        return _in_calendar(operator.add, left, right)
+    raise unsuitable()
+
+
+def concatenate(run: Run, left: Any, right: Any) -> Any:
+    """``+`` where the source shows that text is meant: one side is a literal or makes text by its nature.
+
+    Elsewhere adding two strings is an error: amounts travel as strings, and "1.00" + "2.00" is no amount.
+    """
+    if left.__class__ is str and right.__class__ is str:
+        checked_length(len(left) + len(right))
+        run.charge_text(len(left) + len(right))
+        return left + right
+    raise unsuitable("write string(x) to make text of a value")
+
+
+def subtract(run: Run, left: Any, right: Any) -> Any:
+    kinds = (left.__class__, right.__class__)
+    if kinds == (int, int):
+        return checked_integer(left - right)
+    if is_number(left) and is_number(right):
+        return exactly(EXACT.subtract, as_decimal(left), as_decimal(right))
+    if kinds in ((datetime, timedelta), (datetime, datetime), (timedelta, timedelta)):
+        return _in_calendar(operator.sub, left, right)
+    raise unsuitable()
+
+
+def multiply(run: Run, left: Any, right: Any) -> Any:
+    if left.__class__ is int and right.__class__ is int:
+        return checked_integer(left * right)
+    if is_number(left) and is_number(right):
+        return exactly(EXACT.multiply, as_decimal(left), as_decimal(right))
+    raise unsuitable()
+
+
+def divide(run: Run, left: Any, right: Any) -> Any:
+    """Of integers the whole part, towards zero, as in CEL; else a decimal of 28 digits, halves away from zero."""
+    if not (is_number(left) and is_number(right)):
+        raise unsuitable()
+    if right == 0:
+        raise ExpressionError("division by zero")
+    if left.__class__ is int and right.__class__ is int:
+        quotient = abs(left) // abs(right)
+        return quotient if (left < 0) == (right < 0) else -quotient
+    return exactly(DIVIDING.divide, as_decimal(left), as_decimal(right))
+
+
+def remainder(run: Run, left: Any, right: Any) -> Any:
+    """Of integers only, with the sign of the left side, as in CEL."""
+    if not (left.__class__ is int and right.__class__ is int):
+        raise unsuitable("it takes integers")
+    if right == 0:
+        raise ExpressionError("division by zero")
+    rest = abs(left) % abs(right)
+    return -rest if left < 0 else rest
+
+
+def negate(value: Any) -> Any:
+    if value.__class__ is int:
+        return -value
+    if value.__class__ is Decimal:
+        return value.copy_negate()
+    if value.__class__ is timedelta:
+        return _in_calendar(operator.sub, timedelta(0), value)
+    raise unsuitable()
+
+
+def _in_calendar(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    try:
+        return compute(left, right)
+    except OverflowError:
+        raise ExpressionError("the result is outside the calendar (years 1 to 9999)") from None
+
+
+def equals(run: Run, left: Any, right: Any) -> bool:
+    """Deep equality. Values of different kinds are unequal, but a number next to a string is a mistake."""
+    if (left.__class__ is str and is_number(right)) or (right.__class__ is str and is_number(left)):
+        raise unsuitable(_AMOUNTS_HELP)
+    return same(run, left, right, 0)
+
+
+def same(run: Run, left: Any, right: Any, level: int) -> bool:
+    """Equality of any two values, without the check of :func:`equals`."""
+    left, right = pull(left), pull(right)
+    kind = left.__class__
+    if kind is not right.__class__:
+        return is_number(left) and is_number(right) and left == right
+    if kind is list or kind is dict:
+        if level > NESTING:
+            raise LimitError(f"values of more than {NESTING} levels inside each other cannot be compared")
+        if len(left) != len(right):
+            return False
+        run.charge(len(left))
+        if kind is list:
+            return all(same(run, a, b, level + 1) for a, b in zip(left, right, strict=True))
+        return all(key in right and same(run, value, right[key], level + 1) for key, value in left.items())
+    if kind is str:
+        run.charge_text(len(left))
+    return left == right
+
+
+def differs(run: Run, left: Any, right: Any) -> bool:
+    return not equals(run, left, right)
+
+
+def contained(run: Run, left: Any, right: Any) -> bool:
+    """``left in right``: an element of a list or a key of a map."""
+    if right.__class__ is dict:
+        return left.__class__ is str and left in right
+    if right.__class__ is list:
+        for item in right:
+            run.charge(1)
+            if same(run, left, item, 0):
+                return True
+        return False
+    raise unsuitable("the right side has to be a list or a map")
+
+
+def _ordering(compare: Callable[[Any, Any], bool]) -> Operator:
+    def ordered(run: Run, left: Any, right: Any) -> bool:
+        check_order(run, left, right)
+        return compare(left, right)
+
+    return ordered
+
+
+def check_order(run: Run, left: Any, right: Any) -> None:
+    """Raises where ``<`` has no meaning; also for two numbers that are text, where "9.00" > "10.00" would hold."""
+    if is_number(left) and is_number(right):
+        return
+    kind = left.__class__
+    if kind is not right.__class__ or kind not in (str, bool, datetime, timedelta):
+        raise unsuitable(_AMOUNTS_HELP if {str} < {kind, right.__class__} else "")
+    if kind is str:
+        run.charge_text(min(len(left), len(right)))
+        if len(left) < 64 and len(right) < 64 and _AMOUNT.fullmatch(left) and _AMOUNT.fullmatch(right):
+            raise unsuitable(_AMOUNTS_HELP)
+
+
+OPERATORS: dict[str, Operator] = {
+    "+": add,
+    "-": subtract,
+    "*": multiply,
+    "/": divide,
+    "%": remainder,
+    "==": equals,
+    "!=": differs,
+    "<": _ordering(operator.lt),
+    "<=": _ordering(operator.le),
+    ">": _ordering(operator.gt),
+    ">=": _ordering(operator.ge),
+    "in": contained,
+}
+
+
+def refusal(op: str, left: str, left_value: Any, right: str, right_value: Any, reason: str) -> str:
+    """The sentence for :class:`UnsuitableError`; ``left`` and ``right`` are the operands' source."""
+    both = f"'{op}' cannot take {_operand(left, left_value)} and {_operand(right, right_value)}"
+    if reason == "?":
+        strings = str in (left_value.__class__, right_value.__class__)
+        reason = _AMOUNTS_HELP if strings else ""
+        if op == "+" and left_value.__class__ is right_value.__class__ is str:
+            reason += ", or join([a, b], '') to put text together"
+    return f"{both}; {reason}" if reason else both
+
+
+def _operand(source: str, value: Any) -> str:
+    return f"{source} ({kind_of(value)})" if value is not None else f"{source} (which is null)"

@@ -1,0 +1,227 @@
+"""Tokens to nodes: an operator-precedence parser (Pratt, "Top down operator precedence", POPL 1973) for CEL."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+from sagas.expressions.errors import ExpressionError
+from sagas.expressions.lexer import Token, tokens
+from sagas.expressions.limits import NESTING, TREE_DEPTH
+from sagas.expressions.nodes import (
+    Binary,
+    Call,
+    Comprehension,
+    Conditional,
+    Constant,
+    Default,
+    Has,
+    Index,
+    ListOf,
+    Logic,
+    Loop,
+    MapOf,
+    Name,
+    Node,
+    Select,
+    Unary,
+)
+
+_N = TypeVar("_N", bound=Node)
+
+_RELATIONS = ("==", "!=", "<", "<=", ">", ">=", "in")
+_BINDS = {"?": 1, "||": 2, "&&": 3, **dict.fromkeys(_RELATIONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_UNARY = 7
+_LOOPS = {"all": (2,), "exists": (2,), "exists_one": (2,), "filter": (2,), "map": (2, 3)}
+RESERVED = frozenset(
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
+)
+
+
+def parse(source: str) -> Node:
+    """The tree of an expression; raises ExpressionError with the offset of what cannot be read."""
+    return _Parser(tokens(source)).whole()
+
+
+class _Parser:
+    def __init__(self, found: list[Token]) -> None:
+        self._tokens = found
+        self._at = 0
+        self._nesting = 0
+
+    def whole(self) -> Node:
+        if self._next.kind == "end":
+            raise ExpressionError("the expression is empty", 0)
+        node = self._expression()
+        if self._next.kind != "end":
+            raise self._unexpected("an operator or the end")
+        return node
+
+    @property
+    def _next(self) -> Token:
+        return self._tokens[self._at]
+
+    def _take(self) -> Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _is(self, text: str) -> bool:
+        return self._next.kind == "op" and self._next.text == text
+
+    def _accept(self, text: str) -> bool:
+        if self._is(text):
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> Token:
+        if not self._is(text):
+            raise self._unexpected(f"'{text}'")
+        return self._take()
+
+    def _unexpected(self, wanted: str) -> ExpressionError:
+        token = self._next
+        seen = token.text if token.kind == "end" else f"'{token.text}'"
+        return ExpressionError(f"expected {wanted}, found {seen}", token.offset)
+
+    def _make(self, kind: type[_N], offset: int, end: int, *fields: Any) -> _N:
+        node = kind(offset, end, 0, *fields)
+        depth = 1 + max((child.depth for child in node.children()), default=0)
+        if depth > TREE_DEPTH:
+            raise ExpressionError(f"the expression has more than {TREE_DEPTH} levels; split it up", offset)
+        return kind(offset, end, depth, *fields)
+
+    def _expression(self, binds: int = 0) -> Node:
+        self._nesting += 1
+        if self._nesting > NESTING:
+            raise ExpressionError(f"more than {NESTING} levels inside each other; split it up", self._next.offset)
+        left = self._prefix()
+        while self._next.kind == "op" and _BINDS.get(self._next.text, 0) > binds:
+            left = self._infix(left, self._take().text)
+        self._nesting -= 1
+        return left
+
+    def _infix(self, left: Node, op: str) -> Node:
+        if op == "?":
+            then = self._expression(_BINDS["?"])
+            self._expect(":")
+            otherwise = self._expression()
+            return self._make(Conditional, left.offset, otherwise.end, left, then, otherwise)
+        right = self._expression(_BINDS[op])
+        kind = Logic if op in ("&&", "||") else Binary
+        return self._make(kind, left.offset, right.end, op, left, right)
+
+    def _prefix(self) -> Node:
+        if self._is("!") or self._is("-"):
+            op = self._take()
+            operand = self._expression(_UNARY)
+            return self._make(Unary, op.offset, operand.end, op.text, operand)
+        return self._suffixes(self._primary())
+
+    def _primary(self) -> Node:
+        token = self._next
+        if token.kind == "constant":
+            self._take()
+            return self._make(Constant, token.offset, token.end, token.value)
+        if self._accept("("):
+            node = self._expression()
+            self._expect(")")
+            return node
+        if self._accept("["):
+            items = self._items("]")
+            return self._make(ListOf, token.offset, self._take().end, items)
+        if self._accept("{"):
+            return self._map(token.offset)
+        leading_dot = self._accept(".")  # CEL's mark of a root name; every name here is one
+        if self._next.kind != "name":
+            raise self._unexpected("a name" if leading_dot else "a value")
+        name = self._take()
+        if name.text in RESERVED:
+            raise ExpressionError(f"'{name.text}' is a reserved word of CEL and cannot be a name", name.offset)
+        if self._accept("("):
+            args = self._items(")")
+            return self._call(name, args, self._take().end)
+        return self._make(Name, token.offset, name.end, name.text)
+
+    def _items(self, closing: str) -> tuple[Node, ...]:
+        """Comma-separated expressions up to the closing bracket, which is left to be taken."""
+        items: list[Node] = []
+        while not self._is(closing):
+            items.append(self._expression())
+            if not self._accept(","):
+                break
+            if self._is(closing) and closing == ")":
+                raise self._unexpected("a value")
+        if not self._is(closing):
+            raise self._unexpected(f"',' or '{closing}'")
+        return tuple(items)
+
+    def _map(self, offset: int) -> Node:
+        entries: list[tuple[Node, Node]] = []
+        while not self._is("}"):
+            key = self._expression()
+            self._expect(":")
+            entries.append((key, self._expression()))
+            if not self._accept(","):
+                break
+        return self._make(MapOf, offset, self._expect("}").end, tuple(entries))
+
+    def _suffixes(self, node: Node) -> Node:
+        while True:
+            if self._accept("."):
+                if self._next.kind != "name":
+                    raise self._unexpected("a field name")
+                name = self._take()
+                if not self._accept("("):
+                    node = self._make(Select, node.offset, name.end, node, name.text)
+                elif name.text in _LOOPS:
+                    node = self._comprehension(node, name)
+                else:
+                    args = (node, *self._items(")"))
+                    node = self._call(name, args, self._take().end, node.offset)
+            elif self._accept("["):
+                key = self._expression()
+                node = self._make(Index, node.offset, self._expect("]").end, node, key)
+            else:
+                return node
+
+    def _call(self, name: Token, args: tuple[Node, ...], end: int, start: int | None = None) -> Node:
+        offset = name.offset if start is None else start
+        if name.text == "has" and start is None:
+            if len(args) != 1 or not isinstance(args[0], Select):
+                raise ExpressionError("has takes one field, as in has(input.coupon)", name.offset)
+            return self._make(Has, offset, end, args[0])
+        if name.text == "default":
+            if len(args) != 2:
+                raise ExpressionError("default takes a value and what to use without it: default(x, y)", name.offset)
+            return self._make(Default, offset, end, *args)
+        if name.text in _LOOPS:
+            raise ExpressionError(f"{name.text} belongs behind a list: list.{name.text}(x, …)", name.offset)
+        return self._make(Call, offset, end, name.text, args, start is not None)
+
+    def _comprehension(self, source: Node, name: Token) -> Node:
+        args = self._items(")")
+        end = self._take().end
+        if len(args) not in _LOOPS[name.text] or not isinstance(args[0], Name):
+            raise ExpressionError(f"{name.text} takes a name and an expression: list.{name.text}(x, …)", name.offset)
+        condition = args[1] if len(args) == 3 else None
+        loop = cast(Loop, name.text)
+        return self._make(Comprehension, source.offset, end, loop, source, args[0].name, condition, args[-1])

@@ -1,0 +1,208 @@
+"""Mistakes that show before anything is evaluated: wrong functions, wrong arity, arithmetic on strings.
+
+Kinds are the words of JSON Schema (string, integer, number, boolean, array, object, null); None is unknown, and
+what is unknown is never reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sagas.expressions.compiler import call_problem, is_text
+from sagas.expressions.expression import Expression
+from sagas.expressions.functions import FUNCTIONS
+from sagas.expressions.nodes import (
+    Binary,
+    Call,
+    Comprehension,
+    Conditional,
+    Constant,
+    Default,
+    Has,
+    Index,
+    ListOf,
+    Logic,
+    MapOf,
+    Name,
+    Node,
+    Select,
+    Unary,
+)
+
+TypeOf = Callable[[tuple[str, ...]], str | None]
+
+ELEMENT = "[]"
+"""Stands in a path for any element of a list: ``input.lines.map(l, l.sku)`` asks for ("input","lines","[]","sku")."""
+
+_NUMBERS = ("integer", "number")
+_ADVICE = "write decimal(x) to calculate with a number that is text"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a value: its kind, the path it was read from, what its elements are."""
+
+    kind: str | None = None
+    path: tuple[str, ...] | None = None
+    element: _Known | None = None
+
+
+_UNKNOWN = _Known()
+
+
+def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]]:
+    """(offset, sentence) of every mistake, in the order of the source.
+
+    ``type_of`` gives the kind of what a path leads to, or None when unknown; paths may contain :data:`ELEMENT`.
+    """
+    checker = _Checker(expression.source, type_of)
+    checker.infer(expression.node, {})
+    return sorted(set(checker.found))
+
+
+class _Checker:
+    def __init__(self, source: str, type_of: TypeOf) -> None:
+        self._source = source
+        self._type_of = type_of
+        self.found: list[tuple[int, str]] = []
+
+    def _report(self, node: Node, sentence: str) -> None:
+        self.found.append((node.offset, sentence))
+
+    def _text(self, node: Node) -> str:
+        return self._source[node.offset : node.end]
+
+    def _at(self, path: tuple[str, ...]) -> _Known:
+        return _Known(self._type_of(path), path)
+
+    def _element(self, of: _Known) -> _Known:
+        if of.element is not None:
+            return of.element
+        return self._at((*of.path, ELEMENT)) if of.path is not None and of.kind in ("array", None) else _UNKNOWN
+
+    def infer(self, node: Node, scope: Mapping[str, _Known]) -> _Known:
+        """What is known of a node's value; reports the mistakes in it."""
+        match node:
+            case Constant(value=value):
+                return _Known(_kind_of_constant(value))
+            case Name(name=name):
+                return scope[name] if name in scope else self._at((name,))
+            case Select(operand=operand, field=field):
+                owner = self.infer(operand, scope)
+                return self._at((*owner.path, field)) if owner.path is not None else _UNKNOWN
+            case Index():
+                return self._index(node, scope)
+            case ListOf(items=items):
+                known = [self.infer(item, scope) for item in items]
+                alike = bool(known) and all(item.kind == known[0].kind for item in known)
+                strings = any(item.kind == "string" for item in known)
+                return _Known("array", element=known[0] if alike else _Known("string") if strings else None)
+            case MapOf():
+                self._visit(node, scope)
+                return _Known("object")
+            case Has():
+                self._visit(node, scope)
+                return _Known("boolean")
+            case Unary(op=op, operand=operand):
+                known = self.infer(operand, scope)
+                if op == "-" and known.kind == "string":
+                    self._report(node, f"'-' cannot take {self._text(operand)}, a string; {_ADVICE}")
+                return _Known("boolean") if op == "!" else _Known(known.kind)
+            case Logic():
+                self._visit(node, scope)
+                return _Known("boolean")
+            case Binary():
+                return self._binary(node, scope)
+            case Conditional(condition=condition, then=then, otherwise=otherwise):
+                self.infer(condition, scope)
+                return _common(self.infer(then, scope), self.infer(otherwise, scope))
+            case Default(value=value, fallback=fallback):
+                return _common(self.infer(value, scope), self.infer(fallback, scope))
+            case Call():
+                return self._call(node, scope)
+            case Comprehension():
+                return self._comprehension(node, scope)
+        return _UNKNOWN
+
+    def _visit(self, node: Node, scope: Mapping[str, _Known]) -> None:
+        for child in node.children():
+            self.infer(child, scope)
+
+    def _index(self, node: Index, scope: Mapping[str, _Known]) -> _Known:
+        owner, key = self.infer(node.operand, scope), self.infer(node.key, scope)
+        if isinstance(node.key, Constant) and isinstance(node.key.value, str):
+            return self._at((*owner.path, node.key.value)) if owner.path is not None else _UNKNOWN
+        return self._element(owner) if key.kind == "integer" else _UNKNOWN
+
+    def _binary(self, node: Binary, scope: Mapping[str, _Known]) -> _Known:
+        left, right = self.infer(node.left, scope), self.infer(node.right, scope)
+        kinds = (left.kind, right.kind)
+        if node.op in ("+", "-", "*", "/", "%"):
+            return self._arithmetic(node, kinds)
+        mixed = "string" in kinds and any(kind in _NUMBERS for kind in kinds)
+        if node.op != "in" and mixed:
+            self._report(node, f"'{node.op}' compares a string with a number in {self._text(node)}; {_ADVICE}")
+        return _Known("boolean")
+
+    def _arithmetic(self, node: Binary, kinds: tuple[str | None, str | None]) -> _Known:
+        if node.op == "+" and kinds == ("array", "array"):
+            return _Known("array")
+        if node.op == "+" and (is_text(node.left) or is_text(node.right)):
+            if any(kind not in ("string", None) for kind in kinds):
+                self._report(
+                    node, f"'+' cannot put a value that is no string into text in {self._text(node)}; write string(x)"
+                )
+            return _Known("string")
+        for operand, kind in ((node.left, kinds[0]), (node.right, kinds[1])):
+            if kind == "string":
+                self._report(node, f"'{node.op}' cannot take {self._text(operand)}, a string; {_ADVICE}")
+                return _UNKNOWN
+            if kind in ("boolean", "object", "null"):
+                self._report(node, f"'{node.op}' cannot take {self._text(operand)}: its type is {kind}")
+                return _UNKNOWN
+        if kinds == ("integer", "integer"):
+            return _Known("integer")
+        return _Known("number") if all(kind in _NUMBERS for kind in kinds) else _UNKNOWN
+
+    def _call(self, node: Call, scope: Mapping[str, _Known]) -> _Known:
+        known = [self.infer(arg, scope) for arg in node.args]
+        problem = call_problem(node)
+        if problem is not None:
+            self._report(node, problem)
+            return _UNKNOWN
+        function = FUNCTIONS[node.name]
+        if function.numbers:
+            for arg, value in zip(node.args, known, strict=True):
+                if "string" in (value.kind, self._element(value).kind):
+                    self._report(node, f"{node.name} takes numbers, and {self._text(arg)} has strings; {_ADVICE}")
+        return _Known(function.result)
+
+    def _comprehension(self, node: Comprehension, scope: Mapping[str, _Known]) -> _Known:
+        source = self.infer(node.source, scope)
+        variable = _Known("string") if source.kind == "object" else self._element(source)
+        inner = {**scope, node.variable: variable}
+        if node.condition is not None:
+            self.infer(node.condition, inner)
+        body = self.infer(node.body, inner)
+        if node.loop == "map":
+            return _Known("array", element=body)
+        return _Known("array", source.path, source.element) if node.loop == "filter" else _Known("boolean")
+
+
+def _common(one: _Known, other: _Known) -> _Known:
+    return one if one.kind == other.kind else _UNKNOWN
+
+
+def _kind_of_constant(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case Decimal():
+            return "number"
+    return "string"
