@@ -1,0 +1,167 @@
+"""From an invocation to its outcome: finds who performs an action, and puts the guard around it.
+
+Knows nothing of Temporal: it takes an :class:`Invocation` and answers with an :class:`Outcome`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from activities.connections import Connections
+from activities.guard.address import Address
+from activities.guard.sql_handle import Sql
+from activities.http import run_http
+from activities.outbox import insert_event
+from activities.python_action import BadArguments, run_action
+from activities.sql import run_sql
+from sagas.actions import Actions
+from sagas.errors import AlreadyCompensated, Rejected
+from sagas.outcomes import Failure, Outcome
+from sagas.probing import Absent, Done, Unknown
+from sagas.step import Step
+from sagas.wire import Invocation, arguments_hash, undone_key
+
+Body = Callable[[Sql | None], Awaitable[Any]]
+RESULT_LIMIT = 2 * 1024 * 1024 - 64 * 1024
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The circumstances of one attempt. Times are seconds since the epoch; ``number`` counts from 1."""
+
+    number: int
+    scheduled_at: float
+    deadline: float
+    heartbeat: Callable[[Any], None]
+    logger: logging.Logger | logging.LoggerAdapter[Any]
+
+
+class NotServed(Exception):
+    """No action of that name is registered on this worker."""
+
+
+class Dispatcher:
+    """Performs invocations with the actions and connections of one project."""
+
+    def __init__(self, actions: Actions, connections: Connections) -> None:
+        self._actions = actions
+        self._connections = connections
+
+    async def perform(self, invocation: Invocation, attempt: Attempt) -> Outcome:
+        """Make one attempt. Raises NotServed when this worker does not know the action."""
+        if invocation.at_most_once and attempt.number > 1:
+            sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
+            return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
+        if invocation.guard is not None:
+            return await self._guarded(invocation, attempt)
+        return await self._unguarded(invocation, attempt)
+
+    async def _guarded(self, invocation: Invocation, attempt: Attempt) -> Outcome:
+        asked = invocation.guard
+        assert asked is not None
+        guard = self._connections.guard(asked.connection)
+        address = Address(invocation.saga_id, invocation.step, invocation.generation)
+        clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
+        if invocation.op == "seal":
+            return await guard.seal(address, **clock)
+        body = (
+            None if asked.mode == "mark" else self._body(invocation.action, invocation.arguments, invocation, attempt)
+        )
+        match invocation.op:
+            case "undo":
+                confirmed = None
+                if asked.confirmed is not None:
+                    confirmed = self._body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
+                return await guard.undo(
+                    address,
+                    body,
+                    mode=asked.mode,
+                    known_done=asked.known_done,
+                    confirmed_body=confirmed,
+                    **clock,
+                )
+            case "confirm":
+                return await guard.confirm(address, body, mode=asked.mode, **clock)
+            case _:
+                assert body is not None
+                return await guard.do(address, arguments_hash(invocation.arguments), body, **clock)
+
+    def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
+        """The action as something that runs inside (or, with None, outside) a guarded transaction."""
+        if name == "sql":
+            return lambda sql: run_sql(arguments, sql)  # pyright: ignore[reportArgumentType]
+        action = self._actions.get(name)
+        if action is None:
+            raise NotServed(name)
+
+        async def run(sql: Sql | None) -> Any:
+            step = Step(
+                key=invocation.key,
+                saga_id=invocation.saga_id,
+                id=invocation.step,
+                op=invocation.op,
+                attempt=invocation.earlier_attempts + attempt.number,
+                generation=invocation.generation,
+                logger=attempt.logger,
+                _heartbeat=attempt.heartbeat,
+                _sql=sql,
+            )
+            result = await run_action(action, step, arguments)
+            if sql is not None:
+                for event in step.events:
+                    await insert_event(sql, event, invocation)
+            return result
+
+        return run
+
+    async def _unguarded(self, invocation: Invocation, attempt: Attempt) -> Outcome:
+        if invocation.action == "http":
+            return await self._http(invocation, attempt)
+        body = self._body(invocation.action, invocation.arguments, invocation, attempt)
+        return await unguarded(body, attempt, invocation.op)
+
+    async def _http(self, invocation: Invocation, attempt: Attempt) -> Outcome:
+        name = invocation.arguments.get("connection")
+        undoes = undone_key(invocation.key) if invocation.op == "undo" else None
+        return await run_http(
+            {key: value for key, value in invocation.arguments.items() if key != "connection"},
+            key=invocation.key,
+            undoes=undoes,
+            connection=None if name is None else self._connections.http(name),
+            timeout=invocation.timeout,
+            attempt=attempt.number,
+            op=invocation.op,
+        )
+
+
+async def unguarded(body: Body, attempt: Attempt, op: str) -> Outcome:
+    """Run an action without a guard: whatever it does not say itself is unknown."""
+    try:
+        result = await body(None)
+    except Rejected as error:
+        return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
+    except AlreadyCompensated as error:
+        return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
+    except BadArguments as error:
+        return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
+        return Outcome("unknown", failure=Failure(type(error).__name__, str(error) or type(error).__name__))
+    if op == "probe":
+        match result:
+            case Done():
+                return Outcome.done({"probe": "done", "result": result.result})
+            case Absent():
+                return Outcome.done({"probe": "absent"}, marker="absent")
+            case Unknown():
+                return Outcome.done({"probe": "unknown", "message": result.message})
+    size = len(json.dumps(result))
+    if size > RESULT_LIMIT:
+        return Outcome.done({"omitted": "size", "bytes": size})
+    return Outcome.done(result)

@@ -1,0 +1,121 @@
+"""The one dynamic activity through which Temporal reaches every action, and how outcomes become its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from activities.dispatch import Attempt, Dispatcher, NotServed
+from activities.load import Loader
+from sagas.errors import SagaError
+from sagas.outcomes import Failure, Outcome
+from sagas.wire import LOAD, Invocation, decode_call, encode_done, encode_failure
+
+
+class SagaActivities:
+    """Holds what the activities of one worker need."""
+
+    def __init__(self, dispatcher: Dispatcher, loader: Loader) -> None:
+        self._dispatcher = dispatcher
+        self._loader = loader
+
+    @activity.defn(dynamic=True)
+    async def perform(self, args: Sequence[RawValue]) -> Any:
+        """Make one attempt of whatever the activity type names."""
+        info = activity.info()
+        argument = activity.payload_converter().from_payload(args[0].payload)
+        if info.activity_type == LOAD:
+            return await self._load(argument)
+        try:
+            invocation = decode_call(info.activity_type, argument)
+        except (KeyError, TypeError, AttributeError):
+            raise ApplicationError(
+                f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
+            ) from None
+        attempt = _attempt()
+        work = self._dispatcher.perform(invocation, attempt)
+        try:
+            outcome = await (_deaf(work) if invocation.deaf else work)
+        except NotServed:
+            raise ApplicationError(
+                f"no action called {info.activity_type} is registered on this worker", type="NotFoundError"
+            ) from None
+        return _answer(outcome, invocation, attempt.number)
+
+    async def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
+        except SagaError as error:
+            raise ApplicationError(
+                error.message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+            ) from None
+
+
+def _attempt() -> Attempt:
+    info = activity.info()
+    timeout = info.start_to_close_timeout or timedelta(seconds=30)
+    return Attempt(
+        number=info.attempt,
+        scheduled_at=info.current_attempt_scheduled_time.timestamp(),
+        deadline=(info.started_time + timeout).timestamp(),
+        heartbeat=_heartbeat(),
+        logger=activity.logger,
+    )
+
+
+def _heartbeat() -> Callable[[Any], None]:
+    """A beat that also works from the thread of a plain `def` action."""
+    loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
+
+    def beat(details: Any = None) -> None:
+        values = () if details is None else (details,)
+        loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *values))
+
+    return beat
+
+
+async def _deaf(work: Any) -> Outcome:
+    """Run to the end whatever is cancelled meanwhile: a pivot's own row decides, nobody else."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+    return task.result()
+
+
+def _answer(outcome: Outcome, invocation: Invocation, number: int) -> Any:
+    """Return or raise what Temporal records. Expected answers are benign: no stack trace in the log for a no."""
+    total = invocation.earlier_attempts + number
+    if outcome.kind == "done":
+        return encode_done(outcome, number)
+    failure = outcome.failure or Failure("Unknown", "no reason was given")
+    final = outcome.kind in ("rejected", "late") or not outcome.retryable
+    benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
+    wait = None
+    if not final:
+        seconds = outcome.retry_after
+        if seconds is None and invocation.intervals:
+            seconds = invocation.intervals[min(number - 1, len(invocation.intervals) - 1)]
+        wait = None if seconds is None else timedelta(seconds=seconds)
+    details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
+    activity.logger.debug("attempt %s of %s ended: %s", total, invocation.key, outcome.kind)
+    raise ApplicationError(
+        failure.message,
+        details,
+        type=failure.type,
+        non_retryable=final,
+        next_retry_delay=wait,
+        category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
+    ) from None

@@ -1,0 +1,34 @@
+"""The Markdown of a definition: what people read in the Web UI about a saga before anything has happened."""
+
+from __future__ import annotations
+
+from sagas.definition.model import Definition, Step
+
+KINDS = {
+    "compensatable": "can be undone",
+    "pivot": "the point of no return",
+    "retriable": "retried until done",
+    "read": "reads only",
+}
+
+
+def static_details(definition: Definition) -> str:
+    """A table of the steps and what undoes them, with the digest of the definition."""
+    lines = [definition.description, ""] if definition.description else []
+    lines += ["| step | action | kind | undone by |", "|---|---|---|---|"]
+    lines += [_row(step) for step in definition.steps]
+    lines += [
+        "",
+        "Cancel undoes what was done, up to the point of no return. "
+        "**Terminate skips every compensation**: what was done stays.",
+        "",
+        f"Definition {definition.digest}",
+    ]
+    return "\n".join(lines)
+
+
+def _row(step: Step) -> str:
+    undo = " or ".join(one.uses for one in step.compensate.alternates) if step.compensate else ""
+    title = step.id if step.name == step.id else f"{step.id}: {step.name}"
+    cells = (title, step.do.uses, KINDS[step.kind], undo)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -1,0 +1,64 @@
+"""One user's project: its settings, its actions and its definitions, each read when it is first needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from sagas.actions import Actions, load_actions
+from sagas.definition.diagnostics import Diagnostic
+from sagas.definition.model import Definition
+from sagas.definition.parse import load_definitions
+from sagas.errors import UsageError
+from sagas.settings import Settings
+from sagas.settings.model import did_you_mean
+
+
+class Project:
+    """Reads a project's files once; every property raises UsageError with one sentence when that fails."""
+
+    def __init__(self, settings: Settings, actions: Actions | None = None) -> None:
+        self.settings = settings
+        self._given = actions
+
+    @cached_property
+    def actions(self) -> Actions:
+        """The registered Python actions."""
+        if self._given is not None:
+            return self._given
+        return load_actions(self.settings.actions, self.settings.root)
+
+    @cached_property
+    def _loaded(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
+        connections = {
+            name: {"kind": connection.kind, **connection.options}
+            for name, connection in self.settings.connections.items()
+        }
+        return load_definitions(self.settings.definitions, self.actions, connections)
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        """The definitions without errors, by the saga's name."""
+        return self._loaded[0]
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """What is wrong with the definition files, errors and warnings."""
+        return self._loaded[1]
+
+    def definition(self, name: str) -> Definition:
+        """The definition of a saga. Raises UsageError: unknown (did you mean …), or its file has errors."""
+        found = self.definitions.get(name)
+        if found is not None:
+            return found
+        errors = [one for one in self.diagnostics if one.severity == "error"]
+        folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
+        if errors:
+            first = errors[0]
+            raise UsageError(
+                f"there is no valid saga {name}: {first.file}:{first.line}:{first.column} {first.code} {first.message}",
+                help="run `saga validate` to see everything",
+            )
+        raise UsageError(
+            f"there is no saga called {name} in {folders}{did_you_mean(name, self.definitions)}",
+            help="`saga validate` lists the definitions that were found",
+        )

@@ -1,0 +1,182 @@
+"""How calls and their ends look on the wire between the workflow and the workers: plain JSON.
+
+Every participant gets one JSON object: the arguments of ``with`` and, under ``_saga``, who asks. The five fields
+``key, saga_id, step, op, generation`` are a public contract that a worker in any language may rely on; the others
+are for our own worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.machine.commands import Call, Guard
+from sagas.outcomes import Failure, Outcome
+
+ENVELOPE = "_saga"
+
+REJECTED = "Rejected"
+LATE = "AlreadyCompensated"
+NOT_STARTED = frozenset({"NotFoundError", "ActivityNotRegisteredError"})
+
+DEFINITION_HEADER = "saga-definition"
+GENERATION_HEADER = "saga-generation"
+CANCEL_SIGNAL = "saga-cancel"
+UNDO_SUFFIX = "~undo"
+LOAD = "saga.load"
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call as the worker sees it. ``timeout`` in seconds; ``intervals`` are the waits before attempt 2, 3 …"""
+
+    action: str
+    arguments: Mapping[str, Any]
+    key: str
+    saga_id: str
+    step: str
+    op: str
+    generation: int
+    timeout: float = 30.0
+    guard: Guard | None = None
+    earlier_attempts: int = 0
+    at_most_once: bool = False
+    deaf: bool = False
+    intervals: tuple[float, ...] = ()
+
+
+def encode_call(call: Call, saga_id: str) -> dict[str, Any]:
+    """The one JSON argument of the activity."""
+    envelope: dict[str, Any] = {
+        "key": call.key,
+        "saga_id": saga_id,
+        "step": call.entry,
+        "op": call.op,
+        "generation": call.generation,
+    }
+    if call.local:
+        envelope["timeout"] = call.timeout
+        if call.guard is not None:
+            envelope["guard"] = _encode_guard(call.guard)
+        if call.earlier_attempts:
+            envelope["earlier_attempts"] = call.earlier_attempts
+        if call.at_most_once:
+            envelope["at_most_once"] = True
+        if not call.cancellable:
+            envelope["deaf"] = True
+        if call.retry.intervals:
+            envelope["intervals"] = list(call.retry.intervals)
+    return {**call.arguments, ENVELOPE: envelope}
+
+
+def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
+    """The reverse of :func:`encode_call`. Raises KeyError when the envelope is missing."""
+    envelope = argument[ENVELOPE]
+    guard = envelope.get("guard")
+    return Invocation(
+        action=action,
+        arguments={name: value for name, value in argument.items() if name != ENVELOPE},
+        key=envelope["key"],
+        saga_id=envelope["saga_id"],
+        step=envelope["step"],
+        op=envelope["op"],
+        generation=envelope["generation"],
+        timeout=envelope.get("timeout", 30.0),
+        guard=None if guard is None else _decode_guard(guard),
+        earlier_attempts=envelope.get("earlier_attempts", 0),
+        at_most_once=envelope.get("at_most_once", False),
+        deaf=envelope.get("deaf", False),
+        intervals=tuple(envelope.get("intervals", ())),
+    )
+
+
+def _encode_guard(guard: Guard) -> dict[str, Any]:
+    data: dict[str, Any] = {"connection": guard.connection}
+    if guard.mode != "decide":
+        data["mode"] = guard.mode
+    if guard.known_done:
+        data["known_done"] = True
+    if guard.confirmed is not None:
+        data["confirmed"] = {"uses": guard.confirmed[0], "with": dict(guard.confirmed[1])}
+    return data
+
+
+def _decode_guard(data: Mapping[str, Any]) -> Guard:
+    confirmed = data.get("confirmed")
+    return Guard(
+        connection=data["connection"],
+        mode=data.get("mode", "decide"),
+        known_done=data.get("known_done", False),
+        confirmed=None if confirmed is None else (confirmed["uses"], confirmed["with"]),
+    )
+
+
+def encode_done(outcome: Outcome, attempt: int) -> dict[str, Any]:
+    """What our activities return: the result, and under ``_saga`` the attempt that gave it."""
+    envelope: dict[str, Any] = {"attempt": attempt}
+    if outcome.marker is not None:
+        envelope["marker"] = outcome.marker
+    return {"result": outcome.result, ENVELOPE: envelope}
+
+
+def decode_done(value: Any) -> Outcome:
+    """A returned value: from our worker with an envelope, from a worker in another language without one."""
+    if isinstance(value, dict) and isinstance(value.get(ENVELOPE), dict):
+        envelope = value[ENVELOPE]
+        return Outcome.done(value.get("result"), attempt=envelope.get("attempt"), marker=envelope.get("marker"))
+    return Outcome.done(value, attempt=None)
+
+
+def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
+    """The first detail of a failed activity of ours."""
+    failure = outcome.failure or Failure("Unknown", "no reason was given")
+    data: dict[str, Any] = {"outcome": outcome.kind, "attempt": attempt, "details": dict(failure.details)}
+    if outcome.infrastructure:
+        data["infrastructure"] = True
+    if not outcome.retryable:
+        data["retryable"] = False
+    if outcome.parks is not None:
+        data["parks"] = outcome.parks
+    if outcome.marker is not None:
+        data["marker"] = outcome.marker
+    return data
+
+
+def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
+    """A failure by its wire type and first detail, whoever raised it (sent by us or by a foreign worker)."""
+    ours = details if isinstance(details, dict) and isinstance(details.get("attempt"), int) else None
+    attempt = ours["attempt"] if ours else None
+    inner = (ours or {}).get("details") if ours else details
+    shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
+    failure = Failure(type or "Error", message, shown)
+    if type == REJECTED:
+        return Outcome("rejected", failure=failure, attempt=attempt, retryable=False)
+    if type == LATE:
+        return Outcome("late", failure=failure, attempt=attempt, retryable=False)
+    if type in NOT_STARTED:
+        return Outcome("failed", failure=failure, attempt=attempt, not_started=True)
+    if ours is None:
+        return Outcome("unknown", failure=failure)
+    return Outcome(
+        "failed" if ours.get("outcome") == "failed" else "unknown",
+        failure=failure,
+        attempt=attempt,
+        marker=ours.get("marker"),
+        retryable=ours.get("retryable", True),
+        infrastructure=ours.get("infrastructure", False),
+        parks=ours.get("parks"),
+    )
+
+
+def arguments_hash(arguments: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of a call's arguments: the guard keeps it with the ``do`` row."""
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def undone_key(key: str) -> str:
+    """The key of the forward call that an undo takes back: ``s/charge@2/undo.1`` → ``s/charge@2``."""
+    return key.rsplit("/undo", 1)[0]

@@ -1,0 +1,563 @@
+"""The Temporal workflow of every saga: it carries out what the machine asks and decides nothing.
+
+One dynamic workflow serves all sagas, so that the Web UI shows each under its own name. Commands of the machine
+become activities, timers and child workflows; their ends, signals and updates become its events. This is the only
+module of the engine that knows Temporal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import zlib
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import (
+    Priority,
+    RawValue,
+    RetryPolicy,
+    SearchAttributeKey,
+    VersioningBehavior,
+)
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ApplicationErrorCategory,
+    CancelledError,
+    ChildWorkflowError,
+    TimeoutError,
+    WorkflowAlreadyStartedError,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from sagas.definition.snapshot import from_snapshot
+    from sagas.details import details_table
+    from sagas.machine.commands import (
+        Call,
+        CancelCall,
+        CancelSaga,
+        CancelTimer,
+        Command,
+        Finish,
+        Record,
+        StartSaga,
+        StartTimer,
+        UndoSaga,
+    )
+    from sagas.machine.events import (
+        CallEnded,
+        CancelRequested,
+        DecisionMade,
+        Event,
+        SagaEnded,
+        SignalReceived,
+        Started,
+        TimerFired,
+        UndoRequested,
+    )
+    from sagas.machine.machine import Machine
+    from sagas.machine.story import shrink
+    from sagas.outcomes import Failure, Outcome
+    from sagas.wire import (
+        CANCEL_SIGNAL,
+        DEFINITION_HEADER,
+        GENERATION_HEADER,
+        LOAD,
+        UNDO_SUFFIX,
+        decode_done,
+        decode_failure,
+        encode_call,
+    )
+
+PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
+"""Bytes of one payload: Temporal refuses 2 MiB, and by failing the task for ever; so we refuse first."""
+
+TASK_LIMIT = 1024 * 1024
+"""Bytes of commands in one workflow task; the wire carries 4 MiB."""
+
+STORY_LIMIT = 512 * 1024
+MARK = "sagas/1"
+
+
+class Wedged(Exception):
+    """A bug of the engine inside a task; it fails the workflow task, so that a mended worker goes on."""
+
+
+@workflow.defn(dynamic=True, failure_exception_types=[])
+class SagaWorkflow:
+    """Runs any saga."""
+
+    def __init__(self) -> None:
+        self._machine: Machine | None = None
+        self._early: list[Event] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, workflow.ActivityHandle[Any]] = {}
+        self._doomed: set[str] = set()
+        self._attributes: frozenset[str] = frozenset()
+        self._finish: Finish | None = None
+        self._crash: Exception | None = None
+        self._native_cancel = False
+        self._continuing = False
+        self._held: list[Command] = []
+        self._bytes = 0
+        self._feeds = 0
+
+    @workflow.dynamic_config
+    def config(self) -> workflow.DynamicWorkflowConfig:
+        return workflow.DynamicWorkflowConfig(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> Any:
+        first = await self._uncancelled(self._open(args))
+        if self._native_cancel:
+            # Cancelled before the first step: the machine hears of the start, then of the cancel.
+            self._early.append(self._cancel_event())
+        self._feed(first)
+        while self._early:
+            self._feed(self._early.pop(0))
+        while self._finish is None:
+            await self._rest(lambda: self._finish is not None or self._crash is not None or self._ready_to_continue)
+            if self._crash is not None:
+                raise self._crash
+            if self._finish is None:
+                await self._rest(workflow.all_handlers_finished)
+                if self._machine is not None and self._machine.idle:
+                    workflow.continue_as_new(self._carry())
+        await self._rest(workflow.all_handlers_finished)
+        return self._close(self._finish)
+
+    # --- the beginning -----------------------------------------------------------------------------------------
+
+    async def _open(self, args: Sequence[RawValue]) -> Event:
+        """Build the machine: from a continued run, from the header our client sends, or from `saga.load`."""
+        info = workflow.info()
+        values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
+        value = values[0] if values else None
+        if info.continued_run_id is not None and isinstance(value, dict) and value.get("_saga") == MARK:
+            return self._resume(value)
+        undo = info.workflow_id.endswith(UNDO_SUFFIX)
+        headers = {
+            name: workflow.payload_converter().from_payload(payload)
+            for name, payload in info.headers.items()
+            if name in (DEFINITION_HEADER, GENERATION_HEADER)
+        }
+        loaded = headers.get(DEFINITION_HEADER)
+        if loaded is None or undo:
+            loaded = await self._load(value, undo)
+            value = loaded["input"]
+        self._attributes = frozenset(loaded.get("attributes", ()))
+        if undo:
+            self._machine = Machine.restore(loaded["machine"])
+            who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
+            return UndoRequested(at=workflow.time(), reason=reason, who=who)
+        self._machine = Machine(
+            from_snapshot(loaded["definition"]),
+            value,
+            info.workflow_id,
+            generation=int(headers.get(GENERATION_HEADER, 1)),
+            variables=loaded.get("vars") or {},
+            parent=info.parent.workflow_id if info.parent else None,
+        )
+        return Started(at=workflow.time())
+
+    async def _load(self, value: Any, undo: bool) -> dict[str, Any]:
+        info = workflow.info()
+        request = {
+            "saga": info.workflow_type,
+            "input": value,
+            "undo_of": info.workflow_id.removesuffix(UNDO_SUFFIX) if undo else None,
+        }
+        try:
+            return await workflow.execute_activity(
+                LOAD,
+                request,
+                result_type=dict,
+                summary=f"read the definition of {info.workflow_type}",
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=1_000_000, maximum_interval=timedelta(seconds=10)),
+            )
+        except ActivityError as error:
+            cause = error.cause
+            message = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
+            raise ApplicationError(
+                message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+            ) from None
+
+    def _resume(self, carried: Mapping[str, Any]) -> Event:
+        state = json.loads(zlib.decompress(base64.b64decode(carried["machine"])))
+        self._attributes = frozenset(carried["attributes"])
+        self._native_cancel = carried["native_cancel"]
+        self._machine = Machine.restore(state)
+        for command in self._machine.outstanding(workflow.time()):
+            self._execute(command)
+        return TimerFired(id="continued", at=workflow.time())
+
+    def _carry(self) -> dict[str, Any]:
+        assert self._machine is not None
+        packed = base64.b64encode(zlib.compress(json.dumps(self._machine.snapshot()).encode(), 6)).decode()
+        return {
+            "_saga": MARK,
+            "machine": packed,
+            "attributes": sorted(self._attributes),
+            "native_cancel": self._native_cancel,
+        }
+
+    # --- events in, commands out -------------------------------------------------------------------------------
+
+    def _feed(self, event: Event) -> None:
+        machine = self._machine
+        if machine is None:
+            self._early.append(event)
+            return
+        if self._finish is not None:
+            return
+        if not self._continuing and workflow.info().is_continue_as_new_suggested():
+            # From here on nothing new starts; when all that runs has ended, the whole machine moves to a new run.
+            self._continuing = True
+        for command in machine.next(event):
+            self._execute(command)
+        self._feeds += 1
+        self._show(machine)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case Call():
+                if self._continuing:
+                    return  # it stays open in the machine, and is asked again by the next run
+                self._spawn(command.id, self._call(command))
+            case CancelCall():
+                self._cancel_call(command.id)
+            case StartTimer():
+                self._spawn(f"timer {command.id}", self._timer(command))
+            case CancelTimer():
+                task = self._tasks.pop(f"timer {command.id}", None)
+                if task is not None:
+                    task.cancel()
+            case StartSaga():
+                if self._continuing:
+                    return
+                self._spawn(command.id, self._child(command.id, command.saga, command.saga_id, command.input))
+            case CancelSaga():
+                self._spawn(f"cancel {command.id}", self._cancel_child(command))
+            case UndoSaga():
+                if self._continuing:
+                    return
+                request = {"reason": command.message, "who": workflow.info().workflow_id}
+                self._spawn(command.id, self._child(command.id, None, command.saga_id + UNDO_SUFFIX, request))
+            case Record():
+                self._record(command)
+            case Finish():
+                self._finish = command
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - handed to run(), which fails the workflow task with it
+                self._crash = error
+
+        self._tasks[name] = asyncio.create_task(run())
+
+    # --- activities --------------------------------------------------------------------------------------------
+
+    async def _call(self, call: Call) -> None:
+        argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX))
+        payload = workflow.payload_converter().to_payload(argument)
+        size = len(payload.data)
+        if size > PAYLOAD_LIMIT:
+            sentence = f"the arguments of {call.action} have {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}"
+            failure = Failure("definition", sentence)
+            self._end(call.id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
+            return
+        await self._pace(size)
+        if call.id in self._doomed:
+            self._doomed.discard(call.id)
+            failure = Failure("Cancelled", "it was cancelled before it started")
+            self._end(call.id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
+            return
+        try:
+            handle = self._start(call, RawValue(payload))
+            self._calls[call.id] = handle
+            value = await handle
+        except ActivityError as error:
+            self._calls.pop(call.id, None)
+            outcome = _failed(error)
+        else:
+            self._calls.pop(call.id, None)
+            outcome = decode_done(value)
+        self._end(call.id, outcome, outcome.attempt)
+
+    def _start(self, call: Call, argument: RawValue) -> workflow.ActivityHandle[Any]:
+        retry = call.retry
+        policy = RetryPolicy(
+            initial_interval=timedelta(seconds=retry.initial_interval),
+            backoff_coefficient=retry.backoff_coefficient,
+            maximum_interval=timedelta(seconds=max(retry.max_interval, retry.initial_interval)),
+            maximum_attempts=1 if call.at_most_once and not call.local else max(retry.max_attempts, 1),
+        )
+        give_up = None if retry.give_up_after is None else timedelta(seconds=retry.give_up_after)
+        timeout = timedelta(seconds=call.timeout)
+        if call.execution == "local":
+            return workflow.start_local_activity(
+                call.action,
+                argument,
+                activity_id=call.id,
+                summary=call.summary,
+                start_to_close_timeout=timeout,
+                schedule_to_close_timeout=give_up,
+                retry_policy=policy,
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            )
+        return workflow.start_activity(
+            call.action,
+            argument,
+            activity_id=call.id,
+            summary=call.summary,
+            task_queue=call.task_queue,
+            start_to_close_timeout=timeout,
+            schedule_to_close_timeout=give_up,
+            heartbeat_timeout=None if call.heartbeat is None else timedelta(seconds=call.heartbeat),
+            retry_policy=policy,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            priority=Priority(priority_key=call.priority, fairness_key=call.fairness_key)
+            if call.priority is not None or call.fairness_key is not None
+            else Priority.default,
+        )
+
+    def _cancel_call(self, id: str) -> None:
+        handle = self._calls.get(id)
+        if handle is not None:
+            handle.cancel()
+        elif id in self._tasks:
+            self._doomed.add(id)
+
+    async def _pace(self, size: int) -> None:
+        """Spread many large commands over several workflow tasks."""
+        while self._bytes + size > TASK_LIMIT and self._bytes > 0:
+            await workflow.sleep(timedelta(milliseconds=1), summary="spread many commands over several tasks")
+            self._bytes = 0
+        self._bytes += size
+
+    def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
+        self._tasks.pop(id, None)
+        self._feed(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
+
+    # --- timers and nested sagas -------------------------------------------------------------------------------
+
+    async def _timer(self, timer: StartTimer) -> None:
+        await workflow.sleep(timedelta(seconds=timer.seconds), summary=timer.summary or timer.id)
+        self._tasks.pop(f"timer {timer.id}", None)
+        self._feed(TimerFired(id=timer.id, at=workflow.time()))
+
+    async def _child(self, id: str, saga: str | None, saga_id: str, input: Any) -> None:
+        state, story = "COMPLETED", None
+        try:
+            handle = await workflow.start_child_workflow(
+                saga or workflow.info().workflow_type,
+                input,
+                id=saga_id,
+                # The parent asks for a cancel by signal and waits; Temporal never does it on its own.
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+            )
+            output = await handle
+            story = {"output": output}
+        except WorkflowAlreadyStartedError:
+            state = "REFUSED"
+        except ChildWorkflowError as error:
+            state, story = _child_end(error)
+        self._tasks.pop(id, None)
+        self._feed(SagaEnded(id=id, state=state, at=workflow.time(), story=story))  # pyright: ignore[reportArgumentType]
+
+    async def _cancel_child(self, command: CancelSaga) -> None:
+        self._tasks.pop(f"cancel {command.id}", None)
+        try:
+            await workflow.get_external_workflow_handle(command.saga_id).signal(CANCEL_SIGNAL, command.message)
+        except ApplicationError as error:
+            # It is over already; its end is on the way as a SagaEnded of its own.
+            workflow.logger.info("nested saga %s could not be told to cancel: %s", command.saga_id, error)
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga goes backward, and takes this one with it.")
+    def cancelled_by_parent(self, message: str = "") -> None:
+        self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
+
+    @workflow.signal(dynamic=True, description="Answers a `wait` step of that name.")
+    def signalled(self, name: str, args: Sequence[RawValue]) -> None:
+        values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
+        data = values[0] if values else None
+        event = SignalReceived(name=name, at=workflow.time(), data=data)
+        if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
+            envelope = data["_saga"]
+            event = SignalReceived(
+                name=name,
+                at=workflow.time(),
+                data=data.get("data"),
+                who=envelope.get("by"),
+                reject=envelope.get("reject"),
+            )
+        self._feed(event)
+
+    @workflow.query(name="saga", description="The whole story of this saga, as `saga show` prints it.")
+    def story(self) -> dict[str, Any]:
+        if self._machine is None:
+            return {"id": workflow.info().workflow_id, "saga": workflow.info().workflow_type, "state": "RUNNING"}
+        return shrink(self._machine.story(workflow.time()), STORY_LIMIT)
+
+    @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
+    def machine_state(self) -> str | None:
+        if self._machine is None:
+            return None
+        return base64.b64encode(zlib.compress(json.dumps(self._machine.snapshot()).encode())).decode()
+
+    @workflow.update(name="cancel", description="Undo what was done, if the point of no return is not passed.")
+    async def cancel(self, request: dict[str, Any] | None = None) -> str:
+        await workflow.wait_condition(lambda: self._machine is not None)
+        assert self._machine is not None
+        answer = self._machine.cancel_answer()
+        request = request or {}
+        if answer in ("accepted", "recorded"):
+            self._feed(CancelRequested(at=workflow.time(), who=request.get("who"), message=request.get("reason") or ""))
+        return answer
+
+    @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
+    async def resolve(self, decision: dict[str, Any]) -> dict[str, Any]:
+        self._feed(_decision(decision))
+        return self.story()
+
+    @resolve.validator
+    def check_decision(self, decision: dict[str, Any]) -> None:
+        if self._machine is None:
+            raise ApplicationError("the saga has not begun yet; try again", type="SagaRefused")
+        try:
+            event = _decision(decision)
+        except (KeyError, TypeError, AttributeError) as error:
+            sentence = f"a decision needs step, decision, reason and who: {error}"
+            raise ApplicationError(sentence, type="SagaRefused", non_retryable=True) from None
+        refusal = self._machine.check_decision(event)
+        if refusal is not None:
+            raise ApplicationError(refusal, type="SagaRefused", non_retryable=True)
+
+    # --- what people see, and the end --------------------------------------------------------------------------
+
+    def _record(self, record: Record) -> None:
+        values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
+        updates = [
+            SearchAttributeKey.for_keyword(name).value_set(value)
+            for name, value in values.items()
+            if value is not None and name in self._attributes
+        ]
+        if updates:
+            workflow.upsert_search_attributes(updates)
+
+    def _show(self, machine: Machine) -> None:
+        """Refresh the details of the Web UI; seldom for long sagas, so that a step's cost does not grow with them."""
+        rows = machine.size
+        if rows <= 40 or self._feeds % (rows // 20) == 0 or self._finish is not None:
+            workflow.set_current_details(details_table(machine.story(workflow.time())))
+
+    def _close(self, finish: Finish) -> Any:
+        assert self._machine is not None
+        story = shrink(self._machine.story(workflow.time()), STORY_LIMIT)
+        workflow.set_current_details(details_table(story))
+        workflow.upsert_memo({"saga": story})
+        if finish.state == "COMPLETED" or (finish.state == "RESIDUE" and finish.committed):
+            return finish.output
+        undone = workflow.info().workflow_id.endswith(UNDO_SUFFIX)
+        if undone and finish.state == "COMPENSATED":
+            return finish.output
+        reason = dict(finish.reason or {})
+        if finish.state == "COMPENSATED" and self._native_cancel and reason.get("kind") == "cancelled":
+            raise CancelledError("cancelled, and everything done was undone")
+        raise ApplicationError(
+            _last_sentence(finish, reason),
+            story,
+            type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
+            non_retryable=True,
+            category=ApplicationErrorCategory.BENIGN,
+        )
+
+    @property
+    def _ready_to_continue(self) -> bool:
+        return self._continuing and self._machine is not None and not self._busy()
+
+    def _busy(self) -> bool:
+        return any(not name.startswith("timer ") for name in self._tasks)
+
+    def _cancel_event(self) -> CancelRequested:
+        reason = workflow.cancellation_reason() or ""
+        return CancelRequested(at=workflow.time(), message=reason)
+
+    async def _rest(self, condition: Any) -> None:
+        """Wait; a native cancel on the way is one more event and interrupts nothing."""
+        while not condition():
+            try:
+                await workflow.wait_condition(condition)
+            except asyncio.CancelledError:
+                self._native_cancel = True
+                self._feed(self._cancel_event())
+
+    async def _uncancelled(self, work: Coroutine[Any, Any, Event]) -> Event:
+        task = asyncio.create_task(work)
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                self._native_cancel = True
+        return task.result()
+
+
+def _failed(error: ActivityError) -> Outcome:
+    """What the end of an activity says about its last attempt."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
+    if isinstance(cause, TimeoutError):
+        kind = cause.type.name.lower().replace("_", "-") if cause.type is not None else "time-out"
+        return Outcome("unknown", failure=Failure("Timeout", f"no answer in time ({kind})"))
+    if isinstance(cause, CancelledError):
+        return Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
+    return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))
+
+
+def _child_end(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]:
+    """How a nested saga that did not complete ended, from its own closing failure."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        story = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else None
+        if cause.type == "SagaCompensated":
+            return "COMPENSATED", story
+        if cause.type == "SagaResidue":
+            return "RESIDUE", story
+        if cause.type == "SagaRefused":
+            failure = {"kind": "rejected", "type": "SagaRefused", "message": cause.message, "details": {}}
+            return "COMPENSATED", {"state": "COMPENSATED", "reason": failure}
+    if isinstance(cause, CancelledError):
+        # Only a native cancel of the child itself closes it so, and only after it was undone.
+        return "COMPENSATED", {"state": "COMPENSATED", "reason": {"kind": "cancelled", "message": str(cause)}}
+    return "TERMINATED", None
+
+
+def _decision(data: Mapping[str, Any]) -> DecisionMade:
+    return DecisionMade(
+        step=data["step"],
+        decision=data["decision"],
+        reason=data["reason"],
+        who=data.get("who") or "unknown",
+        at=workflow.time(),
+        arguments=data.get("with"),
+        definition=data.get("definition"),
+        result=data.get("result"),
+        evidence=data.get("evidence"),
+    )
+
+
+def _last_sentence(finish: Finish, reason: Mapping[str, Any]) -> str:
+    what = "undone" if finish.state == "COMPENSATED" else "closed with effects left"
+    where = f" at {reason['step']}" if reason.get("step") else ""
+    return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no message'}"

@@ -1,0 +1,44 @@
+"""Sends facts along with a workflow's start in headers, so that the input stays the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from temporalio.client import (
+    Interceptor,
+    OutboundInterceptor,
+    StartWorkflowInput,
+    WorkflowHandle,
+)
+from temporalio.converter import PayloadConverter
+
+_pending: ContextVar[Mapping[str, Any] | None] = ContextVar("saga_headers", default=None)
+
+
+@contextmanager
+def start_headers(headers: Mapping[str, Any]) -> Iterator[None]:
+    """Every workflow started inside the block carries these headers (JSON values)."""
+    token = _pending.set(headers)
+    try:
+        yield
+    finally:
+        _pending.reset(token)
+
+
+class HeaderInterceptor(Interceptor):
+    """Give this to ``Client.connect(interceptors=…)``; see :func:`start_headers`."""
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Outbound(next)
+
+
+class _Outbound(OutboundInterceptor):
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+        headers = _pending.get()
+        if headers:
+            encode = PayloadConverter.default.to_payload
+            input.headers = {**input.headers, **{name: encode(value) for name, value in headers.items()}}
+        return await super().start_workflow(input)

@@ -1,0 +1,102 @@
+"""`SagaPlugin`: everything a Temporal worker or client needs to run sagas, in one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.plugin import SimplePlugin
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from activities.connections import Connections
+from activities.dispatch import Dispatcher
+from activities.load import Loader
+from activities.temporal import SagaActivities
+from sagas.errors import RefusedError
+from sagas.project import Project
+from sagas.settings import load_settings
+from sagas.workflow import SagaWorkflow
+from workers.headers import HeaderInterceptor
+
+
+class SagaPlugin(SimplePlugin):
+    """Adds the sagas of a project to a worker of one's own.
+
+        client = await Client.connect(address, plugins=[SagaPlugin()])
+        async with Worker(client, task_queue="sagas", workflows=[MyWorkflow], activities=[my_activity]):
+            ...
+
+    It brings the workflow of all sagas, one dynamic activity for their actions, and the client's part of a start. A
+    worker can have one dynamic workflow and one dynamic activity, so one with its own cannot take this plugin too.
+
+    Args:
+        project: the project; default: the one found from the current folder upwards.
+    """
+
+    def __init__(self, project: Project | None = None) -> None:
+        self._project = project or Project(load_settings())
+        self._connections: Connections | None = None
+        super().__init__(
+            "saga-orchestrator",
+            workflows=[SagaWorkflow],
+            workflow_runner=_pass_through,
+            interceptors=[HeaderInterceptor()],
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Temporal calls this when a worker is made."""
+        config = super().configure_worker(config)
+        connections = Connections(self._project.settings.connections)
+        self._connections = connections
+        client = config.get("client")
+        assert client is not None
+        activities = SagaActivities(Dispatcher(self._project.actions, connections), _loader(client, self._project))
+        config["activities"] = [*config.get("activities", ()), activities.perform]
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        """Temporal calls this around the worker's life; the connections close with it."""
+        try:
+            await super().run_worker(worker, next)
+        finally:
+            if self._connections is not None:
+                await self._connections.close()
+
+
+def _pass_through(runner: WorkflowRunner | None) -> WorkflowRunner:
+    """Import the engine once, not once per run, when the worker uses Temporal's sandbox."""
+    if isinstance(runner, SandboxedWorkflowRunner):
+        restrictions = runner.restrictions.with_passthrough_modules("sagas", "re2")
+        return dataclasses.replace(runner, restrictions=restrictions)
+    assert runner is not None
+    return runner
+
+
+def _loader(client: Client, project: Project) -> Loader:
+    async def read_machine(saga_id: str) -> str | None:
+        handle = client.get_workflow_handle(saga_id)
+        try:
+            described = await handle.describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        if described.status is WorkflowExecutionStatus.RUNNING:
+            raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
+        return await handle.query("machine", result_type=str)
+
+    names: list[str] = []
+
+    async def list_attributes() -> list[str]:
+        if not names:
+            request = ListSearchAttributesRequest(namespace=client.namespace)
+            answer: Any = await client.operator_service.list_search_attributes(request)
+            names.extend(sorted(name for name in answer.custom_attributes if name.startswith("Saga")))
+        return names
+
+    return Loader(project, read_machine, list_attributes)
