@@ -1,0 +1,163 @@
+"""From the fields an author wrote to the model: everything explicit, every kind derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.builtins import is_read
+from sagas.definition.draft import Connections, Draft, OperationDraft, StepDraft
+from sagas.definition.graph import Graph
+from sagas.definition.model import (
+    Compensation,
+    Definition,
+    Execution,
+    Guarantee,
+    Kind,
+    OnFailure,
+    Operation,
+    Probe,
+    Step,
+)
+from sagas.definition.operations import Environment, bare, wrapped
+from sagas.definition.shapes import Parsed
+
+DEFAULT_TIMEOUT = 30.0
+LOCAL_TIMEOUT = 5.0
+
+
+def build_draft(
+    file: str, top: Parsed, graph: Graph, actions: Mapping[str, Any], connections: Connections | None
+) -> Draft:
+    """The saga with places. ``top`` holds only steps with an id and an action, in file order."""
+    environment = Environment(actions, connections, top.get("defaults"))
+    written = {parsed.get("id"): parsed for parsed in top.get("steps")}
+    forward_only = top.get("recovery") == "forward"
+    pivot = next((id for id in graph.order if written[id].get("pivot")), None)
+    steps = []
+    for id in graph.order:
+        after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
+        steps.append(_build_step(written[id], graph.needs[id], environment, after_commit))
+    definition = Definition(
+        saga=top.get("saga", ""),
+        steps=tuple(draft.step for draft in steps),
+        description=top.get("description", ""),
+        id=top.get("id"),
+        labels=top.get("labels", {}),
+        input=top.get("input", {}),
+        output=top.values.get("output"),
+        deadline=top.get("deadline"),
+        warn_after=top.get("warn_after"),
+        recovery=top.get("recovery", "backward"),
+        language=top.get("language", 1),
+    )
+    return Draft(file, top, definition, tuple(steps), graph, actions, connections)
+
+
+def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment, after_commit: bool) -> StepDraft:
+    uses = parsed.get("uses", "")
+    idempotent = parsed.values.get("idempotent")
+    timeout = parsed.get("timeout") or environment.default("timeout") or DEFAULT_TIMEOUT
+    queue = parsed.get("task_queue") or environment.default("task_queue")
+    arguments = environment.arguments(uses, parsed.get("with", {}))
+    do = environment.operation(
+        parsed,
+        arguments=arguments,
+        forward=arguments,
+        timeout=timeout,
+        retry=environment.default("retry"),
+        heartbeat=environment.default("heartbeat"),
+        task_queue=queue,
+        idempotent=idempotent,
+    )
+    drafts = [OperationDraft("do", do, parsed)]
+
+    def other(role: Any, form: Parsed) -> Operation:
+        # A heartbeat or a retry of the forward action says nothing about the action that undoes it.
+        own = environment.arguments(form.get("uses", ""), form.get("with", {})) if "with" in form else None
+        operation = environment.operation(
+            form,
+            arguments=own,
+            forward=arguments,
+            timeout=timeout,
+            retry=environment.default("retry"),
+            heartbeat=None,
+            task_queue=queue,
+            idempotent=idempotent,
+        )
+        drafts.append(OperationDraft(role, operation, form))
+        return operation
+
+    compensate = _compensation(parsed.get("compensate") or [], other)
+    confirm = parsed.get("confirm")
+    probe = parsed.get("probe")
+    reads = parsed.get("effect") == "none" or is_read(uses, arguments)
+    kind = _kind(parsed, reads, after_commit)
+    condition = parsed.get("if")
+    facts = environment.facts(uses, arguments, idempotent, queue is not None)
+    step = Step(
+        id=parsed.get("id"),
+        name=parsed.get("name") or parsed.get("id"),
+        kind=kind,
+        do=do,
+        needs=needs,
+        if_=None if condition is None else wrapped(condition),
+        for_each=parsed.values.get("for_each"),
+        max_parallel=parsed.get("max_parallel", 1),
+        on_failure=parsed.get("on_failure") or _default_on_failure(kind, environment),
+        compensate=compensate,
+        confirm=other("confirm", confirm) if confirm else None,
+        probe=_probe(probe, other("probe", probe)) if probe else None,
+        settle=parsed.get("settle", facts.settle if facts.settle is not None else do.timeout),
+        priority=parsed.get("priority"),
+        fairness_key=parsed.get("fairness_key"),
+        execution=_execution(parsed, do, environment),
+        guarantee=_guarantee(do),
+    )
+    return StepDraft(parsed, step, tuple(drafts), after_commit)
+
+
+def _default_on_failure(kind: Kind, environment: Environment) -> OnFailure:
+    default = environment.default("on_failure") or "compensate"
+    # Nobody can go on as if the point of no return had not run.
+    return "compensate" if kind == "pivot" and default == "continue" else default
+
+
+def _compensation(forms: list[Parsed], other: Any) -> Compensation | None:
+    if not forms:
+        return None
+    alternates = tuple(other("compensate", form) for form in forms)
+    confirmed = next((form.get("confirmed") for form in forms if form.get("confirmed")), None)
+    return Compensation(alternates, other("confirmed", confirmed) if confirmed else None)
+
+
+def _probe(parsed: Parsed, operation: Operation) -> Probe:
+    expressions = {name: parsed.get(name) for name in ("done", "absent", "result")}
+    return Probe(operation, **{name: bare(text) if text else None for name, text in expressions.items()})
+
+
+def _kind(parsed: Parsed, reads: bool, after_commit: bool) -> Kind:
+    """Kinds follow from the fields. A step that has to be compensatable but is not fails the checks."""
+    if parsed.get("pivot"):
+        return "pivot"
+    if reads:
+        return "read"
+    return "retriable" if after_commit else "compensatable"
+
+
+def can_be_local(do: Operation) -> bool:
+    """True when a local activity is safe: guarded, short, and not bound to a queue."""
+    return do.guarded and do.timeout <= LOCAL_TIMEOUT and do.heartbeat is None and do.task_queue is None
+
+
+def _execution(parsed: Parsed, do: Operation, environment: Environment) -> Execution:
+    """A default of `local` holds where it is possible; what a step says itself is checked."""
+    if own := parsed.get("execution"):
+        return own
+    return "local" if environment.default("execution") == "local" and can_be_local(do) else "remote"
+
+
+def _guarantee(do: Operation) -> Guarantee:
+    if do.guarded:
+        return "guarded"
+    return "participant-keyed" if do.idempotent else "at-least-once"

@@ -1,0 +1,148 @@
+"""Every diagnostic code, its severity and the advice that goes with it. Codes never change their meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the catalogue: ``title`` names the mistake, ``help`` says what to do."""
+
+    severity: Severity
+    title: str
+    help: str
+
+
+def _error(title: str, help: str) -> Entry:
+    return Entry("error", title, help)
+
+
+def _warning(title: str, help: str) -> Entry:
+    return Entry("warning", title, help)
+
+
+CATALOGUE: dict[str, Entry] = {
+    # SAGA1xx: the structure of the file
+    "SAGA100": _error("The file is not readable YAML", "Correct the YAML at this place."),
+    "SAGA101": _error(
+        "An expression has to be quoted",
+        'Put the whole value in quotes: "${{ … }}". YAML gives `: `, `{`, `}` and ` #` a meaning of its own.',
+    ),
+    "SAGA102": _error("The same key twice", "Remove one of them; YAML would silently keep only one."),
+    "SAGA103": _warning(
+        "A rejection could come after the pivot",
+        "After the pivot nothing leads backward, so a rejection parks the saga. Move the step before the pivot, "
+        "declare the action with rejects=False, or say `on_failure: park` or `continue`.",
+    ),
+    "SAGA104": _error("Unknown field", "Remove it, or start its name with `x-` to keep it for yourself."),
+    "SAGA105": _error("A required field is missing", "Add the field."),
+    "SAGA106": _error("A field has the wrong type or value", "Write the value as described."),
+    "SAGA107": _error("A name is not allowed", "Choose another name."),
+    "SAGA108": _error("Two steps have the same id", "Give every step an id of its own."),
+    "SAGA109": _error("Not a duration", "Write a number with a unit: 500ms, 90s, 10m, 2h or 7d."),
+    "SAGA110": _error("The file cannot be read", "Check the path, the permissions and that the file is UTF-8 text."),
+    "SAGA111": _error("Two definitions have the same name", "Rename one of the two sagas."),
+    "SAGA112": _error("`input` is not a JSON Schema", "Write a JSON Schema (2020-12) at this place."),
+    "SAGA113": _error("Fields that exclude each other", "Keep one of the two."),
+    "SAGA114": _error(
+        "`heartbeat` is not shorter than `timeout`",
+        "A beat must be able to be missed before the attempt times out: make `heartbeat` shorter.",
+    ),
+    "SAGA115": _error(
+        "`deadline` with `recovery: forward`",
+        "A deadline leads backward, and this saga only goes forward. Use `warn_after` to be told when it is late.",
+    ),
+    "SAGA116": _error("`execution: local` is not possible here", "Remove it; the step then runs as a normal activity."),
+    "SAGA117": _error(
+        "A sensitive value in a label or an id",
+        "Labels and ids are plain text in Temporal and in logs: use a value that is not `x-sensitive`.",
+    ),
+    "SAGA118": _warning("A field that has no effect here", "Remove it."),
+    # SAGA2xx: the graph and the kinds of the steps
+    "SAGA201": _error("`needs` names no step", "Name the id of a step of this saga."),
+    "SAGA202": _error("Steps need each other in a circle", "Remove one of the `needs`."),
+    "SAGA203": _error("More than one pivot", "A saga has one point of no return: keep `pivot: true` on one step."),
+    "SAGA204": _error("A field that a pivot cannot have", "Remove it, or move it to another step."),
+    "SAGA205": _error(
+        "An effect before the commit point without `compensate`",
+        "Say how to undo it with `compensate`, make it the pivot with `pivot: true`, or say `effect: none` "
+        "if it only reads.",
+    ),
+    "SAGA206": _error(
+        "`compensate` on a retriable step",
+        "After the commit point nothing is undone: remove `compensate`, or move the step before the pivot.",
+    ),
+    "SAGA207": _error(
+        "`effect: none` on a step with an effect",
+        "A read has nothing to undo, to confirm or to decide: remove one of the two.",
+    ),
+    "SAGA208": _error(
+        "`on_failure: compensate` after the commit point",
+        "Nothing leads backward there. Leave it out to retry without limit, or say `park` or `continue`.",
+    ),
+    "SAGA209": _error(
+        "A step with an effect runs parallel to the pivot",
+        "Nobody could say whether it has to be undone: put it before the pivot, or let it need the pivot.",
+    ),
+    "SAGA210": _error(
+        "A limit of attempts that cannot count",
+        "After the commit point retries have no limit. Remove it, or say `on_failure: park` or `continue`.",
+    ),
+    "SAGA211": _error(
+        "A nested saga that cannot be undone before the commit point",
+        "Make it the pivot, put it after the pivot, or give the step a `compensate` of its own.",
+    ),
+    "SAGA212": _error("A field that goes backward in a saga with `recovery: forward`", "Remove it."),
+    "SAGA213": _error("A nested saga that is not defined", "Name a saga of this project."),
+    "SAGA220": _warning(
+        "An unguarded pivot without `probe`",
+        "If an attempt times out nobody can tell whether it took effect, and the saga parks. Add a `probe`.",
+    ),
+    "SAGA221": _warning(
+        "An unguarded step without `probe` or idempotency",
+        "An unknown attempt is never repeated and is undone blindly. Add a `probe`, or use an idempotency key.",
+    ),
+    "SAGA230": _warning(
+        "A `timeout` of one second or less",
+        "Temporal's Web UI flags it: a short pause of the worker would fail the attempt. Give it more time.",
+    ),
+    "SAGA231": _warning(
+        "`max_attempts: 1`",
+        "Temporal's Web UI flags it: one lost connection ends the step. Allow at least two attempts.",
+    ),
+    "SAGA232": _warning(
+        "`give_up_after` leaves no room for a second attempt",
+        "Temporal's Web UI flags it: make it at least twice the `timeout`.",
+    ),
+    "SAGA233": _warning(
+        "`heartbeat` is nearly as long as `timeout`",
+        "Temporal's Web UI flags it: keep `heartbeat` below four fifths of the `timeout`.",
+    ),
+    # SAGA3xx: expressions
+    "SAGA301": _error("An expression does not parse", "Expressions are CEL, see https://cel.dev."),
+    "SAGA302": _error(
+        "An expression names something unknown",
+        "Known names: input, steps.<id>, item and index (with for_each), saga, step.key, vars.",
+    ),
+    "SAGA303": _error(
+        "A reference to a step that is not an ancestor",
+        "Its result is not there yet: add it to `needs`, or move the step below it.",
+    ),
+    "SAGA304": _error("Arithmetic on strings", "Make an exact number of it first: decimal(x)."),
+    "SAGA305": _warning(
+        "A result that may be null is used bare",
+        "Say what to use instead: default(steps.x.result, …), or test it: steps.x.result != null ? … : ….",
+    ),
+    # SAGA4xx: actions and their arguments
+    "SAGA401": _error("Unknown action", "Run `saga actions` for the known ones."),
+    "SAGA402": _error("A required argument is missing", "Add it under `with`."),
+    "SAGA403": _error("Unknown argument", "Remove it, or add it to the action's signature."),
+    "SAGA404": _error("An argument has the wrong type", "Write a value of the type the action takes."),
+    "SAGA405": _error("Unknown or unsuitable connection", "Name a connection of saga.toml of the right kind."),
+    # SAGA9xx: later parts of the product
+    "SAGA900": _error("Not in this version", "Leave it out for now."),
+}

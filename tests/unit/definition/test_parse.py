@@ -1,0 +1,41 @@
+"""A correct file becomes a Definition with everything explicit."""
+
+from __future__ import annotations
+
+import json
+
+from sagas.definition.parse import parse_text
+from sagas.definition.snapshot import from_snapshot, to_snapshot
+
+TEXT = """
+saga: transfer
+steps:
+  - id: hold
+    uses: sql
+    with: {connection: bank, run: "update account set held = 1"}
+    compensate:
+      uses: sql
+      with: {connection: bank, run: "update account set held = 0"}
+  - id: book
+    name: Book the money
+    uses: sql
+    with: {connection: bank, run: "update account set booked = 1"}
+    pivot: true
+"""
+
+
+def test_a_correct_file_becomes_a_definition() -> None:
+    definition, diagnostics = parse_text(TEXT, "transfer.saga.yaml", {})
+    assert diagnostics == []
+    assert definition is not None
+    assert definition.saga == "transfer"
+    assert [step.kind for step in definition.steps] == ["compensatable", "pivot"]
+    assert definition.step("book").needs == ("hold",)
+    assert definition.step("hold").do.connection == "bank"
+    assert definition.digest.startswith("sha256:")
+
+
+def test_a_snapshot_gives_the_same_definition_back() -> None:
+    definition, _ = parse_text(TEXT, "transfer.saga.yaml", {})
+    assert definition is not None
+    assert from_snapshot(json.loads(json.dumps(to_snapshot(definition)))) == definition
