@@ -1,0 +1,58 @@
+"""The verbs of `saga`: where each one lives. This table is the only place that knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """``target`` is ``module:attribute``; the attribute is a function, or a ``typer.Typer`` with sub-commands."""
+
+    name: str
+    target: str
+    help: str
+    group: str
+
+
+_BEGIN = "Begin"
+_WRITE = "Write sagas"
+_RUN = "Run and look"
+_DECIDE = "Step in"
+_OPERATE = "Operate"
+
+VERBS: tuple[Verb, ...] = (
+    Verb("init", "cli.init:init", "make a new project", _BEGIN),
+    Verb("dev", "cli.dev:app", "the embedded stack: up, status, logs, down", _BEGIN),
+    Verb("demo", "cli.demo:demo", "real shopping baskets through real databases", _BEGIN),
+    Verb("validate", "cli.validate:validate", "check definitions", _WRITE),
+    Verb("explain", "cli.explain:explain", "the plan in words, and what is undone when a step fails", _WRITE),
+    Verb("simulate", "cli.simulate:simulate", "every failure point, without a server", _WRITE),
+    Verb("graph", "cli.graph:graph", "the way forward and the way back, drawn", _WRITE),
+    Verb("actions", "cli.actions:actions", "the registered actions and their arguments", _WRITE),
+    Verb("schema", "cli.schema:schema", "JSON Schema of the language, for editors", _WRITE),
+    Verb("start", "cli.start:start", "start a saga, or one for each row of a file", _RUN),
+    Verb("list", "cli.list:list_sagas", "one line for each saga", _RUN),
+    Verb("show", "cli.show:show", "the whole story of one saga", _RUN),
+    Verb("watch", "cli.watch:watch", "the story while it happens", _RUN),
+    Verb("open", "cli.open:open_saga", "the saga in the Temporal Web UI", _RUN),
+    Verb("cancel", "cli.cancel:cancel", "ask a saga to undo what it has done", _DECIDE),
+    Verb("signal", "cli.signal:send_signal", "answer a saga that waits", _DECIDE),
+    Verb("parked", "cli.parked:parked", "what needs a person, grouped", _DECIDE),
+    Verb("resolve", "cli.resolve:resolve", "decide about a parked step", _DECIDE),
+    Verb("undo", "cli.undo:undo", "take back a saga that has completed", _DECIDE),
+    Verb("worker", "cli.worker:worker", "run a worker in the foreground", _OPERATE),
+    Verb("setup", "cli.setup:setup", "search attributes and tables; repeatable", _OPERATE),
+    Verb("doctor", "cli.doctor:doctor", "check everything a saga needs to run", _OPERATE),
+)
+
+ALIASES = {"describe": "show", "view": "show", "status": "show", "ls": "list", "inbox": "parked"}
+
+
+def find(name: str) -> Verb | None:
+    name = ALIASES.get(name, name)
+    return next((verb for verb in VERBS if verb.name == name), None)
+
+
+def all_names() -> tuple[str, ...]:
+    return (*(verb.name for verb in VERBS), *ALIASES)

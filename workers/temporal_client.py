@@ -1,0 +1,117 @@
+"""The connection to the Temporal server the settings speak of.
+
+``SAGA_TEMPORAL__…``, ``TEMPORAL_*``, saga.toml and ``.saga/dev.toml`` are already merged in the settings; what
+is still open comes from Temporal's own profile (the file its command writes), then from the defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, Plugin
+from temporalio.envconfig import ClientConfigProfile
+from temporalio.service import RPCError, TLSConfig
+
+from sagas.errors import SagaError, UsageError
+from sagas.settings import Settings, Tls
+from sagas.settings.model import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, reveal
+
+_PATIENCE = 15.0  # seconds; an address that swallows packets would never answer
+
+
+class ServerDownError(SagaError):
+    """The Temporal server cannot be reached."""
+
+
+async def connect(
+    settings: Settings, *, env: Mapping[str, str] = os.environ, plugins: list[Plugin] | None = None
+) -> Client:
+    """A client of the server and namespace in the settings.
+
+    ``env`` is read for the TLS variables of Temporal's own command and for where its profile is kept.
+
+    Raises:
+        UsageError: the settings or the profile cannot be read.
+        ServerDownError: the server does not answer, or refuses us.
+    """
+    options = connect_options(settings, env)
+    address = options.pop("target_host")
+    try:
+        return await asyncio.wait_for(Client.connect(address, **options, plugins=plugins or []), _PATIENCE)
+    except (RPCError, RuntimeError, OSError) as error:
+        raise server_down(settings, address, error) from error
+
+
+def server_down(settings: Settings, address: str, error: BaseException) -> ServerDownError:
+    """The one sentence for a server that does not answer."""
+    text = " ".join(str(error).split())
+    if "certificate" in text.lower() or "tls" in text.lower() or "unauthenticated" in text.lower():
+        return ServerDownError(
+            f"The Temporal server at {address} refuses the connection: {text[:300]}.",
+            help="see api_key and tls of [temporal] in saga.toml",
+        )
+    here = address.startswith(("127.0.0.1:", "localhost:"))
+    return ServerDownError(
+        f"No Temporal server answers at {address}.",
+        help="saga dev up    starts one" if here else f"is {address} right, and does this machine reach it?",
+    )
+
+
+def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The arguments of ``Client.connect``: ``target_host`` and the rest."""
+    temporal = settings.temporal
+    if temporal.embedded:
+        # The profile may hold a cloud's key; the embedded server wants none of it.
+        return {"target_host": temporal.address, "namespace": temporal.namespace or DEFAULT_NAMESPACE}
+    profile = _profile(temporal.profile, env)
+    options: dict[str, Any] = {
+        "target_host": temporal.address or profile.address or DEFAULT_ADDRESS,
+        "namespace": temporal.namespace or profile.namespace or DEFAULT_NAMESPACE,
+    }
+    if temporal.api_key is not None:
+        options["api_key"] = reveal(temporal.api_key, setting="temporal.api_key", root=settings.root)
+    elif profile.api_key:
+        options["api_key"] = profile.api_key
+    if profile.grpc_meta:
+        options["rpc_metadata"] = profile.grpc_meta
+    if any(name.startswith("TEMPORAL_TLS") for name in env) and profile.tls is not None:
+        options["tls"] = profile.tls.to_connect_tls_config()
+    elif temporal.tls is not None:
+        options["tls"] = _tls(temporal.tls, settings.root)
+    elif profile.tls is not None:
+        options["tls"] = profile.tls.to_connect_tls_config()
+    elif "api_key" in options:
+        options["tls"] = True
+    return options
+
+
+def _profile(name: str | None, env: Mapping[str, str]) -> ClientConfigProfile:
+    try:
+        return ClientConfigProfile.load(name, override_env_vars=dict(env))
+    except (RuntimeError, ValueError, OSError) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"The Temporal profile{f' {name}' if name else ''} cannot be read: {text}.") from error
+
+
+def _tls(tls: bool | Tls, root: Path) -> bool | TLSConfig:
+    if isinstance(tls, bool):
+        return tls
+    return TLSConfig(
+        domain=tls.server_name,
+        server_root_ca_cert=_read(tls.ca, "ca", root),
+        client_cert=_read(tls.cert, "cert", root),
+        client_private_key=_read(tls.key, "key", root),
+    )
+
+
+def _read(file: str | None, key: str, root: Path) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return (root / Path(file).expanduser()).read_bytes()
+    except OSError as error:
+        raise UsageError(f"temporal.tls.{key} names {file}, which cannot be read: {error.strerror}.") from error
