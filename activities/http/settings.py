@@ -1,0 +1,222 @@
+"""What ``[connections.NAME]`` with ``kind = "http"`` says, checked once.
+
+Secrets are never part of these objects: a :class:`SecretText` only knows where to look, and looks on the worker each
+time it is needed, so a rotated file is picked up without a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sagas.errors import UsageError
+from sagas.settings.model import Connection, Secret, as_secret, did_you_mean, reveal
+
+DEFAULT_KEY_HEADER = "Idempotency-Key"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretText:
+    """A secret of this connection: the dotted name of its setting, and where it is kept."""
+
+    setting: str
+    secret: Secret
+    root: Path
+
+    def read(self) -> str:
+        """The secret itself. Raises UsageError with a sentence that names the place, never the value."""
+        text = reveal(self.secret, setting=self.setting, root=self.root)
+        if not text.isascii() or not text.isprintable() or not text:
+            raise UsageError(f"{self.setting} is empty or holds something that cannot be sent in a header.")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class BearerAuth:
+    token: SecretText
+
+
+@dataclass(frozen=True, slots=True)
+class BasicAuth:
+    user: str | SecretText
+    password: SecretText
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderAuth:
+    name: str
+    value: SecretText
+
+
+@dataclass(frozen=True, slots=True)
+class OAuth2Auth:
+    """Client credentials (RFC 6749 section 4.4). ``in_body`` sends id and secret in the form instead of Basic."""
+
+    token_url: str
+    client_id: str | SecretText
+    client_secret: SecretText
+    scope: str | None = None
+    audience: str | None = None
+    in_body: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MutualTLS:
+    """The worker's own certificate and key, PEM files. ``password`` opens an encrypted key."""
+
+    certificate: Path
+    key: Path
+    password: SecretText | None = None
+
+
+Auth = BearerAuth | BasicAuth | HeaderAuth | OAuth2Auth
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """One HTTP participant. ``key_header`` None: the participant knows no idempotency keys and is sent none."""
+
+    name: str
+    url: str | None = None
+    auth: Auth | None = None
+    mtls: MutualTLS | None = None
+    ca: Path | None = None
+    key_header: str | None = DEFAULT_KEY_HEADER
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def http_settings(connection: Connection) -> HttpSettings:
+    """Read one connection of saga.toml; relative file names start at its project folder.
+
+    Raises UsageError with one sentence for anything unknown, missing or unsafe.
+    """
+    where, options, root = f"connections.{connection.name}", connection.options, connection.root
+    # `idempotent` and `settle` are defaults for steps; the definition has taken them in by now.
+    _only(where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle"})
+    url = connection.url
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{where}.url must be a complete http:// or https:// address.")
+    if parts.username or parts.password:
+        raise UsageError(f"{where}.url holds a user or password.", help="Put it under auth = { basic = { … } }.")
+    if parts.query or parts.fragment:
+        raise UsageError(f"{where}.url must end before ? and #.", help="Put them into `query` of the step.")
+    auth, mtls = _auth(f"{where}.auth", options.get("auth"), root)
+    if mtls is not None and parts.scheme != "https":
+        raise UsageError(f"{where}.auth.mtls needs an https:// url.")
+    header = _text(where, "idempotency", options.get("idempotency", DEFAULT_KEY_HEADER))
+    key_header = None if header.lower() == "none" else header
+    return HttpSettings(
+        connection.name, url, auth, mtls, _ca(where, options.get("verify"), root), key_header, _headers(where, options)
+    )
+
+
+def _ca(where: str, verify: Any, root: Path) -> Path | None:
+    if verify is None or verify is True:
+        return None
+    if not isinstance(verify, str):
+        raise UsageError(
+            f"{where}.verify cannot be switched off.",
+            help="Name the PEM file of the certificate authority that signed the participant's certificate.",
+        )
+    return root / verify
+
+
+def _headers(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
+    headers = options.get("headers", {})
+    if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
+        raise UsageError(f"{where}.headers must be a table of texts.", help="A secret belongs under auth.")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _auth(where: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTLS | None]:
+    if table is None:
+        return None, None
+    if not isinstance(table, Mapping) or not table:
+        raise UsageError(f"{where} must be a table such as {{ bearer = {{ env = … }} }}.")
+    _only(where, table, {"bearer", "basic", "header", "oauth2", "mtls"})
+    mtls = _mtls(f"{where}.mtls", table["mtls"], folder) if "mtls" in table else None
+    others = [kind for kind in table if kind != "mtls"]
+    if len(others) > 1:
+        raise UsageError(f"{where} names {' and '.join(others)}; one of them is enough (mtls may come with it).")
+    if not others:
+        return None, mtls
+    kind, value = others[0], table[others[0]]
+    place = f"{where}.{kind}"
+    if kind == "bearer":
+        return BearerAuth(_secret(place, value, folder)), mtls
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{place} must be a table.")
+    if kind == "basic":
+        _only(place, value, {"user", "password"})
+        user = _text_or_secret(place, "user", value.get("user"), folder)
+        return BasicAuth(user, _secret(f"{place}.password", value.get("password"), folder)), mtls
+    if kind == "header":
+        _only(place, value, {"name", "value"})
+        header = _text(place, "name", value.get("name"))
+        return HeaderAuth(header, _secret(f"{place}.value", value.get("value"), folder)), mtls
+    return _oauth2(place, value, folder), mtls
+
+
+def _oauth2(place: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
+    _only(place, table, {"token_url", "client_id", "client_secret", "scope", "audience", "send"})
+    token_url = _text(place, "token_url", table.get("token_url"))
+    if urlsplit(token_url).scheme not in ("http", "https"):
+        raise UsageError(f"{place}.token_url must be a complete http:// or https:// address.")
+    send = table.get("send", "basic")
+    if send not in ("basic", "body"):
+        raise UsageError(f'{place}.send must be "basic" or "body".')
+    return OAuth2Auth(
+        token_url,
+        _text_or_secret(place, "client_id", table.get("client_id"), folder),
+        _secret(f"{place}.client_secret", table.get("client_secret"), folder),
+        _text(place, "scope", table["scope"]) if "scope" in table else None,
+        _text(place, "audience", table["audience"]) if "audience" in table else None,
+        send == "body",
+    )
+
+
+def _mtls(place: str, table: Any, folder: Path) -> MutualTLS:
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{place} must be a table with certificate and key.")
+    _only(place, table, {"certificate", "key", "password"})
+    password = _secret(f"{place}.password", table["password"], folder) if "password" in table else None
+    certificate, key = (_file(place, name, table.get(name), folder) for name in ("certificate", "key"))
+    return MutualTLS(certificate, key, password)
+
+
+def _file(place: str, name: str, value: Any, folder: Path) -> Path:
+    """A file name, plain or in the same ``{ file = … }`` form as a secret."""
+    if isinstance(value, Mapping) and set(value) == {"file"}:
+        value = value["file"]
+    return folder / _text(place, name, value)
+
+
+def _secret(place: str, value: Any, folder: Path) -> SecretText:
+    if not isinstance(value, Mapping):
+        raise UsageError(
+            f"{place} must say where the secret is, not what it is.",
+            help='Write { env = "NAME" } or { file = "path" }; it is read on the worker.',
+        )
+    return SecretText(place, as_secret(value, place), folder)
+
+
+def _text_or_secret(place: str, name: str, value: Any, folder: Path) -> str | SecretText:
+    if isinstance(value, Mapping):
+        return _secret(f"{place}.{name}", value, folder)
+    return _text(place, name, value)
+
+
+def _text(place: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{place} needs {name}, a text.")
+    return value
+
+
+def _only(place: str, table: Mapping[str, Any], known: set[str]) -> None:
+    for name in table:
+        if name not in known:
+            raise UsageError(f"{place} has no field {name}{did_you_mean(name, tuple(sorted(known)))}")

@@ -1,0 +1,147 @@
+"""From arguments to one request, and from a status to its meaning: no server needed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from activities.http.request import BadRequestError, build_request, header_key, is_read
+from activities.http.response import MAX_RETRY_AFTER, Response, check_patterns, meaning, retry_after
+
+BASE = "https://crm.example.com/v1/"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "url"),
+    [
+        ({"path": "/charges"}, "https://crm.example.com/v1/charges"),
+        ({"path": "charges"}, "https://crm.example.com/v1/charges"),
+        # Neither form of "another host in the path" leaves the connection.
+        ({"path": "//evil.example.com/x"}, "https://crm.example.com/v1/evil.example.com/x"),
+        ({"path": "/c", "query": {"a": "x y&z", "n": 1, "yes": True}}, "https://crm.example.com/v1/c?a=x+y%26z&n=1&yes=true"),
+        ({"path": "/c?a=1", "query": {"b": [1, 2], "none": None}}, "https://crm.example.com/v1/c?a=1&b=1&b=2"),
+        ({"url": "https://crm.example.com:443/other"}, "https://crm.example.com:443/other"),
+    ],
+)
+def test_address(arguments: dict[str, Any], url: str) -> None:
+    assert build_request(arguments, BASE).url == url
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "needs `path`"),
+        ({"path": "/a", "url": "https://crm.example.com/a"}, "not both"),
+        ({"url": "https://evil.example.com/"}, "another host"),
+        ({"url": "http://crm.example.com/"}, "another host"),
+        ({"url": "ftp://crm.example.com/"}, "complete http"),
+        ({"url": "https://user:pw@crm.example.com/"}, "user or password"),
+        ({"path": "/orders/../admin"}, "`..` segment"),
+        ({"path": "/orders/%2e%2e/admin"}, "`..` segment"),
+        ({"path": "/orders/..%2fadmin"}, "`..` segment"),
+        ({"path": "/a b"}, "blank"),
+        ({"path": "/a\r\nX: y"}, "control character"),
+        ({"path": None}, "needs `path`"),
+        ({"path": 7}, "must be a text"),
+        ({"path": "/a", "method": "BREW"}, "method must be one of"),
+        ({"path": "/a", "json": {}}, "GET request has no body"),
+        ({"path": "/a", "method": "POST", "json": {}, "form": {}}, "one is enough"),
+        ({"path": "/a", "method": "POST", "json": float("nan")}, "cannot be written as JSON"),
+        ({"path": "/a", "method": "POST", "json": object()}, "cannot be written as JSON"),
+        ({"path": "/a", "method": "POST", "body": {"a": 1}}, "use `json`"),
+        ({"path": "/a", "headers": {"idempotency-key": "x"}}, "set by the engine"),
+        ({"path": "/a", "headers": {"Saga-Undoes": "x"}}, "set by the engine"),
+        ({"path": "/a", "headers": {"x-y": "a\nb"}}, "printable ASCII"),
+        ({"path": "/a", "headers": {"x y": "a"}}, "not a header name"),
+        ({"path": "/a", "query": {"a": {"b": 1}}}, "query.a"),
+        ({"path": "/a", "colour": "blue"}, "no field 'colour'"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadRequestError, match=words.replace("`.", "`[.]")):
+        build_request(arguments, BASE, ("Idempotency-Key",))
+
+
+def test_bodies() -> None:
+    post = {"path": "/a", "method": "post"}
+    json = build_request({**post, "json": {"price": "1.20", "ü": None}}, BASE)
+    assert (json.content, json.headers["content-type"]) == ('{"price": "1.20", "ü": null}'.encode(), "application/json")
+    form = build_request({**post, "form": {"a": "x y", "b": 2, "c": None}}, BASE)
+    assert form.content == b"a=x+y&b=2"
+    text = build_request({**post, "body": "<a/>", "headers": {"Content-Type": "application/xml"}}, BASE)
+    assert (text.content, text.headers["content-type"]) == (b"<a/>", "application/xml")
+    assert text.target == "POST /v1/a"
+
+
+def test_reads() -> None:
+    assert is_read({})
+    assert is_read({"method": "head"})
+    assert not is_read({"method": "POST"})
+
+
+def test_keys_in_headers_stay_apart() -> None:
+    assert header_key("checkout-1/charge#0@2/undo") == "checkout-1/charge#0@2/undo"
+    keys = ["a b", "a%20b", "a\nb", "aüb", "a%C3%BCb", 'a"b', "a\\b"]
+    sent = [header_key(key) for key in keys]
+    assert len(set(sent)) == len(keys)
+    assert all(value.isascii() and value.isprintable() and " " not in value for value in sent)
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments", "expected"),
+    [
+        (200, {}, "done"),
+        (299, {}, "done"),
+        (302, {}, "other"),
+        (404, {}, "other"),
+        (409, {}, "rejected"),
+        (422, {}, "rejected"),
+        (503, {}, "other"),
+        (404, {"done": ["2xx", 404]}, "done"),
+        (409, {"rejected": [422]}, "other"),
+        (404, {"rejected": ["4xx"]}, "rejected"),
+        (203, {"done": ["200-204"]}, "done"),
+        (205, {"done": ["200-204"]}, "other"),
+        # A status in both is done: what the author says happened, happened.
+        (409, {"done": [409], "rejected": ["4xx"]}, "done"),
+        (201, {"done": 201}, "done"),
+    ],
+)
+def test_meaning_of_a_status(status: int, arguments: dict[str, Any], expected: str) -> None:
+    assert meaning(status, arguments) == expected
+
+
+@pytest.mark.parametrize("pattern", ["ok", "6xx", "2x", 20, "204-200", "", True])
+def test_wrong_patterns(pattern: Any) -> None:
+    with pytest.raises(BadRequestError, match="write a status"):
+        check_patterns({"done": [pattern]})
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", 7.0),
+        (" 0 ", 0.0),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 30.0),
+        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
+        ("999999999", MAX_RETRY_AFTER),
+        ("soon", None),
+        ("-5", None),
+        ("", None),
+    ],
+)
+def test_retry_after(value: str, seconds: float | None) -> None:
+    response = Response(429, {"retry-after": value})
+    assert retry_after(response, lambda: datetime(2026, 11, 21, 12, 0, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "hello", "{", "NaN", '{"a": Infinity}', "[" * 100_000])
+def test_what_is_not_json_is_null(text: str) -> None:
+    assert Response(200, text=text).json() is None
+
+
+def test_cookies_are_not_recorded() -> None:
+    seen = Response(200, {"set-cookie": "session=1", "x-a": "b"}, '{"a": 1}').to_json()
+    assert seen == {"status": 200, "headers": {"x-a": "b"}, "json": {"a": 1}, "text": '{"a": 1}'}
