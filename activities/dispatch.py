@@ -5,19 +5,19 @@ Knows nothing of Temporal: it takes an :class:`Invocation` and answers with an :
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from activities.connections import Connections
 from activities.guard.address import Address
 from activities.guard.sql_handle import Sql
-from activities.http import run_http
+from activities.http import HttpConnections, run_http
 from activities.outbox import insert_event
-from activities.python_action import BadArguments, run_action
+from activities.python_action import BadArguments, bind, run_action
 from activities.sql import run_sql
 from sagas.actions import Actions
 from sagas.errors import AlreadyCompensated, Rejected
@@ -48,23 +48,28 @@ class NotServed(Exception):
 class Dispatcher:
     """Performs invocations with the actions and connections of one project."""
 
-    def __init__(self, actions: Actions, connections: Connections) -> None:
+    def __init__(self, actions: Actions, databases: Connections, http: HttpConnections) -> None:
         self._actions = actions
-        self._connections = connections
+        self._databases = databases
+        self._http = http
 
     async def perform(self, invocation: Invocation, attempt: Attempt) -> Outcome:
         """Make one attempt. Raises NotServed when this worker does not know the action."""
         if invocation.at_most_once and attempt.number > 1:
             sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
             return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
-        if invocation.guard is not None:
-            return await self._guarded(invocation, attempt)
-        return await self._unguarded(invocation, attempt)
+        try:
+            if invocation.guard is not None:
+                return await self._guarded(invocation, attempt)
+            return await self._unguarded(invocation, attempt)
+        except BadArguments as error:
+            # Found before anything was called: the definition is wrong, and trying again cannot help.
+            return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
 
     async def _guarded(self, invocation: Invocation, attempt: Attempt) -> Outcome:
         asked = invocation.guard
         assert asked is not None
-        guard = self._connections.guard(asked.connection)
+        guard = self._databases.guard(asked.connection)
         address = Address(invocation.saga_id, invocation.step, invocation.generation)
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
         if invocation.op == "seal":
@@ -94,10 +99,11 @@ class Dispatcher:
     def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
         """The action as something that runs inside (or, with None, outside) a guarded transaction."""
         if name == "sql":
-            return lambda sql: run_sql(arguments, sql)  # pyright: ignore[reportArgumentType]
+            return lambda sql: run_sql(arguments, cast(Sql, sql))
         action = self._actions.get(name)
         if action is None:
             raise NotServed(name)
+        bound = bind(action, arguments)
 
         async def run(sql: Sql | None) -> Any:
             step = Step(
@@ -111,7 +117,7 @@ class Dispatcher:
                 _heartbeat=attempt.heartbeat,
                 _sql=sql,
             )
-            result = await run_action(action, step, arguments)
+            result = await run_action(action, step, bound)
             if sql is not None:
                 for event in step.events:
                     await insert_event(sql, event, invocation)
@@ -121,25 +127,20 @@ class Dispatcher:
 
     async def _unguarded(self, invocation: Invocation, attempt: Attempt) -> Outcome:
         if invocation.action == "http":
-            return await self._http(invocation, attempt)
+            return await run_http(
+                {name: value for name, value in invocation.arguments.items() if name != "connection"},
+                key=invocation.key,
+                undoes=undone_key(invocation.key) if invocation.op == "undo" else None,
+                connection=self._http.get(invocation.arguments.get("connection")),
+                timeout=attempt.deadline - time.time(),
+                attempt=attempt.number,
+                op=invocation.op,  # pyright: ignore[reportArgumentType]
+            )
         body = self._body(invocation.action, invocation.arguments, invocation, attempt)
-        return await unguarded(body, attempt, invocation.op)
-
-    async def _http(self, invocation: Invocation, attempt: Attempt) -> Outcome:
-        name = invocation.arguments.get("connection")
-        undoes = undone_key(invocation.key) if invocation.op == "undo" else None
-        return await run_http(
-            {key: value for key, value in invocation.arguments.items() if key != "connection"},
-            key=invocation.key,
-            undoes=undoes,
-            connection=None if name is None else self._connections.http(name),
-            timeout=invocation.timeout,
-            attempt=attempt.number,
-            op=invocation.op,
-        )
+        return await unguarded(body, invocation.op)
 
 
-async def unguarded(body: Body, attempt: Attempt, op: str) -> Outcome:
+async def unguarded(body: Body, op: str) -> Outcome:
     """Run an action without a guard: whatever it does not say itself is unknown."""
     try:
         result = await body(None)
@@ -147,10 +148,6 @@ async def unguarded(body: Body, attempt: Attempt, op: str) -> Outcome:
         return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
     except AlreadyCompensated as error:
         return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
-    except BadArguments as error:
-        return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
-    except asyncio.CancelledError:
-        raise
     except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
         return Outcome("unknown", failure=Failure(type(error).__name__, str(error) or type(error).__name__))
     if op == "probe":

@@ -17,15 +17,16 @@ class BadArguments(ValueError):
     """The arguments do not fit the action's signature."""
 
 
-async def run_action(action: Action, step: Step, arguments: Mapping[str, Any]) -> Any:
-    """The action's result as JSON (or its probe answer). Plain functions run in a thread.
-
-    Raises BadArguments before anything is called, and whatever the action raises.
-    """
+def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of the function. Raises BadArguments, one sentence."""
     try:
-        bound = action.bind(arguments)
+        return action.bind(arguments)
     except ValueError as error:
         raise BadArguments(str(error)) from None
+
+
+async def run_action(action: Action, step: Step, bound: Mapping[str, Any]) -> Any:
+    """The action's result as JSON (or its probe answer). Plain functions run in a thread."""
     positional = (step,) if action.takes_step else ()
     if action.asynchronous:
         result = await action.function(*positional, **bound)

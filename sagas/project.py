@@ -33,7 +33,7 @@ class Project:
             name: {"kind": connection.kind, **connection.options}
             for name, connection in self.settings.connections.items()
         }
-        return load_definitions(self.settings.definitions, self.actions, connections)
+        return load_definitions(self.settings.definitions, self.actions, connections=connections)
 
     @property
     def definitions(self) -> dict[str, Definition]:

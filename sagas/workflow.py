@@ -83,11 +83,8 @@ STORY_LIMIT = 512 * 1024
 MARK = "sagas/1"
 
 
-class Wedged(Exception):
-    """A bug of the engine inside a task; it fails the workflow task, so that a mended worker goes on."""
 
-
-@workflow.defn(dynamic=True, failure_exception_types=[])
+@workflow.defn(dynamic=True)
 class SagaWorkflow:
     """Runs any saga."""
 
@@ -191,8 +188,8 @@ class SagaWorkflow:
         state = json.loads(zlib.decompress(base64.b64decode(carried["machine"])))
         self._attributes = frozenset(carried["attributes"])
         self._native_cancel = carried["native_cancel"]
-        self._machine = Machine.restore(state)
-        for command in self._machine.outstanding(workflow.time()):
+        self._machine = machine = Machine.restore(state)
+        for command in machine.outstanding(workflow.time()):
             self._execute(command)
         return TimerFired(id="continued", at=workflow.time())
 

@@ -15,6 +15,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.connections import Connections
 from activities.dispatch import Dispatcher
+from activities.http import HttpConnections, http_settings
 from activities.load import Loader
 from activities.temporal import SagaActivities
 from sagas.errors import RefusedError
@@ -40,7 +41,7 @@ class SagaPlugin(SimplePlugin):
 
     def __init__(self, project: Project | None = None) -> None:
         self._project = project or Project(load_settings())
-        self._connections: Connections | None = None
+        self._open: tuple[Connections, HttpConnections] | None = None
         super().__init__(
             "saga-orchestrator",
             workflows=[SagaWorkflow],
@@ -51,11 +52,16 @@ class SagaPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Temporal calls this when a worker is made."""
         config = super().configure_worker(config)
-        connections = Connections(self._project.settings.connections)
-        self._connections = connections
+        connections = self._project.settings.connections.values()
+        databases = Connections(
+            {one.name: {**one.options, "kind": "sql", "url": one.url} for one in connections if one.kind == "sql"}
+        )
+        http = HttpConnections({one.name: http_settings(one) for one in connections if one.kind == "http"})
+        self._open = (databases, http)
         client = config.get("client")
         assert client is not None
-        activities = SagaActivities(Dispatcher(self._project.actions, connections), _loader(client, self._project))
+        dispatcher = Dispatcher(self._project.actions, databases, http)
+        activities = SagaActivities(dispatcher, _loader(client, self._project))
         config["activities"] = [*config.get("activities", ()), activities.perform]
         return config
 
@@ -64,8 +70,10 @@ class SagaPlugin(SimplePlugin):
         try:
             await super().run_worker(worker, next)
         finally:
-            if self._connections is not None:
-                await self._connections.close()
+            if self._open is not None:
+                databases, http = self._open
+                await databases.close()
+                await http.aclose()
 
 
 def _pass_through(runner: WorkflowRunner | None) -> WorkflowRunner:

@@ -1,0 +1,62 @@
+"""Reads a saga's input from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sagas.errors import UsageError
+
+
+def read_input(text: str | None, fields: list[str]) -> Any:
+    """The input from ``--input`` (JSON, ``@file`` or ``-``) with the fields of ``--set`` put in.
+
+    Raises UsageError: not JSON, an unreadable file, or a field without a value.
+    """
+    value = {} if text is None else _parse(text)
+    for field in fields:
+        name, equals, written = field.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set takes key=value, not {field!r}")
+        if not isinstance(value, dict):
+            raise UsageError("--set needs an input that is an object")
+        place = value
+        *parents, last = name.split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise UsageError(f"--set {name}: {parent} is not an object")
+        place[last] = _value(written)
+    return value
+
+
+def _parse(text: str) -> Any:
+    where = "--input"
+    if text == "-":
+        text, where = sys.stdin.read(), "standard input"
+    elif text.startswith("@"):
+        path = Path(text[1:])
+        where = str(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"the input file {path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"the input file {path} is not text") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{where} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}",
+            help="""quote it for the shell: --input '{"name": "value"}'""",
+        ) from None
+
+
+def _value(written: str) -> Any:
+    """JSON where it is JSON, else the text itself: `--set n=3` is a number, `--set name=ann` a text."""
+    try:
+        return json.loads(written)
+    except json.JSONDecodeError:
+        return written

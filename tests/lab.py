@@ -1,0 +1,69 @@
+"""A small laboratory for sagas: definitions and actions given in a test, run by a real worker on a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client as Temporal
+
+from sagas.actions import NOTE, Actions
+from sagas.project import Project
+from sagas.settings import Settings
+from sagas.settings.model import Connection, TemporalSettings
+from workers.client import Client
+from workers.headers import HeaderInterceptor
+from workers.serve import make_worker
+
+
+def make_project(
+    folder: Path,
+    definitions: Mapping[str, str],
+    actions: list[Callable[..., Any]],
+    *,
+    address: str,
+    connections: Mapping[str, str] | None = None,
+    options: Mapping[str, Connection] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Project:
+    """A project whose files are the given texts, on a task queue of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in definitions.items():
+        (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
+    found: dict[str, Connection] = {
+        name: Connection(name, "sql", folder, written_url=url) for name, url in (connections or {}).items()
+    }
+    found.update(options or {})
+    settings = Settings(
+        root=folder,
+        definitions=(folder,),
+        temporal=TemporalSettings(address=address, namespace="default", task_queue=f"test-{uuid.uuid4()}"),
+        connections=found,
+        vars=dict(variables or {}),
+    )
+    return Project(settings, Actions([getattr(one, NOTE) for one in actions]))
+
+
+@contextlib.asynccontextmanager
+async def lab(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
+    """Run a worker for the project in this process; gives a client."""
+    errors = [one for one in project.diagnostics if one.severity == "error"]
+    assert not errors, errors
+    address = project.settings.temporal.address
+    assert address is not None
+    temporal = await Temporal.connect(address, interceptors=[HeaderInterceptor()])
+    async with make_worker(temporal, project, **worker_options):
+        yield Client(temporal, project)
+
+
+async def finished(client: Client, saga_id: str) -> dict[str, Any]:
+    """The story when the saga is over or parked."""
+    from cli.waiting import wait_for_end
+
+    return await wait_for_end(client, saga_id, "60s")
+
+
+__all__ = ["finished", "lab", "make_project"]

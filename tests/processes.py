@@ -1,0 +1,139 @@
+"""Real processes for tests: started in their own folder, frozen, killed and started again by their process id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from workers.dev.ports import HOST, choose
+from workers.dev.service import http_get
+from workers.dev.temporal import SEARCH_ATTRIBUTES, find_program
+
+
+class Process:
+    """A child process that can be killed, frozen and started again with the same command."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        folder: Path,
+        ready: Callable[[], bool],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self._argv, self._folder, self._ready = name, list(argv), folder, ready
+        self._env = dict(os.environ if env is None else env)
+        self._child: subprocess.Popen[bytes] | None = None
+        self.log = folder / f"{name}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self, patience: float = 30.0) -> Process:
+        self.launch()
+        self.wait(patience)
+        return self
+
+    def launch(self) -> None:
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self._argv,
+                cwd=self._folder,
+                env=self._env,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def wait(self, patience: float = 30.0) -> None:
+        end = time.monotonic() + patience
+        while not self._ready():
+            if not self.running:
+                raise AssertionError(f"{self.name} ended at once:\n{self.tail()}")
+            if time.monotonic() > end:
+                raise AssertionError(f"{self.name} was not ready after {patience} s:\n{self.tail()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group, and wait until it is gone."""
+        if self._child is not None and self._child.poll() is None:
+            os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+
+    def freeze(self) -> None:
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def stop(self, patience: float = 40.0) -> int:
+        """SIGTERM, and the exit code."""
+        assert self._child is not None
+        if self._child.poll() is None:
+            os.killpg(self.pid, signal.SIGCONT)
+            self._child.terminate()
+            try:
+                self._child.wait(patience)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self._child.wait()
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class TemporalServer(Process):
+    """The real server on a file of its own; `kill` and `start` keep its data."""
+
+    def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        ports = choose(dict.fromkeys(("port", "ui", "http", "metrics")), {}, ())
+        self.address = f"{HOST}:{ports['port']}"
+        self.web_ui = f"http://{HOST}:{ports['ui']}"
+        argv = [find_program(), "server", "start-dev", "--log-level", "error", "--ip", HOST]
+        argv += ["--port", str(ports["port"]), "--http-port", str(ports["http"]), "--ui-ip", HOST]
+        argv += ["--ui-port", str(ports["ui"]), "--metrics-port", str(ports["metrics"])]
+        argv += ["--db-filename", str(folder / "temporal.db")]
+        argv += ["--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL"]
+        for name, kind in SEARCH_ATTRIBUTES.items():
+            argv += ["--search-attribute", f"{name}={kind}"]
+        for setting in (
+            "history.transferProcessorMaxPollRPS=100000",
+            "system.forceSearchAttributesCacheRefreshOnRead=true",
+            *extra,
+        ):
+            argv += ["--dynamic-config-value", setting]
+
+        def ready() -> bool:
+            path = "/api/v1/namespaces/default"
+            return http_get(ports["http"], path)[0] == 200 and http_get(ports["ui"], path)[0] == 200
+
+        env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+        super().__init__("temporal", argv, folder, ready, env)
+
+
+class WorkerProcess(Process):
+    """`saga worker` for a project folder, as a process of its own. ``env`` adds variables (failpoints …)."""
+
+    def __init__(self, name: str, project: Path, *, env: Mapping[str, str] | None = None) -> None:
+        port = choose({"health": None}, {}, ())["health"]
+        argv = [sys.executable, "-P", "-m", "cli.main", "worker", "--health", f"{HOST}:{port}", "--grace", "5s"]
+        super().__init__(
+            name,
+            argv,
+            project,
+            lambda: http_get(port, "/readyz")[0] == 200,
+            {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+        )
