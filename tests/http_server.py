@@ -11,7 +11,7 @@ prints its port and serves until it is killed.
     POST /refunds   {charge} + Saga-Undoes 200 {refunded: true|false}; the undone key is refused (409) from then on
     GET  /charges?key=…                    the charge made under that key; 404 when there is none
     POST /token                            OAuth2 client credentials
-    ANY  /echo, /large?bytes=n, /moved     what was sent; a large body; a redirect to /charges?…
+    ANY  /echo, /large?bytes=n, /moved     what was sent; a large body; a redirect to ?to=…, else to itself
     GET  /_ledger, PUT /_faults            for tests: what happened; what shall happen to the next requests
 """
 
@@ -146,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/large":
             return 200, "x" * int(query["bytes"][0]), None
         if path == "/moved":
-            return 302, {}, {"location": query["to"][0] if "to" in query else "/echo"}
+            return 302, {}, {"location": query.get("to", ["/moved"])[0]}
         if service.token and self.headers.get("Authorization") not in (f"Bearer {each}" for each in self.valid()):
             return 401, {"error": "no valid token", "sent": self.headers.get("Authorization")}, None
         match self.command, path:
@@ -226,7 +226,7 @@ class PaymentServer:
         port = self.process.stdout.readline().strip()
         if not port.isdecimal():
             raise RuntimeError(f"the payment service did not start (exit code {self.process.wait()})")
-        self.url = f"{self._scheme}://localhost:{port}" if self._scheme == "https" else f"http://127.0.0.1:{port}"
+        self.url = f"{self._scheme}://127.0.0.1:{port}"
         return self
 
     def stop(self) -> None:

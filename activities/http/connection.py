@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -91,6 +92,7 @@ class HttpConnection:
 
     def _open(self) -> httpx.AsyncClient:
         if self._client is None:
+            _quieten()
             # One overall limit is kept by the caller. Cookies would carry one saga's session into another.
             self._client = httpx.AsyncClient(
                 verify=self._tls(),
@@ -123,6 +125,12 @@ class HttpConnection:
                 f"({getattr(error, 'strerror', None) or type(error).__name__})"
             ) from None
         return context
+
+
+def _quieten() -> None:
+    """The HTTP library writes headers (DEBUG) and queries (INFO) to the log: secrets and people's data."""
+    logging.getLogger("httpcore").setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 async def _read(answer: httpx.Response, credentials: Credentials) -> Response:

@@ -20,7 +20,10 @@ BASE = "https://crm.example.com/v1/"
         ({"path": "charges"}, "https://crm.example.com/v1/charges"),
         # Neither form of "another host in the path" leaves the connection.
         ({"path": "//evil.example.com/x"}, "https://crm.example.com/v1/evil.example.com/x"),
-        ({"path": "/c", "query": {"a": "x y&z", "n": 1, "yes": True}}, "https://crm.example.com/v1/c?a=x+y%26z&n=1&yes=true"),
+        (
+            {"path": "/c", "query": {"a": "x y&z", "n": 1, "yes": True}},
+            "https://crm.example.com/v1/c?a=x+y%26z&n=1&yes=true",
+        ),
         ({"path": "/c?a=1", "query": {"b": [1, 2], "none": None}}, "https://crm.example.com/v1/c?a=1&b=1&b=2"),
         ({"url": "https://crm.example.com:443/other"}, "https://crm.example.com:443/other"),
     ],

@@ -1,0 +1,43 @@
+"""The payment service and connections to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from http_server import PaymentServer
+
+from activities.http import HttpConnection, http_settings
+from sagas.settings.model import Connection
+
+Connect = Callable[..., HttpConnection]
+
+
+@pytest.fixture
+def server() -> Iterator[PaymentServer]:
+    with PaymentServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
+    """Makes connections as saga.toml would; they are closed after the test."""
+    made: list[HttpConnection] = []
+
+    def make(url: str, **options: Any) -> HttpConnection:
+        made.append(HttpConnection(http_settings(Connection("crm", "http", tmp_path, url, options))))
+        return made[-1]
+
+    yield make
+    for connection in made:
+        await connection.aclose()
+
+
+@pytest.fixture
+def crm(connect: Connect, server: PaymentServer) -> HttpConnection:
+    return connect(server.url)

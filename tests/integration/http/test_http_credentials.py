@@ -1,0 +1,164 @@
+"""Credentials come from the worker's environment or files, reach the participant, and are written nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
+
+from activities.http import HttpConnection, run_http
+from sagas.errors import UsageError
+from sagas.outcomes import Outcome
+
+CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
+TOKEN = "tok-very-secret-123"
+
+
+async def call(connection: HttpConnection, arguments: dict[str, Any], **options: Any) -> Outcome:
+    return await run_http(
+        arguments, **{"key": "checkout-1/charge", "connection": connection, "timeout": 5.0, **options}
+    )
+
+
+def written(outcome: Outcome) -> str:
+    return json.dumps(dataclasses.asdict(outcome), default=dict)
+
+
+async def test_bearer_from_the_environment(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRM_TOKEN", TOKEN)
+    with PaymentServer("--token", TOKEN) as server:
+        crm = connect(server.url, auth={"bearer": {"env": "CRM_TOKEN"}})
+        assert (await call(crm, CHARGE)).kind == "done"
+
+
+async def test_a_rotated_file_is_read_again(connect: Any, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("old\n")
+    with PaymentServer("--token", TOKEN) as server:
+        crm = connect(server.url, auth={"bearer": {"file": "token"}})
+        refused = await call(crm, CHARGE)
+        assert (refused.kind, refused.retryable) == ("unknown", True)
+        (tmp_path / "token").write_text(f"{TOKEN}\n")
+        assert (await call(crm, CHARGE, attempt=2)).kind == "done"
+
+
+@pytest.mark.parametrize(
+    ("auth", "header", "value"),
+    [
+        (
+            {"basic": {"user": "shop", "password": {"env": "CRM_SECRET"}}},
+            "authorization",
+            "Basic " + base64.b64encode(f"shop:{TOKEN}".encode()).decode(),
+        ),
+        ({"header": {"name": "X-Api-Key", "value": {"env": "CRM_SECRET"}}}, "x-api-key", TOKEN),
+    ],
+)
+async def test_basic_and_header(
+    server: PaymentServer, connect: Any, monkeypatch: pytest.MonkeyPatch, auth: Any, header: str, value: str
+) -> None:
+    monkeypatch.setenv("CRM_SECRET", TOKEN)
+    crm = connect(server.url, auth=auth)
+    await call(crm, {"path": "/echo"})
+    [request] = server.ledger()["requests"]
+    assert request["headers"][header] == value
+    forged = await call(crm, {"path": "/echo", "headers": {header: "mine"}})
+    assert (forged.kind, forged.retryable) == ("failed", False)
+
+
+async def test_no_secret_is_written_although_the_participant_echoes_it(
+    server: PaymentServer, connect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CRM_TOKEN", TOKEN)
+    crm = connect(server.url, auth={"bearer": {"env": "CRM_TOKEN"}})
+    with caplog.at_level(logging.DEBUG):
+        echoed = await call(crm, {"path": "/echo", "method": "POST"})
+        assert echoed.result["headers"]["authorization"] == "Bearer •••"
+        server.faults({"status": 500, "body": {"error": f"bad token {TOKEN}"}, "headers": {"x-debug": TOKEN}})
+        failed = await call(crm, CHARGE)
+        server.faults({"status": 404, "body": TOKEN, "headers": {"x-debug": TOKEN}})
+        probed = await call(crm, {"path": "/charges"}, op="probe")
+    for outcome in (echoed, failed, probed):
+        assert TOKEN not in written(outcome)
+    assert TOKEN not in repr(crm.settings)
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(("attempt", "kind"), [(1, "failed"), (2, "unknown")])
+async def test_a_missing_secret_sends_nothing(
+    server: PaymentServer, connect: Any, monkeypatch: pytest.MonkeyPatch, attempt: int, kind: str
+) -> None:
+    monkeypatch.delenv("CRM_TOKEN", raising=False)
+    crm = connect(server.url, auth={"bearer": {"env": "CRM_TOKEN"}})
+    outcome = await call(crm, CHARGE, attempt=attempt)
+    assert (outcome.kind, outcome.retryable) == (kind, True)
+    assert outcome.failure is not None
+    assert "CRM_TOKEN" in outcome.failure.message
+    assert server.ledger()["requests"] == []
+
+
+OAUTH2 = {"client_id": CLIENT_ID, "client_secret": {"env": "CRM_CLIENT_SECRET"}, "scope": "payments"}
+
+
+@pytest.mark.parametrize("send", ["basic", "body"])
+async def test_oauth2_token_is_fetched_once_and_renewed_when_refused(
+    connect: Any, monkeypatch: pytest.MonkeyPatch, send: str
+) -> None:
+    monkeypatch.setenv("CRM_CLIENT_SECRET", CLIENT_SECRET)
+    with PaymentServer("--token", "oauth2") as server:
+        auth = {"oauth2": {**OAUTH2, "token_url": f"{server.url}/token", "send": send}}
+        crm, other = connect(server.url, auth=auth), connect(server.url, auth=auth)
+        outcomes = await asyncio.gather(*(call(crm, CHARGE, key=f"s-{n}/charge") for n in range(5)))
+        assert {outcome.kind for outcome in outcomes} == {"done"}
+        assert len(server.ledger()["tokens"]) == 1
+        # Another worker's token revokes ours; the answer 401 is repaired within the same attempt.
+        assert (await call(other, CHARGE, key="s-5/charge")).kind == "done"
+        assert (await call(crm, CHARGE, key="s-6/charge")).kind == "done"
+        assert len(server.ledger()["tokens"]) == 3
+        assert len(server.ledger()["charges"]) == 7
+
+
+async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRM_CLIENT_SECRET", "wrong-secret-value")
+    with PaymentServer("--token", "oauth2") as server:
+        auth = {"oauth2": {**OAUTH2, "token_url": f"{server.url}/token", "send": "body"}}
+        outcome = await call(connect(server.url, auth=auth), CHARGE)
+        assert (outcome.kind, outcome.retryable) == ("failed", True)
+        assert outcome.failure is not None
+        assert outcome.failure.message == (
+            "crm was not asked (POST /charges): the token endpoint answered 401 Unauthorized"
+        )
+        assert "wrong-secret-value" not in written(outcome)
+        assert [request["path"] for request in server.ledger()["requests"]] == ["/token"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"auth": {"bearer": "abc"}}, "where the secret is, not what it is"),
+        ({"auth": {"basic": {"user": "a", "password": "b"}}}, "where the secret is"),
+        ({"auth": {"bearer": {"env": "A"}, "basic": {"user": "a", "password": {"env": "B"}}}}, "one of them is enough"),
+        ({"auth": {"barer": {"env": "A"}}}, "no field barer; did you mean bearer?"),
+        ({"auth": {"oauth2": {"token_url": "x", "client_id": "a", "client_secret": {"env": "B"}}}}, "complete http"),
+        ({"auth": {"header": {"value": {"env": "A"}}}}, "needs name"),
+        ({"auth": {"mtls": {"certificate": "c", "key": "k"}}}, "needs an https:// url"),
+        ({"verify": False}, "cannot be switched off"),
+        ({"idempotency": 7}, "needs idempotency"),
+        ({"headers": {"a": 1}}, "table of texts"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(connect: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        connect("http://127.0.0.1:1", **options)
+    assert words in refused.value.message
+
+
+@pytest.mark.parametrize("url", ["crm.example.com", "http://u:p@crm.example.com", "http://crm.example.com/?a=1"])
+def test_wrong_urls(connect: Any, url: str) -> None:
+    with pytest.raises(UsageError):
+        connect(url)
