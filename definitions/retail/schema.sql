@@ -23,7 +23,8 @@ create table if not exists coupon (                     -- sent to one household
     household_id text not null,
     campaign     text not null,
     upc          text not null,
-    redeemed_by  text,                                  -- a basket; null: still good
+    used_on      date,                                  -- before this week; null: not used then
+    redeemed_by  text,                                  -- a basket of this week; null: none
     primary key (household_id, campaign, upc)
 );
 
@@ -100,6 +101,7 @@ create table if not exists slot_booking (
 
 create table if not exists gift (                       -- one for a household, as long as they last
     name     text primary key,
+    initial  integer not null,
     on_shelf integer not null check (on_shelf >= 0)
 );
 

@@ -142,13 +142,16 @@ def _shelves(lines: DataFrame) -> tuple[Shelf, ...]:
         .reset_index()
     )
     return tuple(
-        Shelf(
-            str(row.product_id),
-            next((name for name in (row.type, row.category) if isinstance(name, str)), f"product {row.product_id}"),
-            max(row.units - row.units // MISSING_SHARE, row.largest),
-        )
+        Shelf(str(row.product_id), _product_name(row), max(row.units - row.units // MISSING_SHARE, row.largest))
         for row in _rows(sold)
     )
+
+
+def _product_name(row: Any) -> str:
+    for name in (row.type, row.category):
+        if isinstance(name, str):  # a missing text is a float
+            return name.capitalize()
+    return f"Product {row.product_id}"
 
 
 def _limits(before: DataFrame, households: list[int]) -> dict[str, Decimal]:
@@ -163,8 +166,7 @@ def _sent_coupons(presented: DataFrame, redemptions: DataFrame, first_day: Any) 
     used = _where(redemptions, redemptions.redemption_date < first_day).groupby(key).redemption_date.max().to_dict()
     sent = presented[key].drop_duplicates().itertuples(index=False, name=None)
     return tuple(
-        SentCoupon(str(one[0]), str(one[1]), str(one[2]), f"used {used[one].date()}" if one in used else None)
-        for one in sent
+        SentCoupon(str(one[0]), str(one[1]), str(one[2]), used[one].date() if one in used else None) for one in sent
     )
 
 

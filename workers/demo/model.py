@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -59,12 +60,12 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class SentCoupon:
-    """A coupon that was sent to a household; ``redeemed_by`` says when it was used before this week, if it was."""
+    """A coupon that was sent to a household; ``used_on`` is the earlier day on which it was used, if it was."""
 
     household: str
     campaign: str
     upc: str
-    redeemed_by: str | None
+    used_on: date | None
 
 
 @dataclass(frozen=True, slots=True)

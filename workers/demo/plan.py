@@ -63,7 +63,7 @@ def find_oversized(week: Week) -> Basket:
     spent: defaultdict[str, Decimal] = defaultdict(Decimal)
     for basket in week.baskets:
         spent[basket.household] += basket.amount
-    used = {(sent.household, sent.campaign, sent.upc) for sent in week.coupons if sent.redeemed_by}
+    used = {(sent.household, sent.campaign, sent.upc) for sent in week.coupons if sent.used_on}
     presented = Counter(key for basket in week.baskets for key in _coupon_keys(basket))
 
     def is_sure(basket: Basket) -> bool:

@@ -22,18 +22,20 @@ async def redeem(step: Step, basket: str, household: str, campaign: str, upc: st
     coupon = {"household": household, "campaign": campaign, "upc": upc}
     redeemed = await step.sql.one_or_none(
         "update coupon set redeemed_by = :basket where household_id = :household and campaign = :campaign "
-        "and upc = :upc and redeemed_by is null returning upc",
+        "and upc = :upc and redeemed_by is null and used_on is null returning upc",
         basket=basket,
         **coupon,
     )
     if redeemed is None:
         known = await step.sql.one_or_none(
-            "select redeemed_by from coupon where household_id = :household and campaign = :campaign and upc = :upc",
+            "select redeemed_by, used_on from coupon "
+            "where household_id = :household and campaign = :campaign and upc = :upc",
             **coupon,
         )
         if known is None:
             raise Rejected(f"coupon {upc} was not sent to this household", **coupon)
-        raise Rejected(f"coupon {upc} was redeemed before", redeemed_by=known.redeemed_by, **coupon)
+        where = f"with basket {known.redeemed_by}" if known.redeemed_by else f"on {known.used_on}"
+        raise Rejected(f"coupon {upc} has been used {where}", **coupon)
     await step.sql.execute(
         "insert into redemption (basket_id, household_id, campaign, upc, value) "
         "values (:basket, :household, :campaign, :upc, :value)",
