@@ -14,9 +14,8 @@ _ASYNC_DRIVER = {
     "mysql": "mysql+asyncmy",
     "mysql+pymysql": "mysql+asyncmy",
     "mysql+mysqldb": "mysql+asyncmy",
-    "mariadb": "mysql+asyncmy",
-    "mariadb+pymysql": "mysql+asyncmy",
-    "mariadb+asyncmy": "mysql+asyncmy",
+    "mariadb": "mariadb+asyncmy",
+    "mariadb+pymysql": "mariadb+asyncmy",
     "sqlite": "sqlite+aiosqlite",
     "sqlite+pysqlite": "sqlite+aiosqlite",
 }

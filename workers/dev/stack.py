@@ -66,7 +66,21 @@ class Stack:
                 for running in [self._ensure_started(self.services[name]) for name in wave]:
                     self._await_ready(running)
                 self._write_toml()
+                if "postgres" in wave:
+                    self._set_up_databases()
                 pending = [name for name in pending if name not in wave]
+
+    def _set_up_databases(self) -> None:
+        """Create the tables in the databases of our own PostgreSQL; in others only `saga setup` does."""
+        current = load_settings(self.settings.root, self.settings.config_file)
+        own = [connection for connection in current.sql_connections() if connection.embedded]
+        if own:
+            import asyncio
+
+            from workers.databases import set_up
+
+            for connection in own:
+                asyncio.run(set_up(connection))
 
     def _names_other_temporal(self) -> bool:
         """True when the settings name a server that is not ours to start."""

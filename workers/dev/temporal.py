@@ -16,13 +16,8 @@ from sagas.settings.model import DEFAULT_NAMESPACE
 from workers.dev.ports import HOST
 from workers.dev.process import Launch
 from workers.dev.service import NotInstalledError, Service, http_get
+from workers.search_attributes import SEARCH_ATTRIBUTES
 
-SEARCH_ATTRIBUTES = {
-    "SagaState": "Keyword",
-    "SagaStep": "Keyword",
-    "SagaReason": "Keyword",
-    "SagaLabels": "KeywordList",
-}
 RETENTION_SECONDS = 30 * 24 * 3600
 
 _SETTINGS = (

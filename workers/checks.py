@@ -1,0 +1,234 @@
+"""What `saga doctor` looks at: each check says whether it is well, what it saw, and what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from sagas.definition.model import Operation, Step
+from sagas.errors import SagaError
+from sagas.project import Project
+from sagas.settings import Connection, Settings
+from workers import search_attributes
+from workers.temporal_client import connect
+
+# Beyond this, "since" and "older than" in two places contradict each other visibly.
+_SKEW_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``ok`` None: neither good nor bad, only said."""
+
+    check: str
+    ok: bool | None
+    message: str
+    help: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Every check, in the order in which one depends on the other."""
+    findings = [_settings(settings)]
+    project = Project(settings)
+    findings += _definitions(project)
+    try:
+        client = await connect(settings)
+    except SagaError as error:
+        findings.append(Finding("server", False, error.message, error.help))
+    else:
+        findings += await _temporal(client, settings, project)
+    for connection in settings.sql_connections():
+        findings += await _database(connection)
+    findings.append(_java())
+    return findings
+
+
+def _settings(settings: Settings) -> Finding:
+    if settings.config_file is None:
+        return Finding("settings", None, f"no saga.toml from {settings.root} upwards", "saga init DIR")
+    return Finding("settings", True, str(settings.config_file))
+
+
+def _definitions(project: Project) -> list[Finding]:
+    try:
+        errors = [one for one in project.diagnostics if one.severity == "error"]
+        names = sorted(project.definitions)
+    except SagaError as error:
+        return [Finding("definitions", False, error.message, error.help)]
+    if errors:
+        first = errors[0]
+        text = f"{len(errors)} errors, the first: {first.file}:{first.line} {first.code} {first.message}"
+        return [Finding("definitions", False, text, "saga validate")]
+    return [Finding("definitions", True, ", ".join(names) or "none")]
+
+
+async def _temporal(client: Client, settings: Settings, project: Project) -> list[Finding]:
+    findings = [Finding("server", True, client.service_client.config.target_host)]
+    described = await _asked("namespace", f"the namespace {client.namespace} is not there", lambda: _namespace(client))
+    findings.append(described)
+    if not described.ok:
+        return findings
+    try:
+        absent = await search_attributes.missing(client)
+        findings.append(
+            Finding("search attributes", not absent, f"missing: {', '.join(absent)}" if absent else "all there",
+                    "saga setup" if absent else None)
+        )  # fmt: skip
+        findings += await _pollers(client, settings, project)
+        findings.append(await _server_clock(client))
+    except RPCError as error:
+        findings.append(Finding("server", False, f"it does not answer everything: {error}"))
+    return findings
+
+
+async def _asked(check: str, otherwise: str, question: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(check, True, await question())
+    except RPCError as error:
+        return Finding(check, False, f"{otherwise} ({error})")
+
+
+async def _namespace(client: Client) -> str:
+    from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    return f"{client.namespace}, finished runs are kept for {days} days"
+
+
+async def _pollers(client: Client, settings: Settings, project: Project) -> list[Finding]:
+    """Who serves the sagas' own queue, and each queue that a step names, with the actions it is there for."""
+    own = settings.temporal.task_queue
+    findings = [
+        await _served(client, own, f"sagas of task queue {own}", workflows=True),
+        await _served(client, own, f"steps of task queue {own}", workflows=False),
+    ]
+    for queue, actions in sorted(_foreign_actions(project, own).items()):
+        what = f"task queue {queue} ({', '.join(sorted(actions))})"
+        findings.append(await _served(client, queue, what, workflows=False, help=f"start the worker of {queue}"))
+    return findings
+
+
+async def _served(
+    client: Client, queue: str, what: str, *, workflows: bool, help: str = "saga dev up    (or saga worker)"
+) -> Finding:
+    # The server remembers pollers for minutes after they have gone.
+    pollers = await _pollers_of(client, queue, workflows=workflows)
+    count = sum(1 for poller in pollers if time.time() - poller.last_access_time.ToSeconds() < 90)
+    if count:
+        return Finding("workers", True, f"{what}: {count} workers poll")
+    return Finding("workers", False, f"nobody serves the {what}", help)
+
+
+def _foreign_actions(project: Project, own: str) -> dict[str, set[str]]:
+    """Queues other than our own, with the actions that steps send there."""
+    try:
+        definitions = project.definitions.values()
+    except SagaError:
+        return {}
+    found: dict[str, set[str]] = {}
+    for definition in definitions:
+        for step in definition.steps:
+            for operation in _operations(step):
+                if operation.task_queue and operation.task_queue != own:
+                    found.setdefault(operation.task_queue, set()).add(operation.uses)
+    return found
+
+
+def _operations(step: Step) -> list[Operation]:
+    undo = step.compensate
+    several = [*undo.alternates, undo.confirmed] if undo else []
+    return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
+
+
+async def _pollers_of(client: Client, queue: str, *, workflows: bool) -> Sequence[Any]:
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind)
+    )
+    return found.pollers
+
+
+async def _server_clock(client: Client) -> Finding:
+    """Compare clocks. The server tells its time nowhere, except as when a poller was last seen: so poll once."""
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
+
+    queue = f"saga-doctor-{os.getpid()}"
+    request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue))
+    began = time.time()
+    poll = asyncio.ensure_future(
+        client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=2))
+    )
+    try:
+        while not (pollers := await _pollers_of(client, queue, workflows=True)) and time.time() - began < 1.5:
+            await asyncio.sleep(0.05)
+    finally:
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+    if not pollers:
+        return Finding("clock of the server", None, "it could not be compared")
+    return _clock("the server", pollers[0].last_access_time.ToMicroseconds() / 1e6 - began)
+
+
+def _clock(whose: str, skew: float) -> Finding:
+    ok = abs(skew) < _SKEW_SECONDS
+    differs = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine"
+    return Finding(
+        f"clock of {whose}",
+        ok,
+        differs if abs(skew) >= 1.5 else "the same as here",
+        None if ok else "synchronise the clocks (NTP)",
+    )
+
+
+async def _database(connection: Connection) -> list[Finding]:
+    from sqlalchemy import inspect, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from workers.databases import database_says, open_engine
+
+    check = f"connection {connection.name}"
+    try:
+        engine = open_engine(connection)
+    except SagaError as error:
+        return [Finding(check, False, error.message, error.help)]
+    now = "select strftime('%s', 'now')" if engine.dialect.name == "sqlite" else (
+        "select extract(epoch from clock_timestamp())" if engine.dialect.name == "postgresql"
+        else "select unix_timestamp(now(6))"
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(15), engine.connect() as database:
+            tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
+            skew = float((await database.execute(text(now))).scalar_one()) - time.time()
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        return [Finding(check, False, f"it cannot be used: {database_says(error)}", "saga dev up, or check its url")]
+    finally:
+        await engine.dispose()
+    absent = {"saga_guard", "saga_watermark", "saga_outbox", "saga_version"} - tables
+    return [
+        Finding(check, not absent, f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",
+                "saga setup" if absent else None),
+        _clock(connection.name, skew),
+    ]  # fmt: skip
+
+
+def _java() -> Finding:
+    found = shutil.which("java")
+    return Finding("java", None, f"found: {found}" if found else "not found; only Kafka and Spark would need it")
