@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from activities.http.connection import HttpConnection, HttpConnections
-from activities.http.request import is_read
 from activities.http.run import run_http
 from activities.http.settings import HttpSettings, http_settings
 
-__all__ = ["HttpConnection", "HttpConnections", "HttpSettings", "http_settings", "is_read", "run_http"]
+__all__ = ["HttpConnection", "HttpConnections", "HttpSettings", "http_settings", "run_http"]

@@ -8,22 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-READS = ("GET", "HEAD")
-FIELDS = (
-    "connection",
-    "method",
-    "path",
-    "url",
-    "query",
-    "headers",
-    "json",
-    "form",
-    "body",
-    "done",
-    "rejected",
-    "result",
-)
+from sagas.builtins import BUILTINS, READ_METHODS
+
+METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
 DEFAULT_DONE = ("2xx",)
 DEFAULT_REJECTED = (409, 422)
 _MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
@@ -44,21 +32,12 @@ class Request:
     content: bytes | None = None
 
     @property
-    def is_read(self) -> bool:
-        return self.method in READS
-
-
-def is_read(arguments: Mapping[str, Any]) -> bool:
-    """True for GET and HEAD, which need no compensation. The default method is GET."""
-    return str(arguments.get("method", "GET")).upper() in READS
-
-
-def build_request(arguments: Mapping[str, Any], base: str | None, managed: tuple[str, ...] = ()) -> Request:
+    def build_request(arguments: Mapping[str, Any], base: str | None, managed: tuple[str, ...] = ()) -> Request:
     """Make the request of ``with``; ``base`` is the connection's url, ``managed`` the headers the engine itself sets.
 
     Raises BadRequestError.
     """
-    unknown = sorted(set(arguments) - set(FIELDS) - {"_saga"})
+    unknown = sorted(set(arguments) - FIELDS)
     if unknown:
         raise BadRequestError(f"http has no field {unknown[0]!r}")
     method = str(arguments.get("method", "GET")).upper()
@@ -66,7 +45,7 @@ def build_request(arguments: Mapping[str, Any], base: str | None, managed: tuple
         raise BadRequestError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     headers = _headers(arguments.get("headers"), managed)
     content, kind = _content(arguments)
-    if content is not None and method in READS:
+    if content is not None and method in READ_METHODS:
         raise BadRequestError(f"a {method} request has no body; name the method, such as `method: POST`")
     if kind is not None:
         headers.setdefault("content-type", kind)

@@ -78,11 +78,11 @@ def check_patterns(arguments: Mapping[str, Any]) -> None:
     for name in ("done", "rejected"):
         for pattern in _patterns(arguments, name, ()):
             if _interval(pattern) is None:
-                raise BadRequestError(f"`{name}` holds {pattern!r}; write a status (201), a class (2xx) or 200-204")
+                raise BadRequestError(f"`{name}` holds {pattern!r}; write a status (201) or a class (2xx)")
 
 
 def matches(status: int, patterns: Iterable[Any]) -> bool:
-    """True when one of the patterns (``201``, ``2xx``, ``200-204``) covers the status."""
+    """True when one of the patterns (``201``, ``2xx``) covers the status."""
     return any((interval := _interval(p)) is not None and interval[0] <= status <= interval[1] for p in patterns)
 
 
@@ -97,11 +97,9 @@ def _interval(pattern: Any) -> tuple[int, int] | None:
     text = str(pattern).strip().lower()
     if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
         return int(text[0]) * 100, int(text[0]) * 100 + 99
-    first, _, last = text.partition("-")
-    last = last or first
-    if not (first.isdecimal() and last.isdecimal() and 100 <= int(first) <= int(last) <= 599):
-        return None
-    return int(first), int(last)
+    if text.isdecimal() and 100 <= int(text) <= 599:
+        return int(text), int(text)
+    return None
 
 
 def retry_after(response: Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from activities.http.response import Response
-from sagas.expressions import ExpressionError, compile_expression, compile_value
+from sagas.expressions import ExpressionError, compile_expression
 
 ToResult = Callable[[Response], Any]
 
@@ -15,24 +15,24 @@ class ResultError(ValueError):
     """``result`` does not compile, or cannot be computed from this answer."""
 
 
-def compile_result(template: Any) -> ToResult:
+def compile_result(source: Any) -> ToResult:
     """How the result comes out of an answer.
 
-    A string without ``${{ }}`` is one expression; everything else is a value as in ``with``. Without ``result``: the
-    body as JSON, else its text, else null.
+    One expression, bare or in ``${{ }}``. Without one: the body as JSON, else its text, else null.
     Raises ResultError, when called and from what it returns.
     """
-    if template is None:
+    if source is None:
         return _body
+    if not isinstance(source, str):
+        raise ResultError("`result` must be an expression")
     try:
-        bare = isinstance(template, str) and "${{" not in template
-        value = compile_expression(template).evaluate if bare else compile_value(template).render
+        expression = compile_expression(source)
     except ExpressionError as error:
         raise ResultError(f"`result` does not compile: {error.message}") from None
 
     def to_result(response: Response) -> Any:
         try:
-            return value({"response": response.to_json()})
+            return expression.evaluate({"response": response.to_json()})
         except ExpressionError as error:
             raise ResultError(error.message) from None
 
