@@ -32,7 +32,11 @@ class Request:
     content: bytes | None = None
 
     @property
-    def build_request(arguments: Mapping[str, Any], base: str | None, managed: tuple[str, ...] = ()) -> Request:
+    def is_read(self) -> bool:
+        return self.method in READ_METHODS
+
+
+def build_request(arguments: Mapping[str, Any], base: str | None, managed: tuple[str, ...] = ()) -> Request:
     """Make the request of ``with``; ``base`` is the connection's url, ``managed`` the headers the engine itself sets.
 
     Raises BadRequestError.
