@@ -177,7 +177,8 @@ async def _server_clock(client: Client) -> Finding:
         client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=2))
     )
     try:
-        while not (pollers := await _pollers_of(client, queue, workflows=True)) and time.time() - began < 1.5:
+        # The server sends no event when a poll has arrived.
+        while not (pollers := await _pollers_of(client, queue, workflows=True)) and time.time() - began < 1.5:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     finally:
         poll.cancel()

@@ -164,7 +164,7 @@ class Stack:
             log.seek(running.log_from)
             lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith(("error", "fatal", "✖"))]
-        return (errors or lines or ["it said nothing"])[-1]
+        return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
 
     def _write_toml(self) -> None:
         tables: dict[str, dict[str, str]] = {}
