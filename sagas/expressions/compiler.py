@@ -11,7 +11,7 @@ from typing import Any
 
 from sagas.expressions import loops
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError, did_you_mean
-from sagas.expressions.functions import FUNCTIONS, REFUSED, TEXT_FUNCTIONS, Function
+from sagas.expressions.functions import FUNCTIONS
 from sagas.expressions.limits import Run
 from sagas.expressions.nodes import (
     Binary,
@@ -31,6 +31,7 @@ from sagas.expressions.nodes import (
     Unary,
 )
 from sagas.expressions.operators import OPERATORS, UnsuitableError, concatenate, negate, refusal
+from sagas.expressions.static import call_problem, is_text, null_tested
 from sagas.expressions.values import kind_of, pull
 
 Code = Callable[[Run], Any]
@@ -173,7 +174,7 @@ class Compiler:
 
     def _binary(self, node: Binary) -> Code:
         op, offset = node.op, node.offset
-        if op in ("==", "!=") and (nullable := _compared_with_null(node)) is not None:
+        if (nullable := null_tested(node)) is not None:
             return self._null_test(nullable, op)
         left, right = self.compile(node.left), self.compile(node.right)
         apply = concatenate if op == "+" and (is_text(node.left) or is_text(node.right)) else OPERATORS[op]
@@ -308,53 +309,6 @@ class Compiler:
             self._scope[node.variable] = hidden
         items = loops.over(source, source_text, node.source.offset, node.loop)
         return loops.loop(node, items, slot, condition, body)
-
-
-def is_text(node: Node) -> bool:
-    """True where the source alone shows that the value is text."""
-    match node:
-        case Constant(value=str()):
-            return True
-        case Call(name=name):
-            return name in TEXT_FUNCTIONS
-        case Binary(op="+", left=left, right=right):
-            return is_text(left) or is_text(right)
-        case Conditional(then=then, otherwise=otherwise):
-            return is_text(then) and is_text(otherwise)
-        case Default(fallback=fallback):
-            return is_text(fallback)
-    return False
-
-
-def call_problem(node: Call) -> str | None:
-    """What is wrong with a call before it is made: its name, its form or the number of its arguments."""
-    function = FUNCTIONS.get(node.name)
-    if function is None:
-        if node.name in REFUSED:
-            return REFUSED[node.name]
-        macros = ("has", "default", "all", "exists", "exists_one", "map", "filter")
-        return f"there is no function '{node.name}'{did_you_mean(node.name, [*FUNCTIONS, *macros])}"
-    if function.style == "method" and not node.method:
-        return f"{node.name} is written behind a value: x.{node.name}(…)"
-    if function.style == "function" and node.method:
-        return f"{node.name} is written before its value: {node.name}(x)"
-    return _arity_problem(node, function)
-
-
-def _arity_problem(node: Call, function: Function) -> str | None:
-    behind = 1 if node.method else 0
-    given, least, most = len(node.args) - behind, function.least - behind, function.most - behind
-    if least <= given <= most:
-        return None
-    wanted = str(least) if least == most else f"{least} to {most}"
-    return f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, not {given}"
-
-
-def _compared_with_null(node: Binary) -> Node | None:
-    match node:
-        case Binary(left=operand, right=Constant(value=None)) | Binary(left=Constant(value=None), right=operand):
-            return operand
-    return None
 
 
 def _placed(error: ExpressionError, offset: int) -> ExpressionError:

@@ -14,12 +14,14 @@ class ExpressionError(SagaError):
     """This expression cannot be read or evaluated.
 
     ``offset`` counts characters from the start of :attr:`Expression.source`. Functions raise with the offset
-    unplaced; the part of the expression that called them fills it in.
+    unplaced; the part of the expression that called them fills it in. From ``compile_value`` it counts from the
+    start of the string at ``path`` in the value.
     """
 
     def __init__(self, message: str | None = None, offset: int = UNPLACED, *, help: str | None = None) -> None:
         super().__init__(message, help=help)
         self.offset = offset
+        self.path: tuple[str | int, ...] = ()
 
     def __reduce__(self) -> tuple[type[ExpressionError], tuple[str, int]]:
         return type(self), (self.message, self.offset)

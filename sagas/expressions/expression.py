@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import DecimalException
 from functools import lru_cache
 from typing import Any
 
@@ -34,9 +35,15 @@ class Expression:
         """The JSON value in this context; decimals leave as strings.
 
         A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError with
-        one sentence when a part cannot be evaluated, LimitError when the work or the result is too large.
+        one sentence when a part cannot be evaluated or the work or the result is too large.
         """
-        return leave(self._code(Run(context, self._slots)))
+        try:
+            return leave(self._code(Run(context, self._slots)))
+        except ExpressionError as error:
+            error.offset = max(error.offset, 0)
+            raise
+        except DecimalException:
+            raise ExpressionError(f"{self.source[:50]} meets a decimal that is not a finite number", 0) from None
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
         return compile_expression, (self.source,)

@@ -177,8 +177,12 @@ def matches(run: Run, text: Any, pattern: Any) -> bool:
     """RE2 (linear time), anywhere in the text unless the pattern has ``^`` and ``$``."""
     if len(_text("matches", pattern)) > _PATTERN_LENGTH:
         raise ExpressionError(f"a regular expression may have at most {_PATTERN_LENGTH:,} characters")
-    run.charge(1 + len(_text("matches", text)) // 64)
-    return _pattern(pattern).search(text) is not None
+    run.charge_pattern(pattern)
+    run.charge(len(_text("matches", text)) // 64)
+    try:
+        return _pattern(pattern).search(text) is not None
+    except UnicodeEncodeError:
+        raise ExpressionError("matches cannot read text with half a surrogate pair") from None
 
 
 def integer(run: Run, value: Any) -> int:
@@ -222,7 +226,8 @@ def string(run: Run, value: Any) -> str:
     if kind is bool:
         return "true" if value else "false"
     if kind is int:
-        return str(value)
+        run.charge_text(value.bit_length() // 3)
+        return str(checked_integer(value))
     if kind is Decimal:
         return plain(value)
     if kind is datetime:

@@ -20,9 +20,9 @@ _SPACE = re.compile(r"(?:[ \t\r\n\f]+|//[^\n]*)+")
 _NUMBER = re.compile(
     r"(?P<hex>0[xX][0-9a-fA-F]+)|(?P<frac>[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)|(?P<int>[0-9]+)"
 )
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OP = re.compile(r"\|\||&&|==|!=|<=|>=|[-+*/%<>!?:.,()\[\]{}]")
-_QUOTE = re.compile(r"([rRbB]{0,2})(\"\"\"|'''|\"|')")
+QUOTE = re.compile(r"([rRbB]{0,2})(\"\"\"|'''|\"|')")
 _ESCAPE = re.compile(
     r"\\(?:([abfnrtv\\?\"'`])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))"
 )
@@ -57,11 +57,11 @@ def tokens(source: str) -> list[Token]:
 
 
 def _token(source: str, at: int) -> Token:
-    if quote := _QUOTE.match(source, at):
+    if quote := QUOTE.match(source, at):
         return _string(source, at, quote)
     if number := _NUMBER.match(source, at):
         return _number(source, number)
-    if name := _NAME.match(source, at):
+    if name := NAME.match(source, at):
         text = name.group()
         if text in _WORDS:
             return Token("constant", text, at, name.end(), _WORDS[text])
@@ -78,7 +78,7 @@ def _number(source: str, match: re.Match[str]) -> Token:
     text, at, end = match.group(), match.start(), match.end()
     if source[end : end + 1] in ("u", "U"):
         raise ExpressionError("unsigned integers are not supported; leave out the 'u'", end)
-    if _NAME.match(source, end):
+    if NAME.match(source, end):
         raise ExpressionError(f"{source[at : end + 1]!r} is neither a number nor a name", at)
     value: int | Decimal
     if len(text) > INTEGER_DIGITS:

@@ -13,10 +13,13 @@ STEPS = 100_000
 SOURCE_LENGTH = 65_536
 """Characters of one expression."""
 
-NESTING = 100
-"""Parentheses, brackets, calls inside each other; also levels of data that are compared or returned."""
+NESTING = 64
+"""Parentheses, brackets and calls inside each other."""
 
-TREE_DEPTH = 200
+DATA_DEPTH = 100
+"""Levels of data that are compared, rendered or returned."""
+
+TREE_DEPTH = 150
 """Levels of the parsed expression, where ``a + b + c`` has two."""
 
 INTEGER_DIGITS = 4_000
@@ -34,6 +37,7 @@ RESULT_VALUES = 1_000_000
 RESULT_TEXT = 16 * STRING_LENGTH
 """Characters of all strings of one result."""
 
+PATTERN_STEPS = 100
 TEXT_PER_STEP = 1_024
 PARTS_PER_STEP = 16
 
@@ -41,18 +45,26 @@ PARTS_PER_STEP = 16
 class Run:
     """One evaluation: the names it sees, the comprehension variables, the steps it has left."""
 
-    __slots__ = ("context", "left", "slots")
+    __slots__ = ("context", "left", "patterns", "slots")
 
     def __init__(self, context: Mapping[str, Any], slots: int) -> None:
         self.context = context
         self.slots: list[Any] = [None] * slots
         self.left = STEPS
+        self.patterns: set[str] | None = None
 
     def charge(self, steps: int) -> None:
         """Use up steps; raises LimitError when none are left."""
         self.left -= steps
         if self.left < 0:
             too_many_steps()
+
+    def charge_pattern(self, pattern: str) -> None:
+        """Compiling costs much more than matching; counted once per pattern, so that a cache changes nothing."""
+        if self.patterns is None:
+            self.patterns = set()
+        self.charge(1 if pattern in self.patterns else PATTERN_STEPS)
+        self.patterns.add(pattern)
 
     def charge_text(self, characters: int) -> None:
         self.charge(characters // TEXT_PER_STEP)

@@ -22,6 +22,8 @@ def over(source: Code, text: str, offset: int, loop: str) -> Code:
             return value
         if value.__class__ is dict:
             run.charge(len(value))
+            if any(key.__class__ is not str for key in value):
+                raise ExpressionError(f"{text} has a key that is no string", offset)
             return sorted(value)
         raise ExpressionError(f"{loop} needs a list or a map, and {text} is {kind_of(value)}", offset)
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.expressions.errors import ExpressionError, LimitError
-from sagas.expressions.limits import NESTING, Run, checked_integer, checked_length
+from sagas.expressions.limits import DATA_DEPTH, Run, checked_integer, checked_length
 from sagas.expressions.values import DECIMAL_DIGITS, DIVIDING, EXACT, kind_of, pull
 
 Operator = Callable[[Run, Any, Any], Any]
@@ -142,8 +142,8 @@ def same(run: Run, left: Any, right: Any, level: int) -> bool:
     if kind is not right.__class__:
         return is_number(left) and is_number(right) and left == right
     if kind is list or kind is dict:
-        if level > NESTING:
-            raise LimitError(f"values of more than {NESTING} levels inside each other cannot be compared")
+        if level > DATA_DEPTH:
+            raise LimitError(f"values of more than {DATA_DEPTH} levels inside each other cannot be compared")
         if len(left) != len(right):
             return False
         run.charge(len(left))

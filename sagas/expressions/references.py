@@ -16,6 +16,7 @@ from sagas.expressions.nodes import (
     Unary,
     path_of,
 )
+from sagas.expressions.static import null_tested
 
 Path = tuple[str, ...]
 _NOTHING: frozenset[Path] = frozenset()
@@ -58,7 +59,7 @@ class _Collector:
             case Default(value=value, fallback=fallback):
                 self.visit(value, bound, known, True)
                 self.visit(fallback, bound, known, safe)
-            case Binary(op="==" | "!=") if (operand := _null_tested(node)) is not None:
+            case Binary() if (operand := null_tested(node)) is not None:
                 self.visit(operand, bound, known, safe or path_of(operand) is not None)
             case Conditional(condition=condition, then=then, otherwise=otherwise):
                 self.visit(condition, bound, known, safe)
@@ -77,13 +78,6 @@ class _Collector:
                     self.visit(child, bound, known, safe)
 
 
-def _null_tested(node: Binary) -> Node | None:
-    match node:
-        case Binary(left=operand, right=Constant(value=None)) | Binary(left=Constant(value=None), right=operand):
-            return operand
-    return None
-
-
 def not_null(condition: Node, outcome: bool) -> frozenset[Path]:
     """The paths that cannot be null when the condition had this outcome."""
     match condition:
@@ -93,7 +87,7 @@ def not_null(condition: Node, outcome: bool) -> frozenset[Path]:
             return not_null(left, outcome) | not_null(right, outcome)
         case Has(operand=operand) if outcome:
             return _with_prefixes(path_of(operand.operand))
-        case Binary(op="==" | "!=" as op) if (operand := _null_tested(condition)) is not None:
+        case Binary(op="==" | "!=" as op) if (operand := null_tested(condition)) is not None:
             return _with_prefixes(path_of(operand)) if (op == "!=") is outcome else _NOTHING
         case Binary(op="==" | "!=" as op) if (op == "==") is outcome:
             return _done_step(condition)

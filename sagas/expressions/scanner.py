@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.lexer import closing_quote
+from sagas.expressions.lexer import NAME, QUOTE, closing_quote
 
 OPEN = "${{"
 CLOSE = "}}"
@@ -46,26 +46,24 @@ def scan(string: str) -> list[Part]:
 
 
 def _closing(string: str, begin: int) -> int:
-    """Where ``}}`` stands that is neither inside a string nor the end of a map."""
+    """Where the ``}}`` stands that is neither inside a string nor the end of a map."""
     at, braces = begin, 0
     while at < len(string):
-        letter = string[at]
-        if letter in "'\"":
-            quote = letter * 3 if string.startswith(letter * 3, at) else letter
-            raw = at > begin and string[at - 1] in "rR" and not string[max(begin, at - 2)].isalnum()
-            raw = raw or (at - 1 == begin and string[at - 1] in "rR")
-            end = closing_quote(string, at + len(quote), quote, raw=raw)
+        if quote := QUOTE.match(string, at):
+            end = closing_quote(string, quote.end(), quote[2], raw="r" in quote[1].lower())
             if end is None:
                 break
-            at = end + len(quote)
-            continue
-        if letter == "{":
-            braces += 1
-        elif letter == "}":
-            if braces == 0 and string.startswith(CLOSE, at):
-                return at
-            braces = max(0, braces - 1)
-        at += 1
+            at = end + len(quote[2])
+        elif name := NAME.match(string, at):
+            at = name.end()
+        elif string.startswith("//", at):
+            line, close = string.find("\n", at), string.find(CLOSE, at)
+            at = min((end for end in (line, close) if end >= 0), default=len(string))
+        elif string[at] == "}" and braces == 0 and string.startswith(CLOSE, at):
+            return at
+        else:
+            braces += {"{": 1, "}": -1 if braces else 0}.get(string[at], 0)
+            at += 1
     raise ExpressionError(
         f"'{OPEN}' is not closed with '{CLOSE}'; for the text itself write '{_ESCAPED}'", begin - len(OPEN)
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 from sagas.expressions.errors import ExpressionError
 from sagas.expressions.expression import Expression, compile_expression
-from sagas.expressions.limits import NESTING, checked_length
+from sagas.expressions.limits import DATA_DEPTH, checked_length
 from sagas.expressions.scanner import OPEN, scan
 
 Path = tuple[str | int, ...]
+_Found = tuple[Path, Expression, int]
 _Render = Callable[[Mapping[str, Any]], Any]
 
 
@@ -21,9 +22,11 @@ class Template:
     """A value compiled by :func:`compile_value`.
 
     ``expressions`` are all expressions with the place in the value where each stands, in the order of the value.
+    ``offsets`` says for each where its source begins in its string.
     """
 
     expressions: tuple[tuple[Path, Expression], ...]
+    offsets: tuple[int, ...]
     _render: _Render = field(repr=False, compare=False)
 
     @property
@@ -37,21 +40,22 @@ class Template:
 
 
 def compile_value(value: Any) -> Template:
-    """Compile every expression in a JSON value; raises ExpressionError that names the place in the value.
+    """Compile every expression in a JSON value; raises ExpressionError whose ``path`` and ``offset`` say where.
 
     A string that is one expression keeps the type of its result; inside a longer string the result is formatted:
     decimals plain, booleans ``true`` and ``false``, lists and maps as JSON with sorted keys; null is an error.
     Map keys are taken as they are.
     """
-    found: list[tuple[Path, Expression]] = []
+    found: list[_Found] = []
     render = _compile(value, (), found)
-    return Template(tuple(found), render or (lambda context: value))
+    expressions = tuple((path, expression) for path, expression, _ in found)
+    return Template(expressions, tuple(offset for *_, offset in found), render or _always(value))
 
 
-def _compile(value: Any, path: Path, found: list[tuple[Path, Expression]]) -> _Render | None:
+def _compile(value: Any, path: Path, found: list[_Found]) -> _Render | None:
     """How to render a value; None when it is its own result."""
-    if len(path) > NESTING:
-        raise ExpressionError(f"a value of more than {NESTING} levels inside each other is refused", 0)
+    if len(path) > DATA_DEPTH:
+        raise ExpressionError(f"a value of more than {DATA_DEPTH} levels inside each other is refused", 0)
     if isinstance(value, str):
         return _string(value, path, found) if OPEN in value else None
     if isinstance(value, Mapping):
@@ -73,20 +77,25 @@ def _always(value: Any) -> _Render:
     return lambda context: value
 
 
-def _string(value: str, path: Path, found: list[tuple[Path, Expression]]) -> _Render:
+def _string(value: str, path: Path, found: list[_Found]) -> _Render:
+    parts: list[str | Expression] = []
+    start = 0
     try:
-        parts = [compile_expression(part.text) if part.expression else part.text for part in scan(value)]
+        for part in scan(value):
+            if not part.expression:
+                parts.append(part.text)
+                continue
+            start = part.offset + len(part.text) - len(part.text.lstrip())
+            expression = compile_expression(part.text)
+            parts.append(expression)
+            found.append((path, expression, start))
     except ExpressionError as error:
-        raise type(error)(_at(path) + error.message, error.offset) from None
-    found.extend((path, part) for part in parts if isinstance(part, Expression))
+        error.path, error.offset = path, start + error.offset
+        raise
     if len(parts) == 1:
         only = parts[0]
         return only.evaluate if isinstance(only, Expression) else _always(only)
     return lambda context: _joined(parts, context)
-
-
-def _at(path: Path) -> str:
-    return ".".join(map(str, path)) + ": " if path else ""
 
 
 def _joined(parts: list[str | Expression], context: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sagas.expressions.compiler import call_problem, is_text
 from sagas.expressions.expression import Expression
 from sagas.expressions.functions import FUNCTIONS
 from sagas.expressions.nodes import (
@@ -30,6 +29,7 @@ from sagas.expressions.nodes import (
     Select,
     Unary,
 )
+from sagas.expressions.static import call_problem, is_text
 
 TypeOf = Callable[[tuple[str, ...]], str | None]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from sagas.expressions import times
 from sagas.expressions.errors import ExpressionError, LimitError
-from sagas.expressions.limits import NESTING, RESULT_TEXT, RESULT_VALUES
+from sagas.expressions.limits import DATA_DEPTH, RESULT_TEXT, RESULT_VALUES, checked_integer
 
 DECIMAL_DIGITS = 1_000
 _TRAPS = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow, decimal.Underflow]
@@ -60,14 +60,16 @@ def decimal_of_text(text: str) -> Decimal:
     if len(text) > DECIMAL_DIGITS + 10 or not _DECIMAL.fullmatch(text):
         shown = text if len(text) <= 40 else text[:40] + "…"
         raise ExpressionError(f"'{shown}' is not a decimal number")
-    number = Decimal(text)
-    if number.adjusted() > DECIMAL_DIGITS - 1 or number.as_tuple().exponent < -DECIMAL_DIGITS:  # type: ignore[operator]
-        raise LimitError(f"a decimal of more than {DECIMAL_DIGITS:,} digits is refused")
-    return number
+    try:
+        return EXACT.create_decimal(text)
+    except decimal.DecimalException:
+        raise LimitError(f"a decimal of more than {DECIMAL_DIGITS:,} digits is refused") from None
 
 
 def plain(number: Decimal) -> str:
-    """Without exponent and without a negative zero."""
+    """Without exponent and without a negative zero; raises ExpressionError for what no JSON number can be."""
+    if not number.is_finite() or abs(number.adjusted()) > 2 * DECIMAL_DIGITS:
+        raise ExpressionError("a decimal that is not finite or out of range is no JSON value")
     return format(number if number else number.copy_abs(), "f")
 
 
@@ -104,8 +106,8 @@ class _Leaving:
         self._values -= 1
         if self._values < 0:
             raise LimitError(f"the result has more than {RESULT_VALUES:,} values")
-        if level > NESTING:
-            raise LimitError(f"the result has more than {NESTING} levels inside each other")
+        if level > DATA_DEPTH:
+            raise LimitError(f"the result has more than {DATA_DEPTH} levels inside each other")
         value = pull(value)
         kind = value.__class__
         if kind is str:
@@ -131,6 +133,8 @@ class _Leaving:
 def leave_scalar(value: Any) -> Any:
     """A value without parts as JSON: decimals, timestamps and durations leave as strings."""
     match value:
+        case int():
+            return checked_integer(value)
         case Decimal():
             return plain(value)
         case datetime():

@@ -1,0 +1,220 @@
+"""What is ours: exact decimals, null and missing fields, the extra functions, one sentence per mistake."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from sagas.expressions import ExpressionError, compile_expression
+
+CONTEXT: dict[str, Any] = {
+    "input": {
+        "basket_id": "b-7",
+        "price": 0.1,
+        "total": "2.50",
+        "count": 3,
+        "nothing": None,
+        "lines": [{"sku": "x", "line_total": "1.10"}, {"sku": "y", "line_total": "2.20"}],
+    },
+    "steps": {"charge": {"result": None, "state": "UNKNOWN"}, "place": {"result": {"id": "o-1"}, "state": "DONE"}},
+    "saga": {"started_at": "2026-05-01T23:30:00-02:00"},
+}
+
+
+def evaluate(source: str) -> Any:
+    return compile_expression(source).evaluate(CONTEXT)
+
+
+def mistake(source: str) -> ExpressionError:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(source)
+    assert caught.value.offset >= 0
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("input.price + input.price + input.price", "0.3"),
+        ("0.1 + 0.2 == 0.3", True),
+        ("1.10 + 2.20", "3.30"),
+        ("3 * 1.10", "3.30"),
+        ("-0.0", "0.0"),
+        ("1e3", "1000"),
+        ("10.0 / 3", "3.333333333333333333333333333"),
+        ("2 / 3.0", "0.6666666666666666666666666667"),
+        ("10 / 3", 3),
+        ("123456789012345678901234567890.5 + 0.25", "123456789012345678901234567890.75"),
+        ("decimal('1.10') == decimal('1.1')", True),
+        ("decimal(3)", "3"),
+        ("decimal('1.5e2')", "150"),
+        ("double('1.5')", "1.5"),
+        ("int(-2.9)", -2),
+        ("int(timestamp('1970-01-01T00:01:00Z'))", 60),
+        ("sum(input.lines.map(l, decimal(l.line_total)))", "3.30"),
+        ("sum([])", 0),
+        ("sum([1, 2])", 3),
+        ("[1, 2.5].sum()", "3.5"),
+        ("min([2, 1.5])", "1.5"),
+        ("max(1, 3, 2)", 3),
+        ("round(2.5)", 3),
+        ("round(-2.5)", -3),
+        ("round(2.345, 2)", "2.35"),
+        ("round(7, 2)", "7.00"),
+        ("sort([3, 1.5, 2])", ["1.5", 2, 3]),
+        ("sort(['b', 'a', '10', '9'])", ["10", "9", "a", "b"]),
+        ("sort([])", []),
+        ("join(['a', 'b'], '-')", "a-b"),
+        ("['a', 'b'].join()", "ab"),
+        ("'a-b'.split('-')", ["a", "b"]),
+        ("split('ab', '')", ["a", "b"]),
+        ("upper('straße')", "STRASSE"),
+        ("'ABC'.lower()", "abc"),
+        ("date(saga.started_at)", "2026-05-02"),
+        ("date('2026-05-01')", "2026-05-01"),
+        ("timestamp(saga.started_at) + duration('1h30m')", "2026-05-02T03:00:00Z"),
+        ("timestamp('2026-05-01T00:00:01.25Z') - timestamp('2026-05-01T00:00:00Z')", "1.25s"),
+        ("-duration('90s')", "-90s"),
+        ("matches('abc', '^a.c$')", True),
+        ("size('Grüße')", 5),
+        ("string(true)", "true"),
+        ("string(1.50)", "1.50"),
+        ("bool('false')", False),
+        ("[3, 0].exists(x, 6 / x == 2)", True),
+        ("[0, 3].exists(x, 6 / x == 2)", True),
+        ("[0, 3].all(x, 6 / x > 2)", False),
+        ("{'b': 1, 'a': 2}.map(k, k)", ["a", "b"]),
+        ("'order ' + input.basket_id", "order b-7"),
+        ("input.basket_id + '-' + input.total", "b-7-2.50"),
+        (".input.count // a root, and a comment", 3),
+        ("input", {**CONTEXT["input"], "price": "0.1"}),
+    ],
+)
+def test_values(source: str, value: Any) -> None:
+    found = evaluate(source)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("default(steps.charge.result.id, 'none')", "none"),
+        ("default(steps.charge.result.deep.er.id, 'none')", "none"),
+        ("default(steps.place.result.id, 'none')", "o-1"),
+        ("default(input.nope, 1)", 1),
+        ("default(input.nothing, 1)", 1),
+        ("default(input.lines[9].sku, 'none')", "none"),
+        ("input.nothing.default(1)", 1),
+        ("default(sum(input.lines.map(l, l.nope)), 0)", 0),
+        ("has(steps.charge.result.id)", False),
+        ("has(input.nope.deeper)", False),
+        ("has(steps.place.result.id)", True),
+        ("steps.charge.result.id == null", True),
+        ("null != steps.charge.result.id", False),
+        ("steps.charge.result != null && steps.charge.result.id == 'x'", False),
+        ("steps.charge.result == null ? 'none' : steps.charge.result.id", "none"),
+    ],
+)
+def test_null_and_missing(source: str, value: Any) -> None:
+    assert evaluate(source) == value
+
+
+@pytest.mark.parametrize(
+    ("source", "offset", "words"),
+    [
+        ("1 + input.baskt_id", 4, ["input has no field 'baskt_id'", "lines", "did you mean 'basket_id'"]),
+        ("inptu.x", 0, ["nothing named 'inptu'", "did you mean 'input'"]),
+        ("steps.charge.result.id", 0, ["steps.charge.result is null", "default(steps.charge.result.id"]),
+        ("input.total * 2", 0, ["input.total (a string)", "2 (an integer)", "decimal(x)"]),
+        ("input.total + input.basket_id", 0, ["input.total (a string)", "decimal(x)", "join"]),
+        ("'9.00' > '10.00'", 0, ["decimal(x)"]),
+        ("input.total == 2", 0, ["input.total (a string)", "decimal(x)"]),
+        ("sum(['1'])", 0, ["sum takes numbers", "'1'", "decimal(x)"]),
+        ("sum(3)", 0, ["sum takes a list"]),
+        ("max(['1', 2])", 0, ["max takes numbers"]),
+        ("round('1.5')", 0, ["round takes numbers"]),
+        ("-input.total", 0, ["input.total (a string)"]),
+        ("min([])", 0, ["empty list"]),
+        ("sort([1, 'a'])", 0, ["numbers or a list of strings"]),
+        ("join([1])", 0, ["join takes strings"]),
+        ("1 / 0", 0, ["division by zero"]),
+        ("5 % 2.0", 0, ["integers"]),
+        ("input.lines[2]", 0, ["input.lines has no element 2", "it has 2"]),
+        ("input.lines.sku", 0, ["input.lines is a list"]),
+        ("input.count.map(x, x)", 0, ["map needs a list or a map", "input.count is an integer"]),
+        ("true && input.total", 8, ["'&&'", "input.total is a string"]),
+        ("{'a': 1, 'a': 2}", 9, ["'a' twice"]),
+        ("{1: 2}", 1, ["keys are strings"]),
+        ("'a'.matches('(')", 0, ["regular expression"]),
+        ("decimal('1,5')", 0, ["'1,5' is not a decimal number"]),
+        ("decimal('NaN')", 0, ["not a decimal number"]),
+        ("timestamp('2026-02-30T00:00:00Z')", 0, ["calendar"]),
+        ("timestamp('9999-12-31T23:59:59Z') + duration('1h')", 0, ["calendar"]),
+        ("uint(1)", 0, ["unsigned"]),
+        ("now()", 0, ["no clock"]),
+        ("summ([1])", 0, ["no function 'summ'", "'sum'"]),
+        ("size()", 0, ["size takes 1 argument, not 0"]),
+        ("contains('a', 'b')", 0, ["x.contains("]),
+    ],
+)
+def test_mistakes_are_one_sentence(source: str, offset: int, words: list[str]) -> None:
+    error = mistake(source)
+    assert error.offset == offset
+    assert "\n" not in error.message
+    for word in words:
+        assert word in error.message
+
+
+@pytest.mark.parametrize(
+    ("source", "offset", "word"),
+    [
+        ("", 0, "empty"),
+        ("1 +", 3, "the end"),
+        ("input.", 6, "field name"),
+        ("a = b", 2, "=="),
+        ("b'x'", 0, "bytes"),
+        ("5u", 1, "unsigned"),
+        ("'abc", 0, "closing '"),
+        ("'a\\q'", 2, "escape"),
+        ("if", 0, "reserved"),
+        ("has(a)", 0, "has(input.coupon)"),
+        ("default(a)", 0, "default(x, y)"),
+        ("x.map(1, 2)", 2, "map takes a name"),
+        ("a ${{ b }}", 2, "nothing here"),
+        ("${{ a }} and ${{ b }}", 0, "text around"),
+    ],
+)
+def test_syntax_errors_say_where(source: str, offset: int, word: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        compile_expression(source)
+    assert (caught.value.offset, word in caught.value.message) == (offset, True)
+
+
+def test_the_wrapper_is_optional_and_sources_are_cached() -> None:
+    assert compile_expression("${{ input.count }}") is compile_expression("input.count")
+    assert compile_expression(" input.count ").source == "input.count"
+
+
+def test_a_result_is_independent_of_the_context() -> None:
+    found = evaluate("input.lines")
+    found[0]["sku"] = "changed"
+    assert CONTEXT["input"]["lines"][0]["sku"] == "x"
+
+
+def test_decimals_of_the_caller_do_not_depend_on_the_threads_context() -> None:
+    from decimal import localcontext
+
+    with localcontext() as context:
+        context.prec = 3
+        found = compile_expression("-x * 2 + 0.001").evaluate({"x": Decimal("12345.678")})
+    assert found == "-24691.355"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("NaN"), object(), {1, 2}, b"x"])
+def test_what_is_no_json_is_refused(value: Any) -> None:
+    for source in ("x", "x + 1", "[x]", "x > 1"):
+        with pytest.raises(ExpressionError):
+            compile_expression(source).evaluate({"x": value})

@@ -1,0 +1,85 @@
+"""Expressions inside JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas.expressions import ExpressionError, compile_value
+
+CONTEXT: dict[str, Any] = {
+    "input": {"id": "b-7", "n": 3, "price": 1.50, "yes": True, "nothing": None, "tags": ["x", {"b": 1, "a": 2}]}
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "rendered"),
+    [
+        ("${{ input.n }}", 3),
+        (" ${{ input.n }}", " 3"),
+        ("${{ input.tags }}", ["x", {"b": 1, "a": 2}]),
+        ("${{ input.nothing }}", None),
+        ("${{ input.price }}", "1.5"),
+        ("order-${{ input.id }}-${{input.n}}", "order-b-7-3"),
+        ("${{ input.yes }}/${{ input.price }}", "true/1.5"),
+        ("tags: ${{ input.tags }}", 'tags: ["x", {"a": 2, "b": 1}]'),
+        ("${{ {'a': {'b': 1}} }}", {"a": {"b": 1}}),
+        ("${{ {'a': {'b': 1}}}}", {"a": {"b": 1}}),
+        ("x${{ '}}' + \"}}\" + r'\\' }}y", "x}}}}\\y"),
+        ("${{ '''it's }}''' }}", "it's }}"),
+        ("${{ 1 // it's one\n + 1 }}", 2),
+        ("${{ 1 // one }}", 1),
+        ("$${{ input.n }}", "${{ input.n }}"),
+        ("$${{ a }} ${{ input.n }} $${{ b }}", "${{ a }} 3 ${{ b }}"),
+        ("$$${{ x", "$${{ x"),
+        ("{{ x }} }} $ {", "{{ x }} }} $ {"),
+        ({"a": ["${{ input.n }}", 1.5, None]}, {"a": [3, 1.5, None]}),
+        ({"${{ key }}": "${{ input.id }}"}, {"${{ key }}": "b-7"}),
+    ],
+)
+def test_render(value: Any, rendered: Any) -> None:
+    found = compile_value(value).render(CONTEXT)
+    assert found == rendered
+    assert type(found) is type(rendered)
+
+
+@pytest.mark.parametrize("value", [None, 1.5, "plain", [], {"a": [1, {"b": "c"}]}])
+def test_a_constant_is_rendered_as_itself(value: Any) -> None:
+    template = compile_value(value)
+    assert template.constant
+    assert template.expressions == ()
+    assert template.render({}) is value
+
+
+def test_expressions_say_where_they_stand() -> None:
+    template = compile_value({"a": ["x", "no. ${{  input.n }} of ${{ input.id }}"], "b": "${{ input.n }}"})
+    assert not template.constant
+    assert [(path, expression.source) for path, expression in template.expressions] == [
+        (("a", 1), "input.n"),
+        (("a", 1), "input.id"),
+        (("b",), "input.n"),
+    ]
+    assert template.offsets == (9, 27, 4)
+
+
+def test_null_inside_text_is_an_error() -> None:
+    with pytest.raises(ExpressionError, match=r"input\.nothing is null and cannot stand inside text"):
+        compile_value("x-${{ input.nothing }}").render(CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("string", "offset", "words"),
+    [
+        ("ab ${{ 1 + }}", 10, "expected a value"),
+        ("${{ a }} ${{ b ** c }}", 16, "expected a value"),
+        ("ab ${{ a", 3, "not closed"),
+        ("${{ 'a }}", 0, "not closed"),
+        ("${{ }}", 4, "empty"),
+    ],
+)
+def test_errors_say_where(string: str, offset: int, words: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        compile_value({"with": [string]})
+    assert (caught.value.path, caught.value.offset) == (("with", 0), offset)
+    assert words in caught.value.message
