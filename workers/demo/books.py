@@ -124,8 +124,8 @@ CHECKS: tuple[Check, ...] = (
         "every order costs its lines less its coupons, and exactly that was charged",
         "select o.basket_id from orders o left join charge c on c.id = o.charge_id "
         "left join (select order_id, sum(amount) price from order_line group by order_id) l using (order_id) "
-        "left join (select basket_id, sum(value) off from redemption group by basket_id) r on r.basket_id = o.basket_id "
-        "where o.total <> coalesce(l.price, 0) - coalesce(r.off, 0) "
+        "left join (select basket_id, sum(value) off from redemption group by basket_id) r "
+        "on r.basket_id = o.basket_id where o.total <> coalesce(l.price, 0) - coalesce(r.off, 0) "
         "or c.amount is distinct from o.total or c.state is distinct from 'charged'",
     ),
     Check(

@@ -75,6 +75,17 @@ async def open_shop(engine: AsyncEngine, week: Week, plan: Plan) -> None:
         )
 
 
+async def next_round(engine: AsyncEngine) -> int:
+    """The number of this demo in this database, from 1. It is a part of every saga id."""
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql(
+            "create table if not exists demo_round (number integer generated always as identity, "
+            "opened_at timestamptz not null default now())"
+        )
+        row = await connection.exec_driver_sql("insert into demo_round default values returning number")
+        return row.scalar_one()
+
+
 async def hire_lorry(engine: AsyncEngine) -> str:
     """Give the warehouse a carrier for oversized orders; returns the SQL that did it, for people to read."""
     statement = f"insert into carrier (name, max_units) values ('{LORRY}', {LORRY_UNITS}) on conflict do nothing"

@@ -1,0 +1,129 @@
+"""`saga demo`: real baskets through the whole engine, one of them stuck and helped on, the books checked."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import demo_report as report
+from cli.output import console, print_document, say, wants_json
+from sagas.errors import SagaError
+
+if TYPE_CHECKING:
+    from workers.demo.run import Demo, OnEnd, Outcome
+
+REASON = "A lorry was hired"
+
+
+def demo(
+    baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="how many real baskets to run")] = 200,
+) -> int:
+    """Run real shopping baskets as sagas and check the books. The stack goes on running afterwards."""
+    return asyncio.run(_demo(baskets))
+
+
+async def _demo(baskets: int) -> int:
+    from workers.demo.run import open_demo
+
+    began = time.monotonic()
+    shop = await open_demo(baskets, say)
+    try:
+        opened = time.monotonic()
+        say(report.opening(shop))
+        with _Progress(len(shop.plan.orders)) as progress:
+            outcomes = await shop.run(progress.on_end)
+        ran = time.monotonic() - opened
+        before = await shop.check(outcomes)
+        report.print_books(before, outcomes)
+
+        outcomes = await _help_one(shop, outcomes)
+        after = await shop.check(outcomes)
+        report.print_verdict(before, after)
+    finally:
+        await shop.close()
+    document = report.document(shop, outcomes, (before, after), seconds=time.monotonic() - began)
+    print_document(document, human=lambda: report.print_farewell(shop, outcomes, ran, time.monotonic() - began))
+    return 0 if document["balanced"] else 1
+
+
+async def _help_one(shop: Demo, outcomes: list[Outcome]) -> list[Outcome]:
+    """Show what is parked, and help the first one on with the command that a person would type."""
+    stuck = [outcome for outcome in outcomes if outcome.story["state"] == "PARKED"]
+    if not stuck:
+        say("\nNothing is parked: every order found a carrier.")
+        return outcomes
+    report.print_parked(stuck)
+    first = stuck[0]
+    say("\nThe warehouse hires a lorry, and somebody says so:")
+    say(f"  sql> {await shop.hire_lorry()};")
+    command = ["saga", "resolve", first.story["id"], first.story["parked"][0]["step"], "retry", "--reason", REASON]
+    say(f"  $ {shlex.join(command)}")
+    await asyncio.to_thread(_run_command, command[1:], shop.settings.root)
+    helped = await shop.follow(first)
+    say(f"  {helped.story['id']} is {helped.story['state']}.")
+    return [helped if outcome is first else outcome for outcome in outcomes]
+
+
+def _run_command(words: list[str], folder: Path) -> None:
+    """Run `saga` as a person would, in the demo's folder. Raises SagaError with what it said when it fails."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cli.main", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip() or f"it ended with exit code {done.returncode}"
+        raise SagaError(f"`saga {shlex.join(words)}` did not work: {said}")
+
+
+class _Progress:
+    """A bar on a terminal; a line now and then anywhere else."""
+
+    LINES = 5
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.states: Counter[str] = Counter()
+        self._advance: Callable[[], None] = self._say_now_and_then
+        self._stop: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> _Progress:
+        screen = console(stderr=wants_json())
+        if screen.is_terminal:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            bar = Progress(
+                BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=screen
+            )
+            task = bar.add_task("", total=self.total)
+            self._advance = lambda: bar.update(task, advance=1, description=self._text())
+            bar.start()
+            self._stop = bar.stop
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    @property
+    def on_end(self) -> OnEnd:
+        def told(order: object, story: object) -> None:
+            assert isinstance(story, dict)
+            self.states[story["state"]] += 1
+            self._advance()
+
+        return told
+
+    def _say_now_and_then(self) -> None:
+        done = self.states.total()
+        if done == self.total or done % max(1, self.total // self.LINES) == 0:
+            say(f"  {done} of {self.total}: {self._text()}")
+
+    def _text(self) -> str:
+        return ", ".join(f"{count} {state}" for state, count in self.states.most_common())

@@ -1,0 +1,208 @@
+"""What `saga demo` prints: the shop before, the books after, what is parked, and where to look."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from cli.output import print_table, say
+
+if TYPE_CHECKING:
+    from workers.demo.books import Books
+    from workers.demo.run import Demo, Outcome
+
+# What went wrong, by the step that said no.
+REASONS = {
+    "reserve": "a product had run out",
+    "redeem": "a coupon had been used before",
+    "charge": "the household's spending limit was reached",
+    "authorise": "the household's spending limit was reached",
+    "approve": "the manager did not approve a large order",
+    "slot": "no delivery slot was left",
+    "buy": "the checkout inside was undone",
+}
+EXPECTED = ("COMPLETED", "COMPENSATED", "PARKED")
+
+
+def opening(shop: Demo) -> str:
+    week, plan = shop.week, shop.plan
+    kinds = Counter(order.saga for order in plan.orders)
+    return (
+        f"The shop opens on {week.first_day}: {len(week.baskets):,} of the week's {week.available:,} real baskets, "
+        f"{len(week.limits):,} households, {sum(shelf.units for shelf in week.shelves):,} units of "
+        f"{len(week.shelves):,} products.\n"
+        f"Each basket is a saga: {', '.join(f'{count} {saga}' for saga, count in kinds.most_common())}."
+    )
+
+
+def print_books(books: Books, outcomes: Sequence[Outcome]) -> None:
+    """The sums per outcome over the shop's own columns, and why sagas were undone."""
+    ledger = books.ledger
+    rows: list[Sequence[Any]] = [
+        (
+            total.state,
+            *_right(
+                total.runs,
+                total.orders,
+                total.units_held,
+                total.units_sold,
+                _money(total.money),
+                total.coupons,
+            ),
+        )
+        for total in books.totals
+    ]
+    rows.append(
+        (
+            "the shop has",
+            *_right(
+                "",
+                ledger.orders,
+                ledger.units_held,
+                ledger.units_sold,
+                _money(ledger.held + ledger.charged),
+                ledger.coupons,
+            ),
+        )
+    )
+    say("")
+    header = ("", *_right("sagas", "orders", "units reserved", "units sold", "money", "coupons"))
+    print_table(_same_width([header, *rows]))
+    reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.story["state"] == "COMPENSATED")
+    if reasons:
+        say("\nCOMPENSATED, and nothing of it is left, because")
+        for reason, count in reasons.most_common():
+            say(f"  {count:>4}  {reason}")
+    say("")
+    say(
+        f"  stock  {ledger.units_initial:,} delivered = {ledger.units_on_shelf:,} on the shelf "
+        f"+ {ledger.units_held:,} reserved + {ledger.units_sold:,} sold"
+    )
+    say(
+        f"  money  {_money(ledger.limits)} of limits = {_money(ledger.available)} available "
+        f"+ {_money(ledger.held)} held + {_money(ledger.charged)} charged"
+    )
+    say("")
+    for finding in books.findings:
+        mark = "✖" if finding.count else "✔"
+        extra = f": not so for {finding.count}, such as {', '.join(finding.wrong)}" if finding.count else ""
+        say(f"  {mark} {finding.check.subject:<8} {finding.check.rule}{extra}")
+
+
+def print_parked(stuck: Sequence[Outcome]) -> None:
+    say(f"\nPARKED, because only a person can help: {len(stuck)}")
+    for outcome in stuck:
+        entry = outcome.story["parked"][0]
+        say(f"  {outcome.story['id']} at {entry['step']}: {entry['why']}")
+
+
+def print_verdict(before: Books, after: Books) -> None:
+    """One sentence about both looks at the books."""
+    from workers.demo.books import mismatches
+
+    say("")
+    for when, books in (("before", before), ("after", after)):
+        for subject, (sagas, shop) in mismatches(books).items():
+            say(f"✖ {when} the help: {subject}: the sagas come to {sagas}, the shop has {shop}")
+        for finding in books.findings if when == "after" else ():
+            if finding.count:
+                say(f"✖ after the help: {finding.check.rule}: not so for {', '.join(finding.wrong)}")
+    if _is_right(before) and _is_right(after):
+        states = ", ".join(f"{total.runs} {total.state}" for total in after.totals)
+        say(f"✔ The books balance to the cent: {states}.")
+    else:
+        say("✖ The books do not balance.")
+
+
+def print_farewell(shop: Demo, outcomes: Sequence[Outcome], ran: float, total: float) -> None:
+    """Where to look next, and how to stop."""
+    baskets = len(outcomes)
+    say(f"{baskets} baskets in {ran:.1f} s ({baskets / ran:.0f} a second), {total:.1f} s with everything.")
+    say(f"\nWeb UI  {shop.settings.temporal.web_ui}")
+    say("\nWorth a look:")
+    for outcome, why in worth_a_look(outcomes):
+        say(f"  {outcome.story['id']}  {why}")
+        if outcome.story.get("web_ui"):
+            say(f"    {outcome.story['web_ui']}")
+    say(f"\nAll of it is in {shop.settings.root}; there:")
+    first = next(iter(worth_a_look(outcomes)))[0]
+    print_table(
+        [
+            (f"saga show {first.story['id']}", "the whole story of one saga"),
+            ("saga list --state COMPENSATED", "one line for each"),
+            ("saga dev down", "stop everything (--wipe: and delete the data)"),
+        ],
+        indent=2,
+    )
+
+
+def worth_a_look(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
+    """Up to three: one that a person helped, one that was undone late, one with branches and a saga inside."""
+    found: list[tuple[Outcome, str]] = []
+
+    def add(candidates: Sequence[Outcome], why: str) -> None:
+        fresh = [one for one in candidates if all(one is not other for other, _ in found)]
+        if fresh and len(found) < 3:
+            found.append((fresh[0], why))
+
+    def state(name: str) -> list[Outcome]:
+        return [one for one in outcomes if one.story["state"] == name]
+
+    # The more there was to undo, the more there is to see.
+    undone = sorted(state("COMPENSATED"), key=lambda one: len(one.story["steps"]), reverse=True)
+    late = [one for one in undone if not (one.story["reason"]["step"] or "").startswith("reserve")]
+    add([one for one in outcomes if one.story["operator"]], "was parked and helped on by a person")
+    add(late or undone, "was undone step by step")
+    add([one for one in state("COMPLETED") if one.order.saga == "weekly-order"], "has branches and a saga inside")
+    add(state("PARKED"), "waits for a person")
+    add(state("COMPLETED"), "went through")
+    add(state("COMPLETED"), "went through, too")
+    return found
+
+
+def document(shop: Demo, outcomes: Sequence[Outcome], looks: tuple[Books, Books], *, seconds: float) -> dict[str, Any]:
+    """The JSON of `saga demo`; ``balanced`` is what the exit code says."""
+    after = looks[1]
+    states = Counter(outcome.story["state"] for outcome in outcomes)
+    return {
+        "baskets": len(outcomes),
+        "round": shop.round,
+        "states": dict(states),
+        "balanced": all(map(_is_right, looks)) and set(states) <= set(EXPECTED),
+        "checks": [
+            {"subject": finding.check.subject, "rule": finding.check.rule, "wrong": finding.count}
+            for finding in after.findings
+        ],
+        "worth_a_look": [outcome.story["id"] for outcome, _ in worth_a_look(outcomes)],
+        "web_ui": shop.settings.temporal.web_ui,
+        "project": str(shop.settings.root),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _is_right(books: Books) -> bool:
+    from workers.demo.books import mismatches
+
+    return books.balanced and not mismatches(books)
+
+
+def _reason(outcome: Outcome) -> str:
+    reason = outcome.story["reason"] or {}
+    step = (reason.get("step") or "").partition("#")[0]
+    return REASONS.get(step, reason.get("message") or reason.get("kind") or "of an unknown cause")
+
+
+def _money(amount: Decimal) -> str:
+    return f"{amount:,.2f}"
+
+
+def _right(*cells: Any) -> list[str]:
+    return [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells]
+
+
+def _same_width(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Numbers flush right; the first column stays flush left."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [[row[0], *(row[column].rjust(widths[column]) for column in range(1, len(row)))] for row in rows]

@@ -1,0 +1,190 @@
+"""Runs a whole demo: starts the stack, opens the shop, lets the week's baskets through, and steps in where needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from temporalio.client import WorkflowFailureError
+
+from sagas.errors import UsageError
+from sagas.project import Project
+from sagas.settings import Settings, load_settings
+from workers.client import Client
+from workers.demo.books import Books, Run, check_books
+from workers.demo.data import read_week
+from workers.demo.model import Order, Plan, Week
+from workers.demo.plan import make_plan
+from workers.demo.shop import create_tables, hire_lorry, next_round, open_shop
+from workers.dev.stack import Stack
+
+SAGAS = ("checkout", "checkout-tcc", "weekly-order")
+IN_FLIGHT = 40  # sagas under way at once; more would only wait in queues
+LOOK_AGAIN = 2.0  # seconds between two questions whether a saga is parked: a parked one never ends by itself
+APPROVAL = "approve"
+
+Story = Mapping[str, Any]
+OnEnd = Callable[[Order, Story], None]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One order and how its saga stands."""
+
+    order: Order
+    story: Story
+
+
+def project_folder() -> Path:
+    """The demo's project in the checkout. Raises UsageError when the checkout is not there."""
+    folder = Path(__file__).resolve().parents[2] / "definitions" / "retail"
+    if not (folder / "saga.toml").is_file():
+        raise UsageError(
+            "The demo is a part of the project's checkout, and this installation has none.",
+            help="clone the project and run `make demo` in it",
+        )
+    return folder
+
+
+async def open_demo(baskets: int, say: Say) -> Demo:
+    """Start the stack and open the shop for the first ``baskets`` baskets of the week.
+
+    Raises UsageError or SagaError, one sentence, when something is missing or does not start.
+    """
+    folder = project_folder()
+    say("reading a week of the shop, and starting Temporal, PostgreSQL and a worker …")
+    # Side by side: reading keeps one core busy, starting mostly waits.
+    week, settings = await asyncio.gather(
+        asyncio.to_thread(read_week, baskets), asyncio.to_thread(_start_stack, folder, say)
+    )
+    client = await Client.connect(Project(settings))
+    engine = create_async_engine(settings.connection("shop").url)
+    schema = settings.connection("shop").schema_file
+    assert schema is not None, "the demo's saga.toml names its schema file"
+    await create_tables(engine, await asyncio.to_thread(schema.read_text, "utf-8"))
+    ended = await _end_earlier(client)
+    if ended:
+        say(f"the shop opens anew: {ended} unfinished sagas of an earlier demo were terminated")
+    plan = make_plan(week)
+    number = await next_round(engine)
+    await open_shop(engine, week, plan)
+    return Demo(settings, client, engine, week, plan, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A shop that is open. ``round`` counts the demos of this database and keeps their saga ids apart."""
+
+    settings: Settings
+    client: Client
+    engine: AsyncEngine
+    week: Week
+    plan: Plan
+    round: int
+
+    def saga_id(self, order: Order) -> str:
+        return f"{order.saga}-{order.basket.id}-r{self.round}"
+
+    async def run(self, on_end: OnEnd) -> list[Outcome]:
+        """Start a saga for every basket and follow each until it has ended or is parked."""
+        slots = asyncio.Semaphore(IN_FLIGHT)
+
+        async def one(order: Order) -> Outcome:
+            async with slots:
+                story = await self._run_one(order)
+            on_end(order, story)
+            return Outcome(order, story)
+
+        # The oversized order goes first and alone: so the shelves hold what it wants, and it gets to the warehouse.
+        first, *others = self.plan.orders
+        outcomes = [await one(first)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(order)) for order in others]
+        return outcomes + [task.result() for task in tasks]
+
+    async def follow(self, outcome: Outcome) -> Outcome:
+        """Wait again for a saga that somebody has helped on."""
+        return Outcome(outcome.order, await self._follow(self.saga_id(outcome.order), patient=True))
+
+    async def hire_lorry(self) -> str:
+        """What the warehouse does about an order that no carrier takes; returns the SQL of it."""
+        return await hire_lorry(self.engine)
+
+    async def check(self, outcomes: Sequence[Outcome]) -> Books:
+        """Hold the books of the shop against what the sagas say."""
+        runs = [
+            Run(outcome.order.basket.id, outcome.order.saga, outcome.story["state"], outcome.story["phase"])
+            for outcome in outcomes
+        ]
+        return await check_books(self.engine, runs)
+
+    async def close(self) -> None:
+        """Let go of the database; the stack goes on running."""
+        await self.engine.dispose()
+
+    async def _run_one(self, order: Order) -> Story:
+        saga_id = self.saga_id(order)
+        await self.client.start(order.saga, order.input, id=saga_id)
+        if order.saga == "weekly-order":
+            await self._answer(saga_id, order)
+        return await self._follow(saga_id)
+
+    async def _answer(self, saga_id: str, order: Order) -> None:
+        """The manager's word on a large order. An order that waits for none never reads it."""
+        limit = self.week.limits[order.basket.household]
+        refusal = f"{order.basket.amount} is above the household's limit of {limit}"
+        await self.client.signal(
+            saga_id,
+            APPROVAL,
+            {"limit": str(limit)},
+            who="manager",
+            reject=refusal if order.basket.amount > limit else None,
+        )
+
+    async def _follow(self, saga_id: str, *, patient: bool = False) -> Story:
+        """The story at the end, or as soon as the saga is parked (not, when ``patient``)."""
+        handle = self.client.temporal.get_workflow_handle(saga_id)
+        while True:
+            try:
+                await asyncio.wait_for(handle.result(), LOOK_AGAIN)
+            except WorkflowFailureError:
+                pass  # compensated: the story tells
+            except TimeoutError:
+                parked = None if patient else await self._parked(saga_id)
+                if parked is None:
+                    continue
+                return parked
+            return await self.client.show(saga_id)
+
+    async def _parked(self, saga_id: str) -> Story | None:
+        """The story of the saga that needs a person: this one, or the checkout inside it."""
+        story = await self.client.show(saga_id)
+        if story["state"] == "PARKED":
+            return story
+        if story["saga"] == "weekly-order" and any(
+            step["id"] == "buy" and step["started_at"] for step in story["steps"]
+        ):
+            inner = await self.client.show(f"{saga_id}/buy")
+            return inner if inner["state"] == "PARKED" else None
+        return None
+
+
+def _start_stack(folder: Path, say: Say) -> Settings:
+    Stack(load_settings(folder), say).up()
+    return load_settings(folder)
+
+
+async def _end_earlier(client: Client) -> int:
+    """Terminate what an earlier demo left open: its goods and accounts are about to be replaced."""
+    names = ", ".join(f"'{name}'" for name in SAGAS)
+    query = f"ExecutionStatus = 'Running' AND WorkflowType IN ({names})"
+    found = [execution.id async for execution in client.temporal.list_workflows(query)]
+    for saga_id in found:
+        handle = client.temporal.get_workflow_handle(saga_id)
+        await handle.terminate("saga demo: the shop opened anew, with new goods and accounts")
+    return len(found)
