@@ -1,19 +1,10 @@
-"""Finds the definitions of a project and reads them together, so that they can be checked against each other."""
+"""Finds the definition files of a project."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from sagas.definition.diagnostics import Diagnostic, Mark, Report
-from sagas.definition.draft import Connections, Draft
-from sagas.definition.model import Definition
-from sagas.definition.parse import parse_draft
-
-if TYPE_CHECKING:
-    from sagas.actions import Action
 
 _SKIPPED = {"__pycache__", "node_modules"}
 
@@ -44,41 +35,3 @@ def _is_saga(path: Path) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return any(line.startswith(("saga:", '"saga":', "'saga':")) for line in lines)
-
-
-def load_definitions(
-    paths: Iterable[Path | str],
-    actions: Mapping[str, Action],
-    *,
-    connections: Connections | None = None,
-) -> tuple[dict[str, Definition], list[Diagnostic]]:
-    """All definitions below ``paths`` by saga name, and everything there is to say about them.
-
-    A definition with an error is left out. File names in diagnostics are as the paths were given.
-    """
-    drafts: dict[str, Draft] = {}
-    diagnostics: list[Diagnostic] = []
-    for path in find_files(paths):
-        report = Report(str(path))
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            report.add("SAGA110", Mark(1, 1), f"the file cannot be read: {_reason(error)}")
-            diagnostics += report.diagnostics
-            continue
-        draft, found = parse_draft(text, str(path), actions, connections=connections)
-        diagnostics += found
-        if draft is None:
-            continue
-        name = draft.definition.saga
-        if name in drafts:
-            place = draft.top.at("saga")
-            report.add("SAGA111", place, f"the saga `{name}` is already defined in {drafts[name].file}")
-            diagnostics += report.diagnostics
-        else:
-            drafts[name] = draft
-    return {name: draft.definition for name, draft in drafts.items()}, diagnostics
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"

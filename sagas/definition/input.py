@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import Definition
+from sagas.definition.schema_paths import resolve
 
 MAX_SENTENCES = 20
 
@@ -34,12 +35,12 @@ def check_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
 def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
     """``value``, changed in place, with the defaults of missing properties."""
     root = schema if root is None else root
-    schema = _resolve(schema, root)
+    schema = resolve(schema, root)
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, dict):
         for name, property in (schema.get("properties") or {}).items():
-            described = _resolve(property, root)
+            described = resolve(property, root)
             if name not in value and isinstance(described, Mapping) and "default" in described:
                 value[name] = copy.deepcopy(described["default"])
             if name in value:
@@ -49,23 +50,6 @@ def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
     for part in schema.get("allOf") or ():
         value = with_defaults(part, value, root)
     return value
-
-
-def _resolve(schema: Any, root: Any) -> Any:
-    """Follow a local `$ref` (`#/$defs/…`); anything else is left to the validator."""
-    seen = 0
-    while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and seen < 20:
-        reference = schema["$ref"]
-        if not reference.startswith("#/"):
-            return schema
-        target = root
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(target, Mapping) or part not in target:
-                return schema
-            target = target[part]
-        schema, seen = target, seen + 1
-    return schema
 
 
 def _sentence(error: Any) -> str:

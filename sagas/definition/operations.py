@@ -105,7 +105,8 @@ class Environment:
             return Facts(action.connection, True, honoured or guarded, action.rejects, action.seals)
         builtin = BUILTINS.get(uses)
         if builtin is None:
-            return Facts(None, not own_queue, idempotent is not False)
+            # Foreign, or unknown here, which is an error of its own.
+            return Facts(None, local=not own_queue, idempotent=idempotent is not False, rejects=own_queue)
         rejects = may_reject(uses, arguments)
         connection = arguments.get("connection")
         if builtin.where == "sql":

@@ -1,21 +1,17 @@
-"""From the text of a file to a checked Definition: read, build, check, digest."""
+"""The way into the language: from text, files and folders to checked definitions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sagas.definition.build import build_draft
-from sagas.definition.checks import check_draft
-from sagas.definition.diagnostics import Diagnostic, Report
-from sagas.definition.digest import digest_of
+from sagas.definition.checks.nested import check_nested
+from sagas.definition.diagnostics import Diagnostic, Mark, Report
 from sagas.definition.draft import Connections, Draft
-from sagas.definition.fields import TOP
-from sagas.definition.graph import CycleError, Graph, build_graph
+from sagas.definition.files import find_files
 from sagas.definition.model import Definition
-from sagas.definition.shapes import Parsed, did_you_mean, names
-from sagas.definition.source import load
+from sagas.definition.reading import parse_draft
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -25,7 +21,6 @@ def parse_text(
     text: str,
     file: str,
     actions: Mapping[str, Action],
-    *,
     connections: Connections | None = None,
 ) -> tuple[Definition | None, list[Diagnostic]]:
     """The definition in ``text``, and everything there is to say about it.
@@ -33,67 +28,49 @@ def parse_text(
     ``actions`` are the project's Python actions, ``connections`` the tables ``[connections.*]`` of saga.toml (None:
     not known, so connections are not checked). The definition is None when a diagnostic is an error.
     """
-    draft, diagnostics = parse_draft(text, file, actions, connections=connections)
+    draft, diagnostics = parse_draft(text, file, actions, connections)
     return (draft.definition if draft else None), diagnostics
 
 
-def parse_draft(
-    text: str,
-    file: str,
+def load_definitions(
+    paths: Iterable[Path | str],
     actions: Mapping[str, Action],
-    *,
     connections: Connections | None = None,
-) -> tuple[Draft | None, list[Diagnostic]]:
-    """Like :func:`parse_text`, with the places in the file, for checks across several files."""
-    report = Report(file)
-    draft = _draft(text, report, actions, connections)
-    if draft is not None:
-        check_draft(draft, report)
-    if draft is None or report.failed:
-        return None, report.diagnostics
-    definition = draft.definition
-    return replace(draft, definition=replace(definition, digest=digest_of(definition))), report.diagnostics
+) -> tuple[dict[str, Definition], list[Diagnostic]]:
+    """All definitions below ``paths`` by saga name, and everything there is to say about them.
 
-
-def _draft(text: str, report: Report, actions: Mapping[str, Action], connections: Connections | None) -> Draft | None:
-    root = load(text, report)
-    if root is None:
-        return None
-    top = TOP.read(root, report)
-    if top is None:
-        return None
-    steps: list[Parsed] = top.get("steps", [])
-    usable = [step for step in steps if step.get("id") and step.get("uses")]
-    if not usable or len(usable) < len(steps):
-        return None
-    graph = _graph(usable, report)
-    return build_draft(report.file, top, graph, actions, connections) if graph else None
-
-
-def _graph(steps: list[Parsed], report: Report) -> Graph | None:
-    """The graph of the steps; None when ids or needs are wrong, which is then reported."""
-    first: dict[str, Parsed] = {}
-    sound = True
-    for step in steps:
-        id = step.get("id")
-        if id in first:
-            line = first[id].at("id").line
-            report.add("SAGA108", step.at("id"), f"the step id `{id}` is already used in line {line}")
-            sound = False
+    A definition with an error is left out. File names in diagnostics are as the paths were given.
+    """
+    drafts: dict[str, Draft] = {}
+    broken: set[str] = set()
+    diagnostics: list[Diagnostic] = []
+    for path in find_files(paths):
+        report = Report(str(path))
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            report.add("SAGA110", Mark(1, 1), f"the file cannot be read: {_reason(error)}")
+            diagnostics += report.diagnostics
+            continue
+        draft, found = parse_draft(text, str(path), actions, connections)
+        diagnostics += found
+        if draft is None:
+            broken.add(path.name)
+        elif draft.definition.saga in drafts:
+            name = draft.definition.saga
+            report.add("SAGA111", draft.top.at("saga"), f"the saga `{name}` is already defined in {drafts[name].file}")
+            diagnostics += report.diagnostics
         else:
-            first[id] = step
-    for id, step in first.items():
-        needs = step.at("needs").value if "needs" in step else None
-        for node in needs if isinstance(needs, list) else ():
-            if isinstance(node.value, str) and node.value not in first:
-                help = did_you_mean(node.value, first, f"Steps are {names(first)}.")
-                report.add("SAGA201", node, f"`{id}` needs `{node.value}`, which is no step", help)
-                sound = False
-    if not sound:
-        return None
-    try:
-        return build_graph({id: step.values.get("needs") for id, step in first.items()})
-    except CycleError as error:
-        step = first[error.steps[0]]
-        report.add("SAGA202", step.place("needs"), f"steps need each other in a circle: {error}")
-        return None
+            drafts[draft.definition.saga] = draft
+    definitions = {name: draft.definition for name, draft in drafts.items()}
+    for name, draft in drafts.items():
+        report = Report(draft.file)
+        check_nested(draft, definitions, certain=not broken, report=report)
+        diagnostics += report.diagnostics
+        if report.failed:
+            del definitions[name]
+    return definitions, diagnostics
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -226,7 +226,7 @@ def _scalar(event: Any, place: Mark) -> Node:
     if kind in ("str", "!") or (kind is None and not plain):
         return node
     if kind is None and "${{" in text:
-        if text.count("${{") > text.count("}}"):
+        if text.replace("$${{", "").count("${{") > text.count("}}"):
             raise _Wrong("SAGA101", place, "this expression has to be quoted")
         return node
     node.value = _core_value(text, place, kind)

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from sagas.definition.checks.arguments import check_arguments
+from sagas.definition.checks.expressions import check_expressions
+from sagas.definition.checks.input_schema import check_input_schema
+from sagas.definition.checks.kinds import check_kinds
+from sagas.definition.checks.participants import check_participants
+from sagas.definition.checks.temporal import check_temporal
+from sagas.definition.checks.useless import check_useless
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft
 
 
 def check_draft(draft: Draft, report: Report) -> None:
     """Run every check; the findings go to ``report``."""
+    check_input_schema(draft, report)
+    check_kinds(draft, report)
+    check_participants(draft, report)
+    check_temporal(draft, report)
+    check_useless(draft, report)
+    check_arguments(draft, report)
+    check_expressions(draft, report)

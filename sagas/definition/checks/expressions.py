@@ -1,0 +1,132 @@
+"""Every expression parses, names only what is there, and calculates only with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sagas.builtins import BUILTINS, EXPRESSION
+from sagas.definition.checks.scopes import Place, Scope
+from sagas.definition.diagnostics import Report
+from sagas.definition.draft import Draft, OperationDraft, StepDraft
+from sagas.definition.schema_paths import is_sensitive
+from sagas.definition.source import Node
+from sagas.expressions import Expression, ExpressionError, check_types, compile_expression
+from sagas.expressions.scanner import scan
+
+_SCOPES: dict[str, Place] = {
+    "do": "do",
+    "compensate": "undo",
+    "confirmed": "undo",
+    "confirm": "confirm",
+    "probe": "probe",
+}
+_PLAIN_TEXT = ("id", "labels")
+
+
+def check_expressions(draft: Draft, report: Report) -> None:
+    """All expressions of a saga, each in the scope of its place."""
+    top = draft.top
+    for field in _PLAIN_TEXT:
+        if field in top:
+            scope = Scope(draft, "top")
+            for expression, node, start in _expressions(top.at(field), report):
+                _check(expression, node, start, scope, report)
+                _check_sensitive(field, expression, node, start, draft, report)
+    if "output" in top:
+        _check_value(top.at("output"), Scope(draft, "output"), report)
+    for step in draft.steps:
+        _check_step(draft, step, report)
+
+
+def _check_step(draft: Draft, step: StepDraft, report: Report) -> None:
+    parsed = step.parsed
+    decide = Scope(draft, "decide", step)
+    if "if" in parsed:
+        _check_value(parsed.at("if"), decide, report, bare=True)
+    if "for_each" in parsed:
+        _check_value(parsed.at("for_each"), decide, report)
+    if "fairness_key" in parsed:
+        _check_value(parsed.at("fairness_key"), Scope(draft, "do", step), report)
+    for operation in step.operations:
+        _check_operation(draft, step, operation, report)
+
+
+def _check_operation(draft: Draft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
+    scope = Scope(draft, _SCOPES[operation.role], step)
+    builtin = BUILTINS.get(operation.operation.uses)
+    arguments = operation.arguments
+    if arguments is not None and isinstance(arguments.value, dict):
+        properties = builtin.parameters["properties"] if builtin else {}
+        for name, node in arguments.value.items():
+            marker = properties.get(name, {}).get(EXPRESSION)
+            inner = Scope(draft, "response", step) if marker == "response" else scope
+            _check_value(node, inner, report, bare=marker is not None)
+    if operation.role == "probe":
+        over_response = Scope(draft, "probe", step, over_response=True)
+        for field in ("done", "absent", "result"):
+            if field in operation.parsed:
+                _check_value(operation.parsed.at(field), over_response, report, bare=True)
+
+
+def _check_value(node: Node, scope: Scope, report: Report, *, bare: bool = False) -> None:
+    for expression, at, start in _expressions(node, report, bare=bare):
+        _check(expression, at, start, scope, report)
+
+
+def _expressions(node: Node, report: Report, *, bare: bool = False) -> Iterator[tuple[Expression, Node, int]]:
+    """Every expression in a value, its node, and where in the text its source begins. ``bare``: without `${{ }}`."""
+    value = node.value
+    if isinstance(value, dict):
+        for child in value.values():
+            yield from _expressions(child, report)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _expressions(child, report)
+    elif isinstance(value, str) and "${{" in value:
+        try:
+            parts = scan(value)
+        except ExpressionError as error:
+            report.add("SAGA301", node.at(max(error.offset, 0)), error.message)
+            return
+        if bare and len(parts) > 1:
+            report.add("SAGA301", node, "one expression is expected here, not a text with expressions in it")
+            return
+        for part in parts:
+            if part.expression:
+                yield from _compiled(part.text, part.offset, node, report)
+    elif isinstance(value, str) and bare:
+        yield from _compiled(value, 0, node, report)
+
+
+def _compiled(source: str, offset: int, node: Node, report: Report) -> Iterator[tuple[Expression, Node, int]]:
+    start = offset + len(source) - len(source.lstrip())
+    try:
+        yield compile_expression(source), node, start
+    except ExpressionError as error:
+        report.add("SAGA301", node.at(start + max(error.offset, 0)), error.message, error.help)
+
+
+def _check(expression: Expression, node: Node, start: int, scope: Scope, report: Report) -> None:
+    for reference in expression.references:
+        place = node.at(start + reference.offset)
+        problem = scope.problem(reference.path)
+        if problem is not None:
+            report.add(problem.code, place, problem.message, problem.help)
+        elif not reference.guarded and (why := scope.nullable(reference.path)):
+            path = ".".join(reference.path)
+            id = reference.path[1]
+            help = f"Say what to use instead: default({path}, …), or test it: steps.{id}.result != null ? … : …."
+            report.add("SAGA305", place, f"`{path}` may be null: {why}", help)
+    for offset, sentence in check_types(expression, scope.type_of):
+        # Operators are quoted at the start of the sentence; the rest is about calls.
+        arithmetic = sentence.startswith("'") or "takes numbers, and" in sentence
+        help = None if arithmetic else ""
+        report.add("SAGA304" if arithmetic else "SAGA302", node.at(start + offset), sentence, help)
+
+
+def _check_sensitive(field: str, expression: Expression, node: Node, start: int, draft: Draft, report: Report) -> None:
+    for reference in expression.references:
+        if reference.path[0] == "input" and is_sensitive(draft.definition.input, reference.path[1:]):
+            path = ".".join(reference.path)
+            what = "a label" if field == "labels" else "the id"
+            report.add("SAGA117", node.at(start + reference.offset), f"`{path}` is sensitive and cannot be in {what}")
