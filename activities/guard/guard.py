@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -20,7 +21,7 @@ from activities.guard.protocol import Body, Mode, Verdict
 from activities.guard.sql_handle import Sql
 from activities.guard.transaction import BelowWatermark, LostCommit, RowOp, Transaction
 from activities.guard.transactions import begin
-from sagas.errors import Infrastructure, Rejected
+from sagas.errors import AlreadyCompensated, Infrastructure, Rejected
 from sagas.outcomes import Failure, Outcome
 
 Script = Callable[[Transaction], Awaitable[Verdict]]
@@ -123,6 +124,23 @@ class Guard:
     ) -> Outcome:
         if deadline <= time.time():
             return _timed_out("the attempt's time was over before it began")
+        attempt = await self._try(address, script, scheduled_at, deadline)
+        if isinstance(attempt, _Stale):  # the server was restarted; nothing of ours has run yet
+            attempt = await self._try(address, script, scheduled_at, deadline)
+        if isinstance(attempt, _Stale):
+            return errors.failed(attempt.trouble)
+        if isinstance(attempt, Outcome):
+            return attempt
+        tx, verdict = attempt
+        if not verdict.commit:
+            await _roll_back(tx)
+            return verdict.outcome
+        return await _finish(self._commit(tx, verdict, address, op, scheduled_at, args_hash))
+
+    async def _try(
+        self, address: Address, script: Script, scheduled_at: float, deadline: float
+    ) -> tuple[Transaction, Verdict] | Outcome | _Stale:
+        """Run the script up to, not including, COMMIT; an outcome means it was rolled back."""
         tx: Transaction | None = None
         limit = asyncio.timeout(deadline - time.time())
         try:
@@ -132,23 +150,21 @@ class Guard:
                 )
                 verdict = await script(tx)
                 _refuse_doomed(tx.sql)
+                return tx, verdict
         except Exception as error:  # noqa: BLE001 - whatever an action raises is an outcome, never a crash
             doom = None if tx is None else tx.sql.error
             await _roll_back(tx)
             if limit.expired():
                 if tx is None:
-                    return _outcome_of(
-                        Infrastructure("no connection to the database was free, or could be opened, in time"), None
-                    )
+                    return _outcome_of(Infrastructure("no connection to the database was free in time"), None)
                 return _timed_out("the attempt's time was over; the transaction was rolled back")
+            trouble = errors.classify(error)
+            if tx is not None and not tx.answered and trouble is not None and trouble.lost:
+                return _Stale(trouble)
             return _outcome_of(error, doom)
         except BaseException:  # a cancelled attempt
             await _roll_back(tx)
             raise
-        if not verdict.commit:
-            await _roll_back(tx)
-            return verdict.outcome
-        return await _finish(self._commit(tx, verdict, address, op, scheduled_at, args_hash))
 
     async def _commit(
         self, tx: Transaction, verdict: Verdict, address: Address, op: RowOp, scheduled_at: float, args_hash: str | None
@@ -186,6 +202,13 @@ class Guard:
         if told is not None:
             return told
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stale:
+    """The pool gave a connection that was dead already."""
+
+    trouble: errors.Trouble
 
 
 async def _finish(commit: Awaitable[Outcome]) -> Outcome:
@@ -228,7 +251,9 @@ def _outcome_of(error: BaseException, doom: BaseException | None) -> Outcome:
         return errors.failed(trouble, doom)
     match error:
         case Rejected():
-            return Outcome("rejected", failure=Failure("Rejected", error.message, error.details))
+            return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
+        case AlreadyCompensated():
+            return protocol.late(str(error))
         case BelowWatermark():
             return protocol.late("this attempt is older than anything the database still remembers")
         case UnusableResult():

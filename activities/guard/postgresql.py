@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import psycopg
 from psycopg import AsyncClientCursor, AsyncConnection
 from psycopg.pq import TransactionStatus
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 
 from activities.guard.address import Address
@@ -57,7 +59,7 @@ class PostgresTransaction:
         self._scheduled_at = scheduled_at
         self._deadline = deadline
         self._isolation = isolation
-        self._open = False
+        self.answered = False
 
     @staticmethod
     async def start(connection: Connection, address: Address, **limits: Any) -> PostgresTransaction:
@@ -68,7 +70,7 @@ class PostgresTransaction:
         self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         row = (*self._key(), op, reason, args_hash, result, self._scheduled_at)
-        if not self._open:
+        if not self.answered:
             cursor = await self._send(_FIRST, (*row, self._scheduled_at))
             return await cursor.fetchone() is not None
         cursor = await self._send(_INSERT + " ON CONFLICT DO NOTHING RETURNING 1", row)
@@ -107,7 +109,8 @@ class PostgresTransaction:
         except psycopg.Error:
             await self._raw.close()  # the server takes the transaction of a closed connection back
         if self._raw.closed:
-            await self._connection.invalidate()
+            with suppress(DBAPIError):  # SQLAlchemy then knows that every older connection of the pool is suspect
+                await self._connection.exec_driver_sql("SELECT 1")
         await self._connection.close()
 
     async def release(self) -> None:
@@ -119,10 +122,10 @@ class PostgresTransaction:
 
     async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
-        opening = "" if self._open else self._opening()
+        opening = "" if self.answered else self._opening()
         cursor = AsyncClientCursor(self._raw)
-        self._open = True
         await cursor.execute(cast("Any", opening + text), values)
+        self.answered = True
         while cursor.nextset():
             pass  # only the last statement's answer is of interest
         return cursor

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import CursorResult, Executable, text
+from sqlalchemy import Executable, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import TextClause
@@ -54,6 +54,13 @@ class UnexpectedRows(SagaError):
     """The statement gave another number of rows than the action asked for."""
 
 
+class Answer(NamedTuple):
+    """What a statement said: its rows (None: it is not one that gives rows) and how many rows it touched."""
+
+    rows: list[Row] | None
+    touched: int
+
+
 class Sql:
     """Runs single statements with named ``:parameters`` in the guard's transaction.
 
@@ -78,11 +85,11 @@ class Sql:
 
     async def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
         """Run a statement (once per mapping when ``parameters`` is a list); returns how many rows it touched."""
-        return (await self._run(statement, parameters, named))[1]
+        return (await self.run(statement, parameters, **named)).touched
 
     async def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
         """All rows, in the database's order."""
-        return (await self._run(statement, parameters, named))[0]
+        return (await self.run(statement, parameters, **named)).rows or []
 
     async def one_or_none(
         self, statement: str | Executable, parameters: Parameters = None, /, **named: Any
@@ -118,9 +125,8 @@ class Sql:
         if running:
             await asyncio.wait(running)
 
-    async def _run(
-        self, statement: str | Executable, parameters: Parameters, named: Mapping[str, Any]
-    ) -> tuple[list[Row], int]:
+    async def run(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Answer:
+        """Run a statement and say all that is known of it."""
         clause = _clause(statement, self._dialect)
         if parameters is not None and named:
             raise TypeError("give the parameters as one mapping or by name, not both")
@@ -132,9 +138,8 @@ class Sql:
             self._running.add(task)
             try:
                 result = await self._connection.execute(clause, parameters if parameters is not None else named)
-                rows = [Row(row._asdict()) for row in result] if result.returns_rows else []
-                touched = result.rowcount if isinstance(result, CursorResult) else len(rows)
-                return rows, touched
+                rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
+                return Answer(rows, result.rowcount if rows is None else len(rows))
             except BaseException as error:
                 if self.error is None:
                     self.error = error

@@ -17,8 +17,7 @@ _POSTGRESQL_TOO = frozenset({"CALL", "NOTIFY", "LOCK"})
 """Inside a transaction block PostgreSQL refuses a procedure that commits, and its LOCK does not commit either."""
 
 _CONTROL = frozenset(
-    ("BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE")
-    + ("PREPARE", "EXECUTE", "SET", "RESET", "XA", "UNLOCK")
+    "BEGIN START COMMIT END ROLLBACK ABORT SAVEPOINT RELEASE PREPARE EXECUTE SET RESET XA UNLOCK".split()  # noqa: SIM905
 )
 
 _TOKEN = re.compile(

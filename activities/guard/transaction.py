@@ -54,6 +54,11 @@ class Transaction(Protocol):
         """The handle for the action."""
         ...
 
+    @property
+    def answered(self) -> bool:
+        """The database has answered a statement of this transaction; False: the pool's connection may be stale."""
+        ...
+
     async def insert(
         self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:

@@ -6,9 +6,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from activities.guard.address import Address
 from activities.guard.postgresql import PostgresTransaction
+from activities.guard.sqlalchemy_transaction import MysqlTransaction, SqliteTransaction
 from activities.guard.transaction import Transaction
 
-_KINDS = {"postgresql": PostgresTransaction}
+_KINDS = {
+    "postgresql": PostgresTransaction,
+    "mysql": MysqlTransaction,
+    "mariadb": MysqlTransaction,
+    "sqlite": SqliteTransaction,
+}
 
 
 async def begin(

@@ -1,0 +1,70 @@
+"""The watermark of a participant database: attempts scheduled before it are refused, rows older than it may go.
+
+The guard remembers for ever unless somebody says that nothing older than a certain time can still arrive. That is
+never a guess by age alone: the watermark stays below the oldest saga that is open or can still be undone, and
+rows go only when every transaction that read the old watermark is over. A duplicate is never a reason to delete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+RETENTION = 30 * 24 * 3600.0
+"""Seconds. How long a finished saga is remembered at least."""
+
+BATCH = 1000
+"""Sagas forgotten in one transaction, so that clean-up never holds many locks."""
+
+_READ = text("SELECT watermark FROM saga_watermark WHERE id = 1")
+_RAISE = text("UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark")
+_FORGETTABLE = text(
+    "SELECT saga_id FROM saga_guard GROUP BY saga_id HAVING max(created_at) < :mark ORDER BY saga_id LIMIT :batch"
+)
+_FORGET = text("DELETE FROM saga_guard WHERE saga_id = :saga_id AND created_at < :mark")
+
+
+def highest(oldest_open: float | None, now: float, retention: float = RETENTION) -> float:
+    """How high the watermark may be: below ``oldest_open`` (when the oldest saga began that is not final or can
+    still be undone; None: there is none) and below everything younger than ``retention``."""
+    limit = now - retention
+    return limit if oldest_open is None else min(limit, oldest_open)
+
+
+async def read(engine: AsyncEngine) -> float:
+    """The watermark, seconds since the epoch by Temporal's clock."""
+    async with engine.connect() as connection:
+        return float((await connection.execute(_READ)).scalar() or 0.0)
+
+
+async def raise_to(engine: AsyncEngine, mark: float) -> float:
+    """Raise the watermark to ``mark``; it never goes down. Returns what it is now."""
+    async with engine.connect() as connection:
+        await connection.execute(_RAISE, {"mark": mark, "now": time.time()})
+        return float((await connection.execute(_READ)).scalar() or 0.0)
+
+
+async def clean_up(
+    engine: AsyncEngine,
+    *,
+    oldest_open: float | None,
+    now: float,
+    longest_transaction: float,
+    retention: float = RETENTION,
+) -> int:
+    """Raise the watermark, wait ``longest_transaction`` seconds, forget the sagas below it; returns how many.
+
+    A saga is forgotten whole or not at all: while one of its rows is above the watermark, an attempt of another of
+    its steps may be too.
+    """
+    mark = await raise_to(engine, highest(oldest_open, now, retention))
+    await asyncio.sleep(longest_transaction)
+    forgotten = 0
+    async with engine.connect() as connection:
+        while sagas := (await connection.execute(_FORGETTABLE, {"mark": mark, "batch": BATCH})).scalars().all():
+            await connection.execute(_FORGET, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])
+            forgotten += len(sagas)
+    return forgotten
