@@ -19,12 +19,19 @@ class ExpressionError(SagaError):
     """
 
     def __init__(self, message: str | None = None, offset: int = UNPLACED, *, help: str | None = None) -> None:
-        super().__init__(message, help=help)
+        super().__init__(_one_line(message) if message else None, help=help)
         self.offset = offset
         self.path: tuple[str | int, ...] = ()
 
     def __reduce__(self) -> tuple[type[ExpressionError], tuple[str, int]]:
         return type(self), (self.message, self.offset)
+
+
+def _one_line(message: str) -> str:
+    """Quoted user text may hold line ends or terminal codes; they are shown as escapes."""
+    if message.isprintable():
+        return message
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
 
 
 class MissingError(ExpressionError):

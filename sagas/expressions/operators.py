@@ -67,6 +67,8 @@ def concatenate(run: Run, left: Any, right: Any) -> Any:
         checked_length(len(left) + len(right))
         run.charge_text(len(left) + len(right))
         return left + right
+    if left is None or right is None:
+        raise unsuitable("write default(x, '') where it may be null")
     raise unsuitable("write string(x) to make text of a value")
 
 

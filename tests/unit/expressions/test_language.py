@@ -153,6 +153,9 @@ def test_null_and_missing(source: str, value: Any) -> None:
         ("decimal('NaN')", 0, ["not a decimal number"]),
         ("timestamp('2026-02-30T00:00:00Z')", 0, ["calendar"]),
         ("timestamp('9999-12-31T23:59:59Z') + duration('1h')", 0, ["calendar"]),
+        ("'a' + input.nothing", 0, ["input.nothing (which is null)", "default(x, '')"]),
+        ("'a' + 1", 0, ["string(x)"]),
+        ("decimal('a\\n\\u001b')", 0, ["'a\\n\\x1b'"]),
         ("uint(1)", 0, ["unsigned"]),
         ("now()", 0, ["no clock"]),
         ("summ([1])", 0, ["no function 'summ'", "'sum'"]),
@@ -218,3 +221,8 @@ def test_what_is_no_json_is_refused(value: Any) -> None:
     for source in ("x", "x + 1", "[x]", "x > 1"):
         with pytest.raises(ExpressionError):
             compile_expression(source).evaluate({"x": value})
+
+
+def test_text_that_is_no_unicode_is_a_mistake_of_matches() -> None:
+    with pytest.raises(ExpressionError, match="surrogate"):
+        compile_expression("x.matches('a')").evaluate({"x": "\ud800"})
