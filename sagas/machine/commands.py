@@ -33,11 +33,10 @@ class Call:
     """Run an action. Answered by one ``CallEnded`` with the same ``id``.
 
     ``id`` is unique among the calls in flight and readable: ``reserve#0``, ``reserve#0~undo``, ``charge~seal``.
-    ``entry`` is the ledger id (``reserve#0``), ``key`` the idempotency key of guarantees: never a run id, never an attempt.
+    ``entry`` is the ledger id (``reserve#0``), ``key`` the idempotency key: never a run id, never an attempt.
     ``earlier_attempts`` is how many attempts of the same operation and key ended before this call.
     ``retry.max_attempts`` is finite; where the language says without limit the machine calls again.
     ``cancellable``: the caller may deliver a cancellation to a running attempt (never for a pivot).
-    ``pivot_gate``: the call is a guarded pivot attempt: it must not be retried once ``CancelCall`` came for it.
     ``at_most_once``: never let the platform repeat this attempt on its own.
     """
 
@@ -129,7 +128,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The saga is over. ``state`` is COMPLETED, COMPENSATED or RESIDUE; ``committed`` tells the two kinds of residue."""
+    """The saga is over; ``committed`` tells the two kinds of RESIDUE: past the commit point, or before it."""
 
     state: Literal["COMPLETED", "COMPENSATED", "RESIDUE"]
     committed: bool

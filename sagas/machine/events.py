@@ -18,7 +18,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A ``Call`` is over: ``outcome`` is the word of its last attempt; ``attempts`` how many it made (None: unknown)."""
+    """A ``Call`` is over: ``outcome`` is its last attempt's word, ``attempts`` how many it made (None: unknown)."""
 
     id: str
     outcome: Outcome
@@ -28,7 +28,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class SagaEnded:
-    """A nested saga (or its undo) is over, or vanished. ``story`` is its `saga show` document, None if nobody knows it."""
+    """A nested saga (or its undo) is over, or vanished. ``story`` is its `saga show` document, None if unknown."""
 
     id: str
     state: Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
@@ -56,7 +56,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A message for a `wait`. Early ones are kept; the first of a name counts. ``reject`` refuses instead of answering."""
+    """A message for a `wait`. Early ones are kept, the first of a name counts; ``reject`` refuses with this text."""
 
     name: str
     at: float

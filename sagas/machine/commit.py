@@ -1,0 +1,160 @@
+"""The commit point and what follows from it: confirms, and the end of a saga that went forward (rule 13)."""
+
+from __future__ import annotations
+
+from sagas.machine import arguments, calls, joining
+from sagas.machine.arguments import DefinitionFault
+from sagas.machine.commands import Finish, Record
+from sagas.machine.facts import Closed, Confirm, ConfirmClosed
+from sagas.machine.run import OUTPUT, Run
+from sagas.machine.state import Entry, Parked, StepRecord
+from sagas.outcomes import Outcome
+
+
+def commit(run: Run) -> None:
+    """The point of no return."""
+    run.phase, run.state = "committed", "COMMITTED"
+    run.committed_at = run.now
+    run.cancel_timer("deadline")
+    run.deadline_at = None
+    run.recorded = None
+    for id in run.recorded_entries:
+        # It failed beside the pivot; the pivot decided forward, so now a person has to.
+        entry = run.entry(id)
+        if entry is not None:
+            run.park(entry, "do", entry.error["message"] if entry.error else "it failed beside the pivot")
+    run.recorded_entries = []
+    if not run.plan.to_confirm:
+        return
+    early = [id for id in run.plan.steps if not run.plan.commits_late(id)]
+    run.confirm_steps_open = len(early)
+    for id in early:
+        run.steps[id].confirm_open = len(run.plan.steps[id].needs)
+    for id in early:
+        if run.steps[id].confirm_open == 0:
+            confirm_step(run, run.steps[id])
+
+
+def confirm_step(run: Run, record: StepRecord) -> None:
+    """Confirm the entries of one step, as many at a time as the step may run; then its dependants' turn comes."""
+    stack = [record]
+    while stack:
+        record = stack.pop()
+        if record.confirm_closed or not _confirm_entries(run, record):
+            continue
+        record.confirm_closed = True
+        run.confirm_steps_open -= 1
+        for dependant in run.plan.dependants[record.id]:
+            other = run.steps[dependant]
+            other.confirm_open -= 1
+            if other.confirm_open == 0 and not run.plan.commits_late(dependant):
+                stack.append(other)
+
+
+def _confirm_entries(run: Run, record: StepRecord) -> bool:
+    """Ask for more confirms; True when every entry of the step is confirmed or needs none."""
+    step = run.plan.steps[record.id]
+    if step.confirm is None:
+        return True
+    while record.confirm_cursor < len(record.entries) and record.confirms_running < step.max_parallel:
+        entry = record.entries[record.confirm_cursor]
+        record.confirm_cursor += 1
+        if entry.outcome == "done" and not entry.continued and entry.state == "DONE":
+            record.confirms_running += 1
+            run.post(Confirm(entry))
+    return record.confirms_running == 0 and record.confirm_cursor >= len(record.entries)
+
+
+def begin(run: Run, entry: Entry) -> None:
+    """Make the tentative effect of this entry final."""
+    step, confirm = run.step(entry), entry.confirm
+    assert confirm is not None
+    assert step.confirm is not None
+    entry.state, confirm.state = "CONFIRMING", "RUNNING"
+    if confirm.started_at is None:
+        confirm.started_at = run.now
+    mark = calls.mark_first(step, step.confirm) and not confirm.marked
+    try:
+        calls.send(run, entry, "confirm-mark" if mark else "confirm")
+    except DefinitionFault as error:
+        confirm.error = {"type": arguments.DEFINITION, "message": str(error), "details": {}}
+        run.park(entry, "confirm", str(error))
+
+
+def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, mark: bool = False) -> None:
+    """A confirm has ended. It is asked without limit; only a rejection or a FAILED without retry parks."""
+    confirm = entry.confirm
+    assert confirm is not None
+    action = run.step(entry).confirm
+    assert action is not None
+    if not mark:
+        counts = joining.counted(confirm.made, attempts, confirm.attempts, outcome, action.retry)
+        confirm.made, confirm.attempts = counts
+    if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
+        confirm.marked = True
+        begin(run, entry)
+        return
+    if outcome.kind == "done":
+        confirmed(run, entry)
+        return
+    if outcome.failure is not None:
+        confirm.error = outcome.failure.to_json()
+    hopeless = outcome.kind in ("rejected", "late") or (outcome.kind == "failed" and not outcome.retryable)
+    if outcome.parks is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
+        run.park(entry, "confirm", outcome.parks or why(entry))
+        return
+    if not run.trouble_shown:
+        run.trouble_shown = True
+        run.emit(Record("COMMITTED", entry.id, None))
+    summary = f"retry ✔ confirm {run.step(entry).name}"
+    wait = action.retry.max_interval
+    run.depart(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
+
+
+def confirmed(run: Run, entry: Entry) -> None:
+    confirm = entry.confirm
+    assert confirm is not None
+    entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
+    confirm.arguments = None
+    entry.decision = None
+    run.post(ConfirmClosed(entry))
+
+
+def closed(run: Run, entry: Entry) -> None:
+    """Go on after a confirm: its dependants' confirms, or, for a step past the pivot, its dependants."""
+    if run.plan.commits_late(entry.step):
+        run.post(Closed(entry, True))
+        return
+    record = run.record(entry)
+    record.confirms_running -= 1
+    confirm_step(run, record)
+
+
+def why(entry: Entry) -> str:
+    error = entry.confirm.error if entry.confirm else None
+    return f"{error['type']}: {error['message']}" if error else "the confirm has not succeeded"
+
+
+def finish(run: Run) -> None:
+    """All steps and confirms are through: evaluate `output`, or park at the pseudo-step of that name."""
+    if OUTPUT in run.parked:
+        return
+    if run.definition.output is not None and run.output is None:
+        try:
+            run.output = arguments.output(run)
+        except DefinitionFault as error:
+            run.parked[OUTPUT] = Parked(OUTPUT, "do", run.now, str(error))
+            return
+    close(run)
+
+
+def close(run: Run) -> None:
+    run.ended_at = run.now
+    run.cancel_timer("warn_after")
+    if run.residue:
+        run.state = "RESIDUE"
+        run.emit(Record("RESIDUE", None, None))
+        run.emit(Finish("RESIDUE", True, run.output, run.reason))
+    else:
+        run.state = "COMPLETED"
+        run.emit(Finish("COMPLETED", True, run.output, run.reason))

@@ -1,0 +1,289 @@
+"""What a person may decide about a stuck operation, and how it is carried out (the table in cli.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.definition.snapshot import from_snapshot
+from sagas.machine import calls, commit, forward
+from sagas.machine.arguments import DefinitionFault
+from sagas.machine.commands import CancelCall
+from sagas.machine.events import DecisionMade
+from sagas.machine.facts import (
+    Begin,
+    Closed,
+    Confirm,
+    ConfirmClosed,
+    Decide,
+    GoBack,
+    PivotFailed,
+    Resolve,
+    Undo,
+    Undone,
+)
+from sagas.machine.keys import step_key
+from sagas.machine.moments import iso
+from sagas.machine.plan import is_nested, is_read
+from sagas.machine.run import OUTPUT, Run
+from sagas.machine.state import Entry, EntryOp
+from sagas.outcomes import Outcome
+
+
+def receive(run: Run, event: DecisionMade) -> None:
+    """Note an accepted decision, and carry it out as soon as nothing of the operation is in flight."""
+    row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
+    run.operator.append({"at": iso(event.at), **row})
+    if event.definition is not None:
+        run.adopt(from_snapshot(event.definition))
+    if event.step == OUTPUT:
+        del run.parked[OUTPUT]
+        if event.decision == "done":
+            run.output = event.result
+            commit.close(run)
+        return
+    entry = run.entry(event.step)
+    if entry is None:
+        return
+    decision = {**row, "arguments": event.arguments, "result": event.result}
+    flight = run.flights.get(entry.flight) if entry.flight else None
+    if flight is not None and flight.kind == "call" and not flight.background:
+        # The attempt in flight may still succeed, and then that wins.
+        entry.decision = decision
+        if not flight.cancelled:
+            flight.cancelled = True
+            run.emit(CancelCall(flight.id))
+        return
+    if flight is not None:
+        run.drop_timer(flight)
+    run.post(Decide(entry, decision))
+
+
+def decide(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+    """Carry out a decision about an entry that is not in flight any more."""
+    parked = run.unpark(entry)
+    op: EntryOp = parked.op if parked else op_of(entry)
+    entry.decision = dict(decision)
+    if op == "do":
+        _forward(run, entry, decision)
+    elif op == "confirm":
+        _confirm(run, entry, decision)
+    else:
+        _undo(run, entry, decision)
+
+
+def op_of(entry: Entry) -> EntryOp:
+    """Which operation of the entry is going on."""
+    if entry.undo is not None and entry.undo.state in ("RUNNING", "PARKED"):
+        return "undo"
+    if entry.confirm is not None and entry.confirm.state in ("RUNNING", "PARKED"):
+        return "confirm"
+    return "do"
+
+
+def _forward(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+    step = run.step(entry)
+    guarded = step.do.guarded and not is_read(step) and not is_nested(step)
+    match decision["decision"]:
+        case "retry":
+            _retry(run, entry, decision, guarded)
+        case "done" if guarded:
+            calls.send(run, entry, "write")
+        case "done":
+            forward.done(run, entry, decision.get("result"))
+        case "skip" if guarded:
+            entry.resolved = False
+            run.post(Resolve(entry, "skip"))
+        case "skip":
+            skipped(run, entry)
+        case "compensate" if step.pivot and guarded:
+            run.post(Resolve(entry, "compensate"))
+        case "compensate" if step.pivot:
+            pivot_given_up(run, entry)
+        case _:
+            forward.settle_backward(run, entry)
+            run.record(entry).stopped = True
+            entry.decision = None
+            run.post(Closed(entry, False))
+            run.post(GoBack(operator_cause(entry, decision), entry))
+
+
+def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -> None:
+    corrected = decision.get("arguments")
+    if corrected is not None:
+        entry.override = dict(corrected)
+    record = run.record(entry)
+    step = run.step(entry)
+    if entry.index is None and (step.for_each is not None or not entry.started_at):
+        entry.decision = None
+        run.post(Begin(entry)) if step.for_each is None else forward.restart(run, record)
+        return
+    if step.do.uses == "wait":
+        # The answer that was refused must not answer again.
+        run.signals.pop(str((entry.arguments or {}).get("signal")), None)
+    never = entry.made == 0
+    same_key = never or (entry.outcome == "unknown" and not entry.resolved and corrected is None)
+    if same_key:
+        if never or corrected is not None:
+            entry.arguments = None
+        entry.decision = None
+        entry.rounds = 0
+        entry.outcome = None
+        run.post(Begin(entry))
+    elif guarded and not entry.resolved:
+        run.post(Resolve(entry, "again"))
+    else:
+        next_generation(run, entry)
+
+
+def next_generation(run: Run, entry: Entry) -> None:
+    """Run the entry again under a new key: the old one is rejected, failed or sealed for good."""
+    entry.generation += 1
+    entry.outcome = entry.word = entry.error = entry.arguments = None
+    entry.result, entry.resolved, entry.asked, entry.made, entry.rounds = None, False, False, 0, 0
+    entry.ended_at, entry.decision = None, None
+    entry.undo = entry.confirm = None
+    run.post(Begin(entry))
+
+
+def skipped(run: Run, entry: Entry) -> None:
+    """A person leaves the step out; past the commit point its effect is missing, and the saga says so."""
+    entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
+    entry.continued = True
+    if run.committed:
+        _residue(run, entry, "effect_missing", "do")
+    run.post(Closed(entry, True))
+
+
+def pivot_given_up(run: Run, entry: Entry) -> None:
+    """The pivot is sealed, or a person vouches that it did not happen."""
+    cause = operator_cause(entry, entry.decision or {})
+    entry.decision = None
+    run.post(PivotFailed(entry, cause))
+
+
+def operator_cause(entry: Entry, decision: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": "operator",
+        "step": entry.id,
+        "type": "Operator",
+        "message": decision.get("reason") or "a person decided to go backward",
+        "details": {"who": decision.get("who")},
+    }
+
+
+def _undo(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+    undo, step = entry.undo, run.step(entry)
+    if undo is None:
+        return
+    match decision["decision"]:
+        case "retry":
+            if decision.get("arguments") is not None:
+                undo.override, undo.arguments = dict(decision["arguments"]), None
+            elif undo.override is None:
+                undo.arguments = None
+            undo.made, entry.decision = 0, None
+            if entry.outcome == "unknown" and not entry.resolved and entry.asked and undo.started_at is None:
+                run.post(Resolve(entry, "backward"))
+            else:
+                run.post(Undo(entry))
+        case "done":
+            own = step.compensate is not None and calls.alternate(step, undo).guarded
+            if own or (step.do.guarded and not undo.marked):
+                calls.send(run, entry, "write", "backward")
+            else:
+                undone_by_hand(run, entry)
+        case _:
+            undo.state, undo.ended_at = "SKIPPED", run.now
+            entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
+            entry.decision = None
+            _residue(run, entry, "effect_stays", "undo")
+            run.post(Undone(entry))
+
+
+def undone_by_hand(run: Run, entry: Entry) -> None:
+    undo = entry.undo
+    assert undo is not None
+    entry.state, undo.state, undo.ended_at, undo.error = "COMPENSATED", "DONE", run.now, None
+    entry.decision = None
+    run.post(Undone(entry))
+
+
+def _confirm(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+    confirm, step = entry.confirm, run.step(entry)
+    if confirm is None or step.confirm is None:
+        return
+    match decision["decision"]:
+        case "retry":
+            if decision.get("arguments") is not None:
+                confirm.override, confirm.arguments = dict(decision["arguments"]), None
+            elif confirm.override is None:
+                confirm.arguments = None
+            entry.decision = None
+            run.post(Confirm(entry))
+        case "done" if step.confirm.guarded or (step.do.guarded and not confirm.marked):
+            calls.send(run, entry, "write", "not_done")
+        case "done":
+            confirmed_by_hand(run, entry)
+        case _:
+            confirm.state, confirm.ended_at = "SKIPPED", run.now
+            entry.state, entry.decision = "DONE", None
+            _residue(run, entry, "effect_missing", "confirm")
+            run.post(ConfirmClosed(entry))
+
+
+def confirmed_by_hand(run: Run, entry: Entry) -> None:
+    confirm = entry.confirm
+    assert confirm is not None
+    entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
+    entry.decision = None
+    run.post(ConfirmClosed(entry))
+
+
+def written(run: Run, entry: Entry, outcome: Outcome, purpose: str) -> None:
+    """The guard has taken a person's `done`, or had a row that wins."""
+    op: EntryOp = "undo" if purpose == "backward" else "confirm" if purpose == "not_done" else "do"
+    if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
+        if op == "do":
+            forward.done(run, entry, outcome.result)
+        elif op == "confirm":
+            confirmed_by_hand(run, entry)
+        else:
+            if outcome.marker == "nothing_to_undo":
+                entry.resolved = True
+            undone_by_hand(run, entry)
+        return
+    entry.decision = None
+    if op == "do" and run.phase == "backward":
+        forward.settle_backward(run, entry)
+        return
+    said = outcome.parks or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
+    run.park(entry, op, f"the guard did not take the decision: {said}")
+
+
+def _residue(run: Run, entry: Entry, kind: str, op: EntryOp) -> None:
+    """Name what stays or is missing, where, under which key, and what would mend it."""
+    step = run.step(entry)
+    action = step.do
+    given: Mapping[str, Any] = entry.arguments or {}
+    if op == "undo" and step.compensate is not None and entry.undo is not None:
+        action, given = calls.alternate(step, entry.undo), entry.undo.arguments or {}
+    elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
+        action, given = step.confirm, entry.confirm.arguments or {}
+    key = step_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
+    run.residue.append(
+        {
+            "step": entry.id,
+            "kind": kind,
+            "system": action.connection or action.task_queue or action.uses,
+            "key": key,
+            "command": f"{action.uses} {calls.compact(given)}",
+        }
+    )
+
+
+def catch(run: Run, entry: Entry, error: DefinitionFault) -> None:
+    """A decision that cannot be formulated leaves the operation where it was."""
+    op = op_of(entry)
+    entry.decision = None
+    run.park(entry, op, str(error))

@@ -1,0 +1,370 @@
+"""Running steps: which may start, what an attempt's end means, and when a step is through."""
+
+from __future__ import annotations
+
+from sagas.machine import arguments, calls, joining, nested, waits
+from sagas.machine.arguments import DefinitionFault
+from sagas.machine.commands import Record
+from sagas.machine.facts import Begin, Closed, Commit, Confirm, Decide, Failed, GoBack, PivotFailed, Resolve
+from sagas.machine.plan import is_nested, is_read
+from sagas.machine.retries import interval
+from sagas.machine.run import Run
+from sagas.machine.state import Entry, Operation, StepRecord
+from sagas.outcomes import Failure, Outcome, OutcomeKind
+
+
+def advance(run: Run) -> None:
+    """Start every step that is ready, in the order of the definition."""
+    if run.phase == "backward" or not run.ready:
+        return
+    # While something waits for the pivot to decide, nothing new is begun beside it.
+    if run.recorded is not None:
+        return
+    held: list[str] = []
+    for id in sorted(run.ready, key=run.plan.order.__getitem__):
+        step = run.plan.steps[id]
+        beyond = step.kind == "retriable" or id in run.plan.after_pivot
+        if beyond and (not run.committed or run.confirm_steps_open):
+            held.append(id)
+        elif run.phase != "backward":
+            _start(run, run.steps[id])
+    run.ready = held
+
+
+def _start(run: Run, record: StepRecord) -> None:
+    step = run.plan.steps[record.id]
+    record.begun = True
+    try:
+        if not arguments.wanted(run, step):
+            _skip(run, record)
+            return
+        if step.for_each is None:
+            run.post(Begin(run.new_entry(record, None)))
+            record.running += 1
+            return
+        record.items = arguments.items(run, step)
+    except DefinitionFault as error:
+        entry = run.new_entry(record, None)
+        record.running += 1
+        attempt_ended(run, entry, arguments.fault(error), 0)
+        return
+    record.results = [None] * len(record.items)
+    if not record.items:
+        entry = run.new_entry(record, None)
+        entry.state, entry.outcome = "DONE", "done"
+        entry.started_at = entry.ended_at = run.now
+        _settle(run, record)
+        return
+    start_items(run, record)
+
+
+def restart(run: Run, record: StepRecord) -> None:
+    """A person's retry of a step whose `if` or `for_each` could not be evaluated."""
+    record.entries.clear()
+    record.running = 0
+    _start(run, record)
+
+
+def _skip(run: Run, record: StepRecord) -> None:
+    entry = run.new_entry(record, None)
+    entry.state = "SKIPPED"
+    record.skipped = True
+    entry.ended_at = run.now
+    _settle(run, record)
+
+
+def start_items(run: Run, record: StepRecord) -> None:
+    """Begin items while there is room; going backward, or after a failed item, none."""
+    step = run.plan.steps[record.id]
+    if record.items is None or record.stopped or run.phase == "backward" or run.recorded is not None:
+        return
+    while record.running < step.max_parallel and len(record.entries) < len(record.items):
+        entry = run.new_entry(record, len(record.entries))
+        record.running += 1
+        run.post(Begin(entry))
+
+
+def begin(run: Run, entry: Entry) -> None:
+    """Make a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
+    step = run.step(entry)
+    if run.phase == "backward":
+        return  # going backward starts no attempt and no item
+    entry.state = "RUNNING"
+    if entry.started_at is None:
+        entry.started_at = run.now
+    if step.compensate is not None and entry.undo is None:
+        entry.undo = Operation()
+    if step.confirm is not None and entry.confirm is None:
+        entry.confirm = Operation()
+    try:
+        if step.do.uses == "require":
+            attempt_ended(run, entry, waits.require(run, entry), 1)
+        elif step.do.uses == "wait":
+            outcome = waits.begin(run, entry)
+            if outcome is not None:
+                attempt_ended(run, entry, outcome, 1)
+        elif is_nested(step):
+            nested.begin(run, entry)
+        else:
+            calls.send(run, entry, "do")
+    except DefinitionFault as error:
+        attempt_ended(run, entry, arguments.fault(error), 0)
+
+
+def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
+    """A forward call has ended. What it says goes into the joined outcome; the phase decides how it goes on."""
+    step = run.step(entry)
+    before = entry.made
+    retry = calls.retry_of(step)
+    entry.made, entry.attempts = joining.counted(entry.made, attempts, entry.attempts, outcome, retry)
+    entry.last_end = run.now
+    if outcome.failure is not None and outcome.kind != "done":
+        entry.error = outcome.failure.to_json()
+    elif outcome.parks is not None:
+        entry.error = Failure("Parked", outcome.parks).to_json()
+    if outcome.not_started and entry.made == 0:
+        entry.outcome = None
+    elif not outcome.not_started:
+        entry.outcome = "done" if entry.outcome == "done" else _join(run, entry, outcome, before)
+        entry.word = "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION else outcome.kind
+    if outcome.kind == "done":
+        done(run, entry, outcome.result)
+    elif outcome.kind == "late":
+        _late(run, entry)
+    elif run.phase == "backward":
+        settle_backward(run, entry)
+    elif entry.decision is not None:
+        run.post(Decide(entry, entry.decision))
+    elif outcome.not_started and not _gate_closed(run, entry):
+        again_later(run, entry, step.do.retry.max_interval)
+    elif outcome.parks is not None:
+        run.park(entry, "do", outcome.parks)
+    elif step.pivot:
+        _pivot_ended(run, entry, outcome, before)
+    elif run.committed and step.on_failure == "compensate":
+        _committed_trouble(run, entry, outcome)
+    elif calls.asked_once(step) and outcome.kind == "unknown":
+        run.post(Resolve(entry, "retry"))
+    elif calls.asked_once(step) and outcome.retryable and outcome.kind == "failed" and may_repeat(run, entry):
+        again_later(run, entry, interval(step.do.retry, entry.made))
+    else:
+        ended(run, entry)
+
+
+def _join(run: Run, entry: Entry, outcome: Outcome, before: int) -> OutcomeKind:
+    step = run.step(entry)
+    if is_read(step) or is_nested(step):
+        return outcome.kind
+    return joining.joined(step.do, outcome, before, step.execution)
+
+
+def _gate_closed(run: Run, entry: Entry) -> bool:
+    """A recorded cancel or deadline lets no new attempt of the pivot start."""
+    return run.recorded is not None and run.step(entry).pivot
+
+
+def ended(run: Run, entry: Entry) -> None:
+    """No more attempts. An unguarded UNKNOWN is asked about first; then on_failure decides."""
+    step = run.step(entry)
+    entry.state = calls.STATE_OF[entry.outcome or "failed"]
+    entry.ended_at = run.now
+    if entry.outcome == "unknown" and not step.do.guarded and step.probe is not None and not is_read(step):
+        run.post(Resolve(entry, "end"))
+    else:
+        run.post(Failed(entry))
+
+
+def may_repeat(run: Run, entry: Entry) -> bool:
+    retry = run.step(entry).do.retry
+    if entry.made >= retry.max_attempts:
+        return False
+    return retry.give_up_after is None or run.now - (entry.started_at or run.now) < retry.give_up_after
+
+
+def repeat_after_probe(run: Run, entry: Entry) -> None:
+    """A probe said absent: the participant may be asked again, if the retries allow it."""
+    if may_repeat(run, entry):
+        again_later(run, entry, interval(run.step(entry).do.retry, entry.made))
+    else:
+        entry.resolved = True
+        ended_resolved(run, entry)
+
+
+def ended_resolved(run: Run, entry: Entry) -> None:
+    """The retries have ended, and it is known that nothing happened."""
+    if entry.outcome == "unknown":
+        entry.state = "NOTHING_TO_UNDO"
+    entry.ended_at = run.now
+    run.post(Failed(entry))
+
+
+def again_later(run: Run, entry: Entry, seconds: float) -> None:
+    name = run.step(entry).name
+    run.depart(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
+
+
+def _committed_trouble(run: Run, entry: Entry, outcome: Outcome) -> None:
+    """Past the commit point there is only forward: again and again, or a person when trying again cannot help."""
+    if outcome.kind == "rejected" or (outcome.kind == "failed" and not outcome.retryable):
+        run.park(entry, "do", why(entry))
+        return
+    if not run.trouble_shown:
+        run.trouble_shown = True
+        run.emit(Record("COMMITTED", entry.id, None))
+    again_later(run, entry, run.step(entry).do.retry.max_interval)
+
+
+def _late(run: Run, entry: Entry) -> None:
+    """Rule 16: it has been undone behind our back (a reused id, a reset). Never counted as success."""
+    if run.committed:
+        entry.resolved = True
+        run.park(entry, "do", "the step had already been undone when this attempt came")
+        return
+    entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
+    if entry.undo is not None:
+        entry.undo.state, entry.undo.ended_at = "DONE", run.now
+    cause = {**cause_of(entry), "kind": "late"}
+    if run.phase == "backward":
+        settle_backward(run, entry)
+    elif run.step(entry).pivot:
+        run.post(PivotFailed(entry, cause))
+    else:
+        run.post(Closed(entry, False))
+        run.post(GoBack(cause, entry))
+
+
+def _pivot_ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
+    """Rule 5: only the pivot's row decides. What the last attempt said is only the reason."""
+    step = run.step(entry)
+    if not step.do.guarded and _first_and_only(entry, outcome, before):
+        entry.resolved = True
+    if step.on_failure == "park" and run.recorded is None:
+        run.park(entry, "do", why(entry))
+    elif entry.resolved or (entry.made == 0 and outcome.kind != "unknown"):
+        run.post(PivotFailed(entry, cause_of(entry)))
+    else:
+        run.post(Resolve(entry, "pivot"))
+
+
+def _first_and_only(entry: Entry, outcome: Outcome, before: int) -> bool:
+    return outcome.kind in ("rejected", "failed") and joining.alone(outcome, before) and entry.made <= 1
+
+
+def done(run: Run, entry: Entry, result: object) -> None:
+    """The effect is there, exactly once."""
+    step = run.step(entry)
+    entry.outcome, entry.result, entry.error = "done", result, None
+    entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
+    entry.resolved = False
+    if entry.decision is not None:
+        # The row wins over a person's decision.
+        entry.decision = None
+    if not _needs_arguments(run, entry):
+        entry.arguments = None
+    if run.phase == "backward":
+        settle_backward(run, entry)
+    elif step.pivot:
+        run.post(Closed(entry, True))
+        run.post(Commit())
+    elif run.committed and step.confirm is not None and run.plan.commits_late(step.id):
+        run.post(Confirm(entry))
+    else:
+        run.post(Closed(entry, True))
+
+
+def _needs_arguments(run: Run, entry: Entry) -> bool:
+    """Short forms take the argument values of the forward call, frozen."""
+    step = run.step(entry)
+    later = [step.confirm] if step.confirm else []
+    if step.compensate is not None:
+        later += [*step.compensate.alternates, *([step.compensate.confirmed] if step.compensate.confirmed else [])]
+    return any(action.with_ is None for action in later)
+
+
+def settle_backward(run: Run, entry: Entry) -> None:
+    """Going backward, an entry whose attempts have ended is left to its turn."""
+    if entry.state in ("RUNNING", "PARKED"):
+        entry.state = calls.STATE_OF[entry.outcome or "failed"]
+    if entry.outcome is None:
+        entry.outcome = "failed"
+    entry.ended_at = entry.ended_at or run.now
+
+
+def failed(run: Run, entry: Entry) -> None:
+    """`on_failure` of a step whose retries have ended."""
+    step = run.step(entry)
+    if run.phase == "backward":
+        settle_backward(run, entry)
+    elif step.on_failure == "park":
+        run.park(entry, "do", why(entry))
+    elif step.on_failure == "continue":
+        unsure = entry.outcome == "unknown" and not entry.resolved and not is_read(step)
+        if unsure:
+            run.post(Resolve(entry, "not_done" if run.committed else "continue"))
+        else:
+            go_on_without(run, entry)
+    elif run.committed:
+        run.park(entry, "do", why(entry))
+    else:
+        run.record(entry).stopped = True
+        run.post(Closed(entry, False))
+        run.post(GoBack(cause_of(entry), entry))
+
+
+def go_on_without(run: Run, entry: Entry) -> None:
+    """Rule 11: as if the step had not run."""
+    entry.continued, entry.result = True, None
+    entry.ended_at = run.now
+    if run.committed:
+        run.not_done.append(entry.id)
+    run.post(Closed(entry, True))
+
+
+def closed(run: Run, entry: Entry, ok: bool) -> None:
+    """Count a finished entry, make room for the next item, and see whether the whole step is through."""
+    record = run.record(entry)
+    record.running -= 1
+    if not ok:
+        record.stopped = True
+        return
+    record.closed += 1
+    if record.items is None or entry.index is None:
+        _settle(run, record)
+        return
+    if record.results is not None:
+        good = entry.outcome == "done" and not entry.continued
+        record.results[entry.index] = entry.result if good else None
+    if record.closed == len(record.items):
+        _settle(run, record)
+    else:
+        start_items(run, record)
+
+
+def _settle(run: Run, record: StepRecord) -> None:
+    record.settled = True
+    run.steps_open -= 1
+    arguments.publish(run, record)
+    for dependant in run.plan.dependants[record.id]:
+        other = run.steps[dependant]
+        other.needs_open -= 1
+        if other.needs_open == 0:
+            run.ready.append(dependant)
+
+
+def cause_of(entry: Entry) -> dict[str, object]:
+    """The reason that this entry's end gives: the last attempt's own word, whatever the joined outcome."""
+    error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not answer", "details": {}}
+    return {
+        "kind": entry.word or "failed",
+        "step": entry.id,
+        "type": error["type"],
+        "message": error["message"],
+        "details": error["details"],
+    }
+
+
+def why(entry: Entry) -> str:
+    """One sentence about what is stuck."""
+    if entry.error is None:
+        return f"{entry.id} has not succeeded"
+    return f"{entry.error['type']}: {entry.error['message']}"

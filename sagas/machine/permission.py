@@ -1,0 +1,128 @@
+"""What may be asked of a saga from outside: decisions of a person, and the undo of a finished run."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from sagas.machine.decisions import op_of
+from sagas.machine.events import DecisionMade
+from sagas.machine.plan import is_nested, is_read
+from sagas.machine.run import OUTPUT, Run
+from sagas.machine.state import Entry, EntryOp
+
+STUCK_AFTER = 15 * 60
+"""Seconds of retrying after which a person may decide about an operation that is not parked."""
+
+
+def refusal(run: Run, decision: DecisionMade) -> str | None:
+    """Why this decision cannot be accepted, in one sentence; None when it can."""
+    if run.finished:
+        return f"{run.saga_id} is over ({run.state}): there is nothing left to decide"
+    if decision.step == OUTPUT and OUTPUT in run.parked:
+        return _not_among(decision, ["retry", "done"], "`output`")
+    entry = run.entry(decision.step)
+    if entry is None:
+        return _unknown(run, decision.step)
+    if entry.decision is not None:
+        who = entry.decision.get("who")
+        return f"{who} has already decided about {entry.id} ({entry.decision['decision']}): the first decision wins"
+    parked = run.parked.get(entry.id)
+    op = parked.op if parked else op_of(entry)
+    if parked is None and not _stuck(run, entry, op, decision.at):
+        return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
+    return (
+        _not_among(decision, decisions_of(run, entry, op), _words(entry, op))
+        or _without_evidence(run, decision, entry, op)
+        or _unchangeable(run, decision, entry, op)
+        or _other_definition(run, decision)
+    )
+
+
+def decisions_of(run: Run, entry: Entry, op: EntryOp) -> list[str]:
+    """The row of the table in cli.md."""
+    if op in ("undo", "confirm") or run.phase != "forward":
+        return ["retry", "done", "skip"]
+    if run.step(entry).pivot:
+        return ["retry", "done", "compensate"]
+    return ["retry", "done", "skip", "compensate"]
+
+
+def _words(entry: Entry, op: EntryOp) -> str:
+    return {"do": entry.id, "undo": f"the compensation of {entry.id}", "confirm": f"the confirm of {entry.id}"}[op]
+
+
+def _not_among(decision: DecisionMade, allowed: list[str], where: str) -> str | None:
+    if decision.decision in allowed:
+        return None
+    return f"`{decision.decision}` is not possible for {where}; possible: {', '.join(allowed)}"
+
+
+def _unknown(run: Run, wanted: str) -> str:
+    known = [entry.id for record in run.steps.values() for entry in record.entries] + list(run.parked)
+    near = get_close_matches(wanted, known, n=1)
+    stuck = ", ".join(run.parked) or "nothing"
+    hint = f"did you mean {near[0]}?" if near else f"parked: {stuck}"
+    return f"{run.saga_id} has no step {wanted} that has begun; {hint}"
+
+
+def _stuck(run: Run, entry: Entry, op: EntryOp, at: float) -> bool:
+    if entry.flight is None:
+        return False
+    step = run.step(entry)
+    operation = {"do": None, "undo": entry.undo, "confirm": entry.confirm}[op]
+    since = entry.started_at if operation is None else operation.started_at
+    made = entry.made if operation is None else operation.made
+    flight = run.flights[entry.flight]
+    if flight.kind in ("wait", "saga") or since is None:
+        return False
+    # A first attempt that is still within its timeout is not being retried.
+    return at - since > STUCK_AFTER and (made > 0 or flight.kind == "timer" or at - flight.since > step.do.timeout)
+
+
+def _without_evidence(run: Run, decision: DecisionMade, entry: Entry, op: EntryOp) -> str | None:
+    step = run.step(entry)
+    pivot = op == "do" and step.pivot and run.phase == "forward"
+    needed = (decision.decision == "done" and (op == "undo" or pivot)) or (
+        decision.decision == "compensate" and pivot and not step.do.guarded
+    )
+    if needed and not (decision.evidence or "").strip():
+        return f"`{decision.decision}` for {_words(entry, op)} needs --evidence: how do you know?"
+    return None
+
+
+def _unchangeable(run: Run, decision: DecisionMade, entry: Entry, op: EntryOp) -> str | None:
+    step = run.step(entry)
+    unsure = op == "do" and entry.outcome == "unknown" and not entry.resolved and not is_read(step)
+    if decision.decision != "retry" or decision.arguments is None or not unsure:
+        return None
+    if step.do.guarded or is_nested(step):
+        return None
+    return f"{entry.id} may have happened and has no guard: retry it without --with, or decide done or skip"
+
+
+def _other_definition(run: Run, decision: DecisionMade) -> str | None:
+    if decision.definition is None:
+        return None
+    steps = decision.definition.get("steps") or []
+    found = [(step.get("id"), tuple(step.get("needs") or ())) for step in steps]
+    wanted = [(step.id, step.needs) for step in run.definition.steps]
+    if decision.definition.get("saga") != run.definition.saga or found != wanted:
+        return "the definition has other steps than the running saga: only their contents may change"
+    return None
+
+
+def can_undo(run: Run) -> bool:
+    """Rule 15: completed, no pivot, and every confirmed step can be undone after its confirm."""
+    if run.state != "COMPLETED" or run.plan.pivot is not None or run.plan.forward_only or run.undoing_finished:
+        return False
+    for record in run.steps.values():
+        step = run.plan.steps[record.id]
+        for entry in record.entries:
+            if entry.outcome != "done" or entry.continued or is_read(step):
+                continue
+            if step.compensate is None and not is_nested(step):
+                return False
+            confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
+            if confirmed and (step.compensate is None or step.compensate.confirmed is None):
+                return False
+    return True

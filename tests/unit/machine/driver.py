@@ -1,0 +1,286 @@
+"""A tiny world for one machine: it answers calls by a script, and moves time by its timers.
+
+``answers`` says per call id (or, where that is missing, per action) how successive calls end: an Outcome, a word
+(``done``, ``rejected``, ``failed``, ``unknown`` …) or a list of them of which the last one repeats. Everything else is
+done. Calls named in ``hold`` stay in flight until :meth:`World.end`. The seal of the guard answers from what happened:
+a test that wants a seal to lose says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, Step
+from sagas.machine import Machine
+from sagas.machine.commands import (
+    Call,
+    CancelCall,
+    CancelSaga,
+    CancelTimer,
+    Command,
+    Finish,
+    Record,
+    StartSaga,
+    StartTimer,
+    UndoSaga,
+)
+from sagas.machine.events import (
+    CallEnded,
+    CancelRequested,
+    DecisionMade,
+    Event,
+    SagaEnded,
+    SignalReceived,
+    Started,
+    TimerFired,
+)
+from sagas.outcomes import Failure, Outcome
+
+START = 1_700_000_000.0
+
+
+def outcome(word: Any, attempt: int | None = 1) -> Outcome:
+    """An Outcome from one word."""
+    if isinstance(word, Outcome):
+        return word
+    match word:
+        case "done":
+            return Outcome.done({"ok": True}, attempt=attempt)
+        case "rejected":
+            return Outcome("rejected", failure=Failure("Rejected", "no"), attempt=attempt, retryable=False)
+        case "failed":
+            return Outcome("failed", failure=Failure("ValueError", "broken"), attempt=attempt)
+        case "definition":
+            return Outcome("failed", failure=Failure("definition", "bad"), attempt=attempt, retryable=False)
+        case "unknown":
+            return Outcome("unknown", failure=Failure("Timeout", "no answer"), attempt=None)
+        case "infrastructure":
+            return Outcome("failed", failure=Failure("Infrastructure", "gone"), attempt=attempt, infrastructure=True)
+        case "late":
+            return Outcome("late", failure=Failure("AlreadyCompensated", "late"), retryable=False)
+        case "not_started":
+            return Outcome("failed", failure=Failure("NotFoundError", "nobody"), not_started=True)
+        case "sealed" | "nothing_to_undo" | "confirmed" | "elsewhere" | "unknown_effect":
+            return Outcome.done(None, marker=word)
+        case "absent":
+            return Outcome.done({"probe": "absent"}, marker="absent")
+        case "unsure":
+            return Outcome.done({"probe": "unknown"})
+        case "found":
+            return Outcome.done({"probe": "done", "result": {"found": True}})
+    raise ValueError(word)
+
+
+class World:
+    """Drives one machine. ``log`` is what was asked: call ids, and sagas by the id of their step."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        input: Any = None,
+        answers: Mapping[str, Any] | None = None,
+        *,
+        hold: Iterable[str] = (),
+        saga_id: str = "s1",
+        restore: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.machine = Machine(definition, input or {}, saga_id, **kwargs)
+        self.now = START
+        self.answers = dict(answers or {})
+        self.hold = set(hold)
+        self.asked: dict[str, int] = {}
+        self.calls: list[Call] = []
+        self.log: list[str] = []
+        self.cancelled: list[str] = []
+        self.records: list[Record] = []
+        self.finishes: list[Finish] = []
+        self.flights: dict[str, Call | StartSaga | UndoSaga] = {}
+        self.timers: dict[str, float] = {}
+        self.restore = restore
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def start(self) -> World:
+        return self.feed(Started(self.now))
+
+    def run(self, until: float | None = None, steps: int = 2000) -> World:
+        """Start, and let timers fire until the saga is over or parked, or only what is held is left."""
+        if self.machine.story(self.now)["started_at"] is None:
+            self.start()
+        for _ in range(steps):
+            if self.machine.finished or not self.timers:
+                return self
+            id = min(self.timers, key=lambda timer: (self.timers[timer], timer))
+            if until is not None and self.timers[id] > START + until:
+                return self
+            if until is None and self.machine.state == "PARKED":
+                return self
+            self.fire(id)
+        return self
+
+    def feed(self, event: Event) -> World:
+        if self.restore:
+            self.machine = Machine.restore(json.loads(json.dumps(self.machine.snapshot())))
+        self._carry_out(self.machine.next(event))
+        return self
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        answers: list[Event] = []
+        for command in commands:
+            match command:
+                case Call() | StartSaga() | UndoSaga():
+                    assert command.id not in self.flights, f"{command.id} is in flight already"
+                    self.flights[command.id] = command
+                    self.log.append(command.id)
+                    if isinstance(command, Call):
+                        self.calls.append(command)
+                    if command.id not in self.hold:
+                        answers.append(self._answer(command))
+                case CancelCall() | CancelSaga():
+                    self.cancelled.append(command.id)
+                case StartTimer():
+                    assert command.id not in self.timers
+                    self.timers[command.id] = self.now + command.seconds
+                case CancelTimer():
+                    del self.timers[command.id]
+                case Record():
+                    self.records.append(command)
+                case Finish():
+                    self.finishes.append(command)
+        for event in answers:
+            self.flights.pop(event.id)  # pyright: ignore[reportAttributeAccessIssue]
+            self.feed(event)
+
+    def _answer(self, command: Call | StartSaga | UndoSaga) -> Event:
+        name = command.action if isinstance(command, Call) else "saga"
+        scripted = self.answers.get(command.id, self.answers.get(name))
+        if isinstance(scripted, list):
+            at = self.asked.get(command.id, 0)
+            scripted = scripted[min(at, len(scripted) - 1)]
+        self.asked[command.id] = self.asked.get(command.id, 0) + 1
+        if not isinstance(command, Call):
+            state, story = scripted or ("COMPLETED" if isinstance(command, StartSaga) else "COMPENSATED", None)
+            return SagaEnded(command.id, state, self.now, story)
+        if scripted is None:
+            guarded_mark = command.guard is not None and command.guard.mode == "mark"
+            scripted = "sealed" if command.op == "seal" else "elsewhere" if guarded_mark else "done"
+        return self._ended(command, scripted)
+
+    def _ended(self, call: Call, scripted: Any) -> CallEnded:
+        if isinstance(scripted, tuple):  # a word and the number of attempts it took
+            word, attempts = scripted
+            return CallEnded(call.id, outcome(word, attempts), self.now, attempts)
+        said = outcome(scripted)
+        retried = not call.at_most_once and said.retryable and said.kind in ("failed", "unknown")
+        attempts = 0 if said.not_started else call.retry.max_attempts if retried else 1
+        if said.attempt is not None and said.kind == "failed" and retried:
+            said = outcome(scripted, attempts)
+        return CallEnded(call.id, said, self.now, attempts)
+
+    # --- what happens ------------------------------------------------------------------------------------------
+
+    def fire(self, id: str) -> World:
+        """Move time to this timer and let it fire."""
+        self.now = max(self.now, self.timers.pop(id))
+        return self.feed(TimerFired(id, self.now))
+
+    def wait(self, seconds: float) -> World:
+        """Let time pass, with every timer on the way."""
+        end = self.now + seconds
+        while self.timers and min(self.timers.values()) <= end:
+            self.fire(min(self.timers, key=lambda timer: (self.timers[timer], timer)))
+        self.now = end
+        return self
+
+    def end(self, id: str, word: Any = "done") -> World:
+        """A held call ends."""
+        call = self.flights.pop(id)
+        assert isinstance(call, Call)
+        self.hold.discard(id)
+        return self.feed(self._ended(call, word))
+
+    def saga_ends(self, id: str, state: Any, story: Mapping[str, Any] | None = None) -> World:
+        self.flights.pop(id)
+        return self.feed(SagaEnded(id, state, self.now, story))
+
+    def cancel(self) -> World:
+        return self.feed(CancelRequested(self.now, who="kim"))
+
+    def signal(self, name: str, data: Any = None, reject: str | None = None) -> World:
+        return self.feed(SignalReceived(name, self.now, data, "kim", reject))
+
+    def decide(self, step: str, decision: Any, **more: Any) -> World:
+        """A person decides; the decision must be acceptable."""
+        event = self.decision(step, decision, **more)
+        assert self.machine.check_decision(event) is None
+        return self.feed(event)
+
+    def refusal(self, step: str, decision: Any, **more: Any) -> str | None:
+        return self.machine.check_decision(self.decision(step, decision, **more))
+
+    def decision(self, step: str, decision: Any, **more: Any) -> DecisionMade:
+        return DecisionMade(step, decision, more.pop("reason", "because"), "kim", self.now, **more)
+
+    # --- what can be seen --------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        return self.machine.state
+
+    @property
+    def story(self) -> dict[str, Any]:
+        return self.machine.story(self.now)
+
+    def row(self, id: str) -> dict[str, Any]:
+        return next(row for row in self.story["steps"] if row["id"] == id)
+
+    def states(self) -> dict[str, str]:
+        return {row["id"]: row["state"] for row in self.story["steps"]}
+
+    def call(self, id: str) -> Call:
+        """The last call with this id."""
+        return [call for call in self.calls if call.id == id][-1]
+
+    @property
+    def undone(self) -> list[str]:
+        return [call.entry for call in self.calls if call.op == "undo"]
+
+
+# --- definitions in a few words ------------------------------------------------------------------------------------
+
+
+def op(uses: str, with_: Any = None, *, on: str | None = None, **more: Any) -> Operation:
+    """An operation; ``on`` is the connection of its guard."""
+    more.setdefault("retry", Retry(max_attempts=3))
+    return Operation(uses, with_, connection=on, **more)
+
+
+def undo(*uses: str | Operation, confirmed: Operation | None = None, on: str | None = "shop") -> Compensation:
+    return Compensation(tuple(one if isinstance(one, Operation) else op(one, on=on) for one in uses), confirmed)
+
+
+def step(id: str, *, kind: Any = "compensatable", on: str | None = "shop", uses: str | None = None, **more: Any) -> Step:
+    """A step called ``id``: guarded by ``shop`` unless told otherwise, undone by ``un<id>``."""
+    operation = {name: more.pop(name) for name in ("retry", "idempotent", "timeout", "local") if name in more}
+    do = more.pop("do", None) or op(uses or f"act.{id}", more.pop("with_", {}), on=on, **operation)
+    if kind == "compensatable" and "compensate" not in more:
+        more["compensate"] = undo(f"un.{id}", on=on)
+    return Step(id, more.pop("name", id), kind, do, **more)
+
+
+def saga(*steps: Step, line: bool = True, **more: Any) -> Definition:
+    """A definition; without ``needs`` of their own the steps form a line."""
+    linked: list[Step] = []
+    for one in steps:
+        if line and linked and not one.needs:
+            values = {name: getattr(one, name) for name in Step.__dataclass_fields__}
+            one = Step(**{**values, "needs": (linked[-1].id,)})
+        linked.append(one)
+    return Definition("test", tuple(linked), **more)
+
+
+def probe(uses: str = "ask", *, seals: bool = False, **more: Any) -> Probe:
+    return Probe(op(uses, {}, seals=seals), **more)
