@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,7 +104,7 @@ def _tell(debug: bool, error: Exception) -> int:
         message, help, code = error.message, error.help, error.exit_code
     elif (wording := getattr(error, "format_message", None)) is not None:
         # What typer raises for a wrong command line; its classes are not public.
-        message, help, code = wording(), _usage_help(error), getattr(error, "exit_code", 2)
+        message, help, code = _did_you_mean(wording()), _usage_help(error), getattr(error, "exit_code", 2)
     elif type(error).__name__ == "Abort":
         return INTERRUPTED
     elif type(error).__module__.startswith("temporalio.") and type(error).__name__ == "RPCError":
@@ -115,6 +116,11 @@ def _tell(debug: bool, error: Exception) -> int:
     if help:
         print(f"help: {help}", file=sys.stderr)
     return code
+
+
+def _did_you_mean(message: str) -> str:
+    """Typer's "(Possible options: --a, --b)" in the words of our own errors."""
+    return re.sub(r"\.? \(Possible options: ([^,)]+)[^)]*\)", r"; did you mean \1?", message)
 
 
 def _usage_help(error: Exception) -> str | None:

@@ -173,8 +173,9 @@ async def _server_clock(client: Client) -> Finding:
     queue = f"saga-doctor-{os.getpid()}"
     request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue))
     began = time.time()
+    # The server refuses a poll that would not wait for long; this one is given up as soon as it has been seen.
     poll = asyncio.ensure_future(
-        client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=2))
+        client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=20))
     )
     try:
         # The server sends no event when a poll has arrived.

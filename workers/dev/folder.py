@@ -55,8 +55,11 @@ class DevFolder:
 
     def create(self) -> None:
         try:
-            self.log_file("x").parent.mkdir(parents=True, exist_ok=True)
-            self.dev.chmod(0o700)
+            logs = self.log_file("x").parent
+            logs.mkdir(parents=True, exist_ok=True)
+            logs.chmod(0o700)
+            # PostgreSQL may have to run as `nobody`, who then passes through to its own folder but sees nothing.
+            self.dev.chmod(0o711)
             write_atomically(self.path / ".gitignore", "*\n")
         except OSError as error:
             raise SagaError(f"{self.path} cannot be written: {error.strerror}.") from error

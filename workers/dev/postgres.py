@@ -56,7 +56,7 @@ class Postgres(Service):
             return data
         home = self.folder.data(self.name)
         shutil.rmtree(home, ignore_errors=True)
-        home.mkdir()
+        home.mkdir(mode=0o700)
         write_atomically(self.password_file, secrets.token_urlsafe(18))
         draft = home / "draft"
         draft.mkdir(mode=0o700)

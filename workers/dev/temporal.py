@@ -42,7 +42,7 @@ class Temporal(Service):
 
     def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
         folder = self.folder.data(self.name)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         argv = [
             find_program(), "server", "start-dev", "--log-level", "warn",
             "--ip", HOST, "--port", str(ports["port"]), "--http-port", str(ports["http_port"]),

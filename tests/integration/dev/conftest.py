@@ -1,0 +1,48 @@
+"""A project in a folder with a space in its name, and the `saga` command as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SAGA = [sys.executable, "-P", "-m", "cli.main"]
+SERVERS = ("--only", "temporal,postgres")
+
+
+@dataclass(frozen=True)
+class Project:
+    root: Path
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*SAGA, *words], cwd=self.root, capture_output=True, text=True, timeout=120, check=False)
+
+    def saga(self, *words: str) -> str:
+        done = self.call(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def up(self, *words: str) -> dict[str, Any]:
+        return json.loads(self.saga("dev", "up", *(words or SERVERS), "--json"))
+
+    def status(self) -> dict[str, Any]:
+        return json.loads(self.saga("dev", "status", "-o", "json"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    root = tmp_path / "my shop"
+    root.mkdir()
+    (root / "saga.toml").write_text('[connections.shop]\nschema = "schema.sql"\n', encoding="utf-8")
+    (root / "schema.sql").write_text("create table if not exists stock (sku text primary key);", encoding="utf-8")
+    made = Project(root)
+    try:
+        yield made
+    finally:
+        made.call("dev", "down", "--wipe")

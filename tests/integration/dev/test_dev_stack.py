@@ -1,0 +1,250 @@
+"""The embedded stack from the outside: what a user sees, and what is left when parts of it are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+
+from sagas.settings import load_settings
+from tests.integration.dev.conftest import SAGA, Project
+from workers.dev.folder import DevFolder, Record
+from workers.dev.process import MARK, ProcessId, start_mark
+from workers.dev.service import http_get
+from workers.search_attributes import missing
+from workers.temporal_client import connect
+
+
+def sql(status: dict, statement: str) -> list[tuple]:
+    url = status["connections"]["shop"].replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def test_up_starts_everything_and_a_second_up_changes_nothing(project: Project) -> None:
+    first = project.up()
+    assert first["temporal"]["state"] == first["postgres"]["state"] == "running"
+    assert first["worker"] == {"state": "stopped", "pid": None}
+    assert http_get(int(first["temporal"]["web_ui"].rpartition(":")[2]), "/")[0] == 200
+    assert sql(first, "select count(*) from stock") == [(0,)]  # schema.sql has been applied
+    assert sql(first, "select count(*) from saga_guard") == [(0,)]  # and the guard's tables are there
+
+    assert project.up() == first == project.status()
+
+    client = await connect(load_settings(project.root, env={}))
+    assert await missing(client) == []
+    namespace = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
+    assert namespace.config.workflow_execution_retention_ttl.ToTimedelta() == timedelta(days=30)
+
+    assert (project.root / ".saga" / ".gitignore").read_text() == "*\n"
+    assert stat.S_IMODE((project.root / ".saga" / "dev.toml").stat().st_mode) == 0o600
+
+
+async def test_killed_servers_come_back_with_their_data_and_their_ports(project: Project) -> None:
+    before = project.up()
+    sql(before, "insert into stock values ('apple')")
+    client = await connect(load_settings(project.root, env={}))
+    await client.start_workflow("nobody-serves-this", id="kept", task_queue="none")
+
+    for name in ("temporal", "postgres"):
+        os.kill(before[name]["pid"], signal.SIGKILL)
+    assert {name: project.status()[name]["state"] for name in ("temporal", "postgres")} == {
+        "temporal": "failed",
+        "postgres": "failed",
+    }
+    after = project.up()
+    for name in ("temporal", "postgres"):
+        assert after[name]["pid"] != before[name]["pid"]
+        assert after[name]["address"] == before[name]["address"]
+    assert sql(after, "select sku from stock") == [("apple",)]
+    described = await (await connect(load_settings(project.root, env={}))).get_workflow_handle("kept").describe()
+    assert described.workflow_type == "nobody-serves-this"
+
+
+def test_a_frozen_server_is_started_anew(project: Project) -> None:
+    before = project.up("--only", "temporal")
+    os.kill(before["temporal"]["pid"], signal.SIGSTOP)
+    after = project.up("--only", "temporal")
+    assert after["temporal"]["state"] == "running"
+    assert after["temporal"]["pid"] != before["temporal"]["pid"]
+    assert start_mark(before["temporal"]["pid"]) is None
+
+
+def test_down_keeps_the_data_and_wipe_deletes_it(project: Project) -> None:
+    status = project.up("--only", "postgres")
+    sql(status, "insert into stock values ('apple')")
+    assert "stopped: postgres" in project.saga("dev", "down")
+    assert project.status()["postgres"] == {"state": "stopped", "pid": None}
+    assert project.status()["connections"] == {}
+    assert sql(project.up("--only", "postgres"), "select sku from stock") == [("apple",)]
+    project.saga("dev", "down", "--wipe")
+    assert sql(project.up("--only", "postgres"), "select sku from stock") == []
+    project.saga("dev", "down")
+    assert "nothing was running" in project.saga("dev", "down")
+
+
+def test_a_taken_port_is_left_to_its_owner(project: Project) -> None:
+    first = project.up("--only", "postgres")
+    project.saga("dev", "down")
+    port = int(first["postgres"]["address"].rpartition(":")[2])
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        second = project.up("--only", "postgres")
+        assert second["postgres"]["address"] != first["postgres"]["address"]
+        assert sql(second, "select 1") == [(1,)]
+
+
+def test_a_pid_that_now_belongs_to_another_program_is_never_touched(project: Project) -> None:
+    project.up("--only", "postgres")
+    project.saga("dev", "down")
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        folder = DevFolder(project.root)
+        record = folder.read("postgres")
+        folder.write("postgres", Record(True, ProcessId(stranger.pid, "another moment"), record.ports))
+        (folder.data("postgres") / "cluster" / "postmaster.pid").write_text(f"{stranger.pid}\n{folder.root}\n")
+
+        assert project.status()["postgres"]["state"] == "failed"
+        assert sql(project.up("--only", "postgres"), "select 1") == [(1,)]
+        project.saga("dev", "down")
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_process_whose_record_was_lost_is_found_again(project: Project) -> None:
+    before = project.up("--only", "temporal")
+    DevFolder(project.root).dev.joinpath("temporal.json").unlink()
+    project.up("--only", "temporal")
+    # Two servers on one file would destroy it.
+    marks = [process.environ().get(MARK) for process in psutil.process_iter() if process.name() == "temporal"]
+    ours = f"{DevFolder(project.root).owner()}/temporal"
+    assert marks.count(ours) == 1
+    assert start_mark(before["temporal"]["pid"]) is None
+
+
+def test_two_up_at_once_start_one_stack(project: Project) -> None:
+    calls = [
+        subprocess.Popen(
+            [*SAGA, "dev", "up", "--only", "postgres", "--json"], cwd=project.root, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    answers = [json.loads(call.communicate(timeout=120)[0]) for call in calls]
+    assert [call.returncode for call in calls] == [0, 0, 0]
+    assert answers[0]["postgres"]["state"] == "running"
+    assert answers[0]["postgres"] == answers[1]["postgres"] == answers[2]["postgres"]
+
+
+def test_a_copied_project_gets_a_stack_of_its_own(project: Project) -> None:
+    original = project.up("--only", "postgres")
+    copy = Project(project.root.parent / "copy")
+    shutil.copytree(project.root, copy.root)
+    try:
+        assert copy.status()["postgres"] == {"state": "stopped", "pid": None}
+        assert copy.up("--only", "postgres")["postgres"]["address"] != original["postgres"]["address"]
+    finally:
+        copy.saga("dev", "down", "--wipe")
+    assert project.status() == original
+
+
+def test_a_server_that_the_settings_name_is_not_started_here(project: Project) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        (project.root / "saga.toml").write_text(f'[temporal]\naddress = "{address}"\n', encoding="utf-8")
+        status = project.up("--only", "temporal")
+        assert status["temporal"] == {"state": "running", "pid": None, "address": address, "web_ui": None}
+
+
+def test_a_bad_schema_file_is_one_sentence(project: Project) -> None:
+    (project.root / "schema.sql").write_text("create tabel x ();", encoding="utf-8")
+    done = project.call("dev", "up", "--only", "postgres")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "schema.sql was not applied to shop" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_logs(project: Project) -> None:
+    assert "no log" in project.call("dev", "logs", "temporal").stderr
+    project.up("--only", "postgres")
+    assert "ready to accept connections" in project.saga("dev", "logs", "postgres")
+    assert project.saga("dev", "logs", "postgres", "--lines", "1").count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a normal user runs every test here as a normal user")
+def test_a_normal_user(project: Project) -> None:
+    """PostgreSQL is started in another way for root; a user namespace makes this process a normal user."""
+    user = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    if subprocess.run([*user, "true"], check=False).returncode:
+        pytest.skip("user namespaces are not allowed here")
+    words = [*user, *SAGA, "dev", "up", "--only", "temporal,postgres", "--json"]
+    done = subprocess.run(words, cwd=project.root, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sql(json.loads(done.stdout), "select 1") == [(1,)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming the user nobody needs root")
+def test_root_without_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL runs as `nobody` then, who must be able to reach the project's folder."""
+    with tempfile.TemporaryDirectory(prefix="saga nobody ") as name:
+        project = Project(Path(name))
+        project.root.chmod(0o755)
+        programs = project.root / "bin"
+        programs.mkdir()
+        (programs / "unshare").write_text("#!/bin/sh\nexit 1\n", encoding="ascii")
+        (programs / "unshare").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        try:
+            status = project.up("--only", "postgres")
+            assert psutil.Process(status["postgres"]["pid"]).username() == "nobody"
+        finally:
+            project.saga("dev", "down", "--wipe")
+
+
+def test_setup_can_be_repeated_and_doctor_is_content_with_the_servers(project: Project) -> None:
+    project.up()
+    for _ in range(2):
+        assert json.loads(project.saga("setup", "--json"))["done"][0] == "tables of shop"
+    plan = json.loads(project.saga("setup", "--print", "--json"))
+    assert "saga_guard" in plan["sql"]["shop"]
+    assert any("SagaLabels" in command for command in plan["commands"])
+
+    checks = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    for name in ("server", "namespace", "search attributes", "connection shop", "clock of shop", "clock of the server"):
+        assert checks[name]["ok"] is True, checks[name]
+    assert checks["workers"]["ok"] is False  # none was started
+
+
+def test_doctor_without_a_server(project: Project) -> None:
+    done = project.call("doctor", "--json")
+    assert done.returncode == 1
+    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    assert checks["connection shop"]["ok"] is False
+    assert "saga dev up" in checks["connection shop"]["help"]
+
+
+def test_the_process_that_started_the_stack_may_be_killed(project: Project) -> None:
+    call = subprocess.Popen([*SAGA, "dev", "up", "--only", "temporal,postgres"], cwd=project.root)
+    time.sleep(0.8)
+    call.kill()
+    call.wait()
+    status = project.up()
+    assert status["temporal"]["state"] == status["postgres"]["state"] == "running"
+    assert sql(status, "select 1") == [(1,)]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from cli import main, verbs
+from cli.context import Options, take_options
+from sagas.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "rest"),
+    [
+        # accepted after the verb, before it, and between its arguments
+        (["show", "a", "-o", "json"], Options(format="json"), ["show", "a"]),
+        (["--json", "show", "a"], Options(format="json"), ["show", "a"]),
+        (["show", "--jsonl", "a"], Options(format="jsonl"), ["show", "a"]),
+        (["list", "-ojson"], Options(format="json"), ["list"]),
+        (["list", "-o=text"], Options(), ["list"]),
+        (["list", "--config", "x.toml", "--debug"], Options(config="x.toml", debug=True), ["list"]),
+        (["list", "--config=x.toml"], Options(config="x.toml"), ["list"]),
+        # after -- nothing is an option
+        (["start", "--", "--json"], Options(), ["start", "--", "--json"]),
+    ],
+)
+def test_global_options_are_taken_from_anywhere(words: list[str], found: Options, rest: list[str]) -> None:
+    assert take_options(words) == (found, rest)
+
+
+@pytest.mark.parametrize("words", [["list", "-o"], ["list", "-o", "yaml"], ["list", "--config"]])
+def test_global_options_without_a_good_value(words: list[str]) -> None:
+    with pytest.raises(UsageError):
+        take_options(words)
+
+
+def test_every_verb_has_a_name_of_its_own() -> None:
+    assert len(set(verbs.all_names())) == len(verbs.all_names())
+    assert all(verbs.find(alias) for alias in verbs.ALIASES)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["shwo"], 2, "There is no command shwo; did you mean show?"),
+        (["dev", "statsu"], 2, "Did you mean 'status'?"),
+        (["dev", "logs"], 2, "Missing argument"),
+        (["dev", "down", "--wip"], 2, "did you mean --wipe?"),
+        (["dev", "up", "--only", "temporl"], 2, "did you mean temporal?"),
+        (["-o", "yaml", "dev"], 2, "not yaml"),
+        (["--config", "/nowhere.toml", "dev", "status"], 2, "no settings file"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert error in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_a_bug_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("cli.dev.load_settings", broken)
+    assert main.run(["dev", "status"]) == 1
+    assert "This is a bug in saga (ZeroDivisionError" in capsys.readouterr().err
+    assert main.run(["dev", "status", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.dev.load_settings", interrupted)
+    assert main.run(["dev", "status"]) == 130
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {verb.name} " in text for verb in verbs.VERBS)
