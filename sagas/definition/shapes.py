@@ -324,7 +324,8 @@ class Record:
                 report.add("SAGA105", node, f"{self.what} needs the field `{one.name}`")
         for first, second in self.exclusive:
             if first in node.value and second in node.value:
-                report.add("SAGA113", node.key(second), f"`{second}` and `{first}` exclude each other")
+                place = max(node.key(first), node.key(second), key=lambda mark: (mark.line, mark.column))
+                report.add("SAGA113", place, f"`{second}` and `{first}` exclude each other")
         return Parsed(node, values)
 
     def _unknown(self, name: str, node: Node, report: Report) -> None:

@@ -38,6 +38,8 @@ def _check_operation(
             _check_connection(draft, uses, action.connection, "sql", operation.place, report)
     elif uses in BUILTINS:
         _check_builtin(draft, operation, forward, report)
+    elif uses == "auto" and operation.role == "compensate":
+        later_part("compensate: auto", "automatic compensation", operation.place, report)
     elif uses in LATER_ACTIONS:
         later_part(uses, LATER_ACTIONS[uses], operation.place, report)
     elif operation.operation.local:

@@ -3,7 +3,6 @@ alone takes a tenth of a second."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from sagas.definition.diagnostics import Report
@@ -31,13 +30,10 @@ def check_input_schema(draft: Draft, report: Report) -> None:
 
     try:
         Draft202012Validator.check_schema(node.json())
-        _check_patterns(node)
     except SchemaError as error:
         place = _find(node, list(error.absolute_path))
         where = ".".join(str(part) for part in error.absolute_path)
         report.add("SAGA112", place, f"`input{'.' + where if where else ''}` is not JSON Schema: {error.message[:200]}")
-    except re.error as error:
-        report.add("SAGA112", node, f"a `pattern` in `input` is no regular expression: {error}")
 
 
 def _plain(schema: Any) -> bool:
@@ -71,19 +67,6 @@ def _plain_keyword(key: str, value: Any) -> bool:
     return (
         key in _ANYTHING or key.startswith("x-") or (key in ("uniqueItems", "deprecated") and isinstance(value, bool))
     )
-
-
-def _check_patterns(node: Node) -> None:
-    """The regular expressions, which the metaschema does not try. Raises re.error."""
-    if isinstance(node.value, dict):
-        pattern = node.value.get("pattern")
-        if pattern is not None and isinstance(pattern.value, str):
-            re.compile(pattern.value)
-        for child in node.value.values():
-            _check_patterns(child)
-    elif isinstance(node.value, list):
-        for child in node.value:
-            _check_patterns(child)
 
 
 def _find(node: Node, path: list[Any]) -> Node:

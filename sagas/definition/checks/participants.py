@@ -11,7 +11,9 @@ from sagas.definition.draft import Draft, StepDraft
 def check_participants(draft: Draft, report: Report) -> None:
     """Unguarded steps whose attempts may stay unknown, and `execution: local`."""
     for step in draft.steps:
-        _check_unguarded(step, report)
+        uses, local = step.step.do.uses, step.step.do.local
+        if uses in draft.actions or uses in BUILTINS or not local:
+            _check_unguarded(step, report)
         _check_local(step, report)
 
 

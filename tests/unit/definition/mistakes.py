@@ -1,0 +1,377 @@
+"""One wrong definition per row: what is wrong, where, and the code that says so.
+
+In each text `⟦` stands right before the character a diagnostic points at; it is taken out before parsing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sagas.actions import Action, Actions
+
+MARK = "⟦"
+
+
+def _reserve(step: object, sku: str, quantity: int = 1) -> None: ...
+def _release(step: object, sku: str, quantity: int = 1) -> None: ...
+def _book(step: object) -> None: ...
+def _charge(step: object, amount: str) -> None: ...
+
+
+ACTIONS = Actions(
+    [
+        Action("shop.reserve", _reserve, connection="shop"),
+        Action("shop.release", _release, connection="shop"),
+        Action("shop.book", _book, connection="shop"),
+        Action("shop.tell", _book, connection="shop", rejects=False),
+        Action("bank.charge", _charge),
+        Action("bank.refund", _charge),
+        Action("bank.blind", _book, idempotent=False),
+    ]
+)
+
+CONNECTIONS = {"shop": {"kind": "sql"}, "crm": {"kind": "http"}, "old": {"kind": "http", "idempotency": "none"}}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """``about`` names the test; ``text`` the definition with its mark; ``also``: other codes that may appear."""
+
+    code: str
+    about: str
+    text: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> str:
+        return self.text.replace(MARK, "")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        before = self.text[: self.text.index(MARK)]
+        return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def saga(steps: str, top: str = "") -> str:
+    return f"saga: shop\n{top}steps:\n{steps}"
+
+
+RESERVE = "  - {id: reserve, uses: shop.reserve, with: {sku: a}, compensate: shop.release}\n"
+BOOK = "  - {id: book, uses: shop.book, pivot: true}\n"
+TELL = "  - {id: tell, uses: shop.tell}\n"
+INPUT = """input:
+  type: object
+  properties:
+    name: {type: string}
+    count: {type: integer}
+    price: {type: string}
+    card: {type: string, x-sensitive: true}
+    lines: {type: array, items: {type: object, properties: {sku: {type: string}}}}
+"""
+
+MISTAKES = [
+    # SAGA1xx: structure
+    Mistake("SAGA100", "broken YAML", "saga: shop\nsteps: [⟦:\n  - a\n"),
+    Mistake("SAGA100", "an empty file", "⟦"),
+    Mistake("SAGA100", "two documents", f"{saga(BOOK)}⟦---\nsaga: other\n"),
+    Mistake("SAGA100", "an anchor that is not there", saga("  - ⟦*nobody\n")),
+    Mistake("SAGA100", "an anchor inside itself", "saga: shop\nx-a: &a [⟦*a]\n"),
+    Mistake("SAGA100", "a tag", saga("  - {id: a, uses: ⟦!python/name:os.system x}\n")),
+    Mistake("SAGA100", "not a number", "saga: shop\nx-a: ⟦.inf\n"),
+    Mistake("SAGA101", "braces", saga("  - id: book\n    uses: shop.reserve\n    with: {sku: ⟦${{ input.name }}}\n")),
+    Mistake("SAGA101", "colon and blank", saga("  - id: book\n    uses: shop.book\n    if: ⟦${{ input.a ? 1 : 2 }}\n")),
+    Mistake("SAGA101", "a comment", saga("  - id: book\n    uses: shop.book\n    if: ⟦${{ input.a #1 }}\n")),
+    Mistake("SAGA101", "as a key", "saga: shop\noutput:\n  ⟦${{a: 1}}\n"),
+    Mistake("SAGA102", "a key twice", f"saga: shop\n⟦saga: other\nsteps:\n{BOOK}"),
+    Mistake("SAGA103", "may be rejected after the pivot", saga(BOOK + "  - {id: late, uses: ⟦shop.book}\n")),
+    Mistake("SAGA104", "unknown top field", saga(BOOK, "⟦descripton: x\n")),
+    Mistake("SAGA104", "unknown step field", saga("  - {id: book, uses: shop.book, ⟦pivott: true}\n"), ("SAGA205",)),
+    Mistake(
+        "SAGA104", "unknown field of retry", saga("  - {id: a, uses: shop.book, pivot: true, retry: {⟦attempts: 3}}\n")
+    ),
+    Mistake("SAGA105", "no name", "⟦steps:\n" + BOOK),
+    Mistake("SAGA105", "no uses", saga("  - ⟦{id: book}\n")),
+    Mistake("SAGA105", "no steps", "⟦saga: shop\n"),
+    Mistake("SAGA106", "steps is text", "saga: shop\nsteps: ⟦none\n"),
+    Mistake("SAGA106", "no steps in the list", "saga: shop\nsteps: ⟦[]\n"),
+    Mistake("SAGA106", "pivot is text", saga("  - {id: book, uses: shop.book, pivot: ⟦yes}\n"), ("SAGA205",)),
+    Mistake("SAGA106", "another language", saga(BOOK, "language: ⟦2\n")),
+    Mistake("SAGA106", "an unknown choice", saga("  - {id: a, uses: shop.book, pivot: true, on_failure: ⟦parkk}\n")),
+    Mistake(
+        "SAGA106",
+        "too parallel",
+        saga("  - {id: a, uses: shop.tell, for_each: [1], max_parallel: ⟦201, effect: none}\n"),
+    ),
+    Mistake("SAGA106", "too many labels", saga(BOOK, "labels: ⟦{" + ", ".join(f"l{n}: a" for n in range(11)) + "}\n")),
+    Mistake(
+        "SAGA106",
+        "the longest wait is the shortest",
+        saga("  - {id: a, uses: shop.book, pivot: true, retry: {initial_interval: 9s, max_interval: ⟦3s}}\n"),
+    ),
+    Mistake("SAGA107", "a capital in the name", f"saga: ⟦Shop\nsteps:\n{BOOK}"),
+    Mistake("SAGA107", "a dash in an id", saga("  - {id: ⟦book-it, uses: shop.book, pivot: true}\n")),
+    Mistake("SAGA107", "a reserved id", saga("  - {id: ⟦undo, uses: shop.book, pivot: true}\n")),
+    Mistake("SAGA107", "a label name", saga(BOOK, "labels: {⟦a b: c}\n")),
+    Mistake("SAGA108", "an id twice", saga(RESERVE + RESERVE.replace("id: reserve", "id: ⟦reserve"))),
+    Mistake("SAGA109", "no unit", saga(BOOK, "deadline: ⟦90\n")),
+    Mistake("SAGA109", "an unknown unit", saga(BOOK, "warn_after: ⟦3w\n")),
+    Mistake("SAGA109", "nothing", saga("  - {id: a, uses: shop.book, pivot: true, timeout: ⟦0s}\n")),
+    Mistake("SAGA112", "an unknown type", saga(BOOK, "input: {type: ⟦strin}\n")),
+    Mistake("SAGA112", "a list", saga(BOOK, "input: ⟦[a]\n")),
+    Mistake("SAGA112", "a pattern", saga(BOOK, "input: {type: string, pattern: ⟦'('}\n")),
+    Mistake(
+        "SAGA113",
+        "intervals and initial_interval",
+        saga("  - {id: a, uses: shop.book, pivot: true, retry: {initial_interval: 1s, ⟦intervals: [1s]}}\n"),
+    ),
+    Mistake(
+        "SAGA113",
+        "path and url",
+        saga("  - {id: a, uses: http, with: ⟦{connection: crm, path: /a, url: 'http://a'}}\n"),
+    ),
+    Mistake("SAGA113", "two waits", saga("  - {id: a, uses: wait, with: ⟦{for: 1s, signal: go}}\n")),
+    Mistake(
+        "SAGA113", "a timeout without signal", saga("  - {id: a, uses: wait, with: ⟦{for: 1s, on_timeout: park}}\n")
+    ),
+    Mistake("SAGA114", "heartbeat", saga("  - {id: a, uses: shop.book, pivot: true, timeout: 10s, heartbeat: ⟦10s}\n")),
+    Mistake(
+        "SAGA114",
+        "heartbeat of a compensation",
+        saga("  - {id: a, uses: shop.book, compensate: {uses: shop.book, timeout: 5s, heartbeat: ⟦9s}}\n"),
+    ),
+    Mistake("SAGA115", "deadline and forward", saga(TELL, "recovery: forward\n⟦deadline: 1h\n")),
+    Mistake("SAGA116", "local and unguarded", saga("  - {id: a, uses: bank.blind, effect: none, execution: ⟦local}\n")),
+    Mistake("SAGA116", "local and slow", saga("  - {id: a, uses: shop.book, pivot: true, execution: ⟦local}\n")),
+    Mistake(
+        "SAGA116",
+        "local with a queue",
+        saga("  - {id: a, uses: shop.book, pivot: true, timeout: 5s, task_queue: q, execution: ⟦local}\n"),
+    ),
+    Mistake("SAGA117", "in a label", saga(BOOK, INPUT + 'labels: {card: "${{ ⟦input.card }}"}\n')),
+    Mistake("SAGA117", "in the id", saga(BOOK, INPUT + 'id: "a-${{ ⟦input.card }}"\n')),
+    Mistake("SAGA117", "around it", saga(BOOK, INPUT + 'labels: {all: "${{ ⟦input }}"}\n')),
+    Mistake(
+        "SAGA118", "retry of a wait", saga("  - {id: a, uses: wait, with: {for: 1s}, ⟦retry: {max_attempts: 3}}\n")
+    ),
+    Mistake(
+        "SAGA118", "idempotent and guarded", saga("  - {id: a, uses: shop.book, pivot: true, ⟦idempotent: false}\n")
+    ),
+    Mistake("SAGA118", "max_parallel alone", saga("  - {id: a, uses: shop.tell, effect: none, ⟦max_parallel: 3}\n")),
+    # SAGA2xx: graph and kinds
+    Mistake("SAGA201", "unknown needs", saga("  - {id: a, uses: shop.book, pivot: true, needs: [⟦resrve]}\n")),
+    Mistake(
+        "SAGA202",
+        "a circle",
+        saga(
+            "  - {id: a, uses: shop.tell, effect: none, ⟦needs: [b]}\n"
+            "  - {id: b, uses: shop.tell, effect: none, needs: [a]}\n"
+        ),
+    ),
+    Mistake("SAGA202", "itself", saga("  - {id: a, uses: shop.book, pivot: true, ⟦needs: [a]}\n")),
+    Mistake("SAGA203", "two pivots", saga(BOOK + "  - {id: again, uses: shop.book, ⟦pivot: true}\n"), ("SAGA103",)),
+    Mistake("SAGA204", "compensate", saga("  - {id: a, uses: shop.book, pivot: true, ⟦compensate: shop.tell}\n")),
+    Mistake("SAGA204", "confirm", saga("  - {id: a, uses: shop.book, pivot: true, ⟦confirm: shop.tell}\n")),
+    Mistake("SAGA204", "for_each", saga("  - {id: a, uses: shop.book, pivot: true, ⟦for_each: [1]}\n")),
+    Mistake("SAGA204", "if", saga("  - {id: a, uses: shop.book, pivot: true, ⟦if: 'true'}\n")),
+    Mistake("SAGA204", "continue", saga("  - {id: a, uses: shop.book, pivot: true, on_failure: ⟦continue}\n")),
+    Mistake("SAGA205", "no compensate", saga("  - {id: ⟦a, uses: shop.book}\n")),
+    Mistake(
+        "SAGA206", "compensate after the pivot", saga(BOOK + "  - {id: a, uses: shop.tell, ⟦compensate: shop.tell}\n")
+    ),
+    Mistake(
+        "SAGA207",
+        "a read with compensate",
+        saga("  - {id: a, uses: shop.book, effect: none, ⟦compensate: shop.tell}\n"),
+    ),
+    Mistake(
+        "SAGA207",
+        "GET with compensate",
+        saga("  - {id: a, uses: http, with: {url: 'http://a'}, ⟦compensate: {uses: shop.tell, with: {}}}\n"),
+    ),
+    Mistake(
+        "SAGA208", "compensate after the pivot", saga(BOOK + "  - {id: a, uses: shop.tell, on_failure: ⟦compensate}\n")
+    ),
+    Mistake(
+        "SAGA209",
+        "beside the pivot",
+        saga(BOOK + "  - {id: ⟦b, uses: shop.book, compensate: shop.tell, needs: []}\n"),
+    ),
+    Mistake("SAGA210", "after the pivot", saga(BOOK + "  - {id: a, uses: shop.tell, retry: {⟦max_attempts: 3}}\n")),
+    Mistake(
+        "SAGA210", "time after the pivot", saga(BOOK + "  - {id: a, uses: shop.tell, retry: {⟦give_up_after: 3h}}\n")
+    ),
+    Mistake(
+        "SAGA210",
+        "in a confirm",
+        saga(
+            "  - id: a\n    uses: shop.book\n    compensate: shop.tell\n"
+            "    confirm: {uses: shop.tell, retry: {⟦max_attempts: 3}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA212", "compensate", saga("  - {id: a, uses: shop.tell, ⟦compensate: shop.tell}\n", "recovery: forward\n")
+    ),
+    Mistake("SAGA212", "pivot", saga("  - {id: a, uses: shop.tell, ⟦pivot: true}\n", "recovery: forward\n")),
+    Mistake(
+        "SAGA220", "an unguarded pivot", saga("  - {id: a, uses: ⟦bank.charge, with: {amount: '1'}, pivot: true}\n")
+    ),
+    Mistake("SAGA221", "blind", saga("  - {id: a, uses: ⟦bank.blind, compensate: shop.tell}\n")),
+    Mistake(
+        "SAGA221",
+        "a connection without keys",
+        saga(
+            "  - {id: a, uses: ⟦http, with: {connection: old, method: POST, path: /a},"
+            " compensate: {uses: shop.tell, with: {}}}\n"
+        ),
+    ),
+    Mistake("SAGA230", "a second", saga("  - {id: a, uses: shop.book, pivot: true, timeout: ⟦1s}\n")),
+    Mistake("SAGA231", "once", saga("  - {id: a, uses: shop.book, pivot: true, retry: {max_attempts: ⟦1}}\n")),
+    Mistake(
+        "SAGA232", "too little time", saga("  - {id: a, uses: shop.book, pivot: true, retry: {give_up_after: ⟦40s}}\n")
+    ),
+    Mistake("SAGA233", "heartbeat", saga("  - {id: a, uses: shop.book, pivot: true, timeout: 10s, heartbeat: ⟦9s}\n")),
+    # SAGA3xx: expressions
+    Mistake("SAGA301", "syntax", saga(BOOK, 'output: "${{ input.⟦.a }}"\n')),
+    Mistake("SAGA301", "not closed", saga(BOOK, 'output: "⟦${{ input.a"\n')),
+    Mistake("SAGA302", "an unknown name", saga(BOOK, 'output: "${{ ⟦inputs.name }}"\n')),
+    Mistake("SAGA302", "an unknown function", saga(BOOK, 'output: "${{ ⟦summ([1]) }}"\n')),
+    Mistake("SAGA302", "an undeclared input", saga(BOOK, INPUT + 'output: "${{ ⟦input.nam }}"\n')),
+    Mistake("SAGA302", "an unknown step", saga(BOOK, 'output: "${{ ⟦steps.bok.result }}"\n')),
+    Mistake("SAGA302", "a field no step has", saga(BOOK, 'output: "${{ ⟦steps.book.reslt }}"\n')),
+    Mistake("SAGA302", "results without for_each", saga(BOOK, 'output: "${{ ⟦steps.book.results }}"\n')),
+    Mistake(
+        "SAGA302",
+        "item without for_each",
+        saga("  - {id: a, uses: shop.reserve, with: {sku: '${{ ⟦item.sku }}'}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA302",
+        "an item without the field",
+        saga(
+            "  - id: a\n    uses: shop.reserve\n    for_each: ${{ input.lines }}\n"
+            "    with: {sku: '${{ ⟦item.skuu }}'}\n    compensate: shop.release\n",
+            INPUT,
+        ),
+    ),
+    Mistake(
+        "SAGA302",
+        "the reason in a forward action",
+        saga("  - {id: a, uses: shop.reserve, with: {sku: '${{ ⟦saga.reason.kind }}'}, pivot: true}\n"),
+    ),
+    Mistake("SAGA302", "steps in the id", saga(BOOK, 'id: "a-${{ ⟦steps.book.result }}"\n')),
+    Mistake(
+        "SAGA302",
+        "input in the result of http",
+        saga("  - {id: a, uses: http, with: {url: 'http://a', result: ⟦input.a}}\n"),
+    ),
+    Mistake(
+        "SAGA303",
+        "a later step",
+        saga("  - {id: a, uses: shop.tell, effect: none, if: '⟦steps.book.state == \"DONE\"'}\n" + BOOK),
+    ),
+    Mistake(
+        "SAGA303",
+        "a sibling",
+        saga(
+            RESERVE + "  - {id: b, uses: shop.reserve, needs: [], with: {sku: '${{ ⟦steps.reserve.result }}'},\n"
+            "     compensate: shop.release}\n"
+        ),
+    ),
+    Mistake("SAGA304", "a text plus a number", saga(BOOK, INPUT + 'output: "${{ ⟦input.price * 2 }}"\n')),
+    Mistake(
+        "SAGA305",
+        "a skipped step",
+        saga("  - {id: a, uses: shop.tell, effect: none, if: 'true'}\n" + BOOK, 'output: "${{ ⟦steps.a.result }}"\n'),
+    ),
+    Mistake(
+        "SAGA305",
+        "its own unknown result",
+        saga(
+            "  - id: a\n    uses: bank.charge\n    with: {amount: '1'}\n"
+            "    compensate: {uses: bank.refund, with: {amount: '${{ ⟦steps.a.result.amount }}'}}\n"
+        ),
+    ),
+    # SAGA4xx: actions and arguments
+    Mistake("SAGA401", "an unknown action", saga("  - {id: a, uses: ⟦shop.bok, pivot: true}\n")),
+    Mistake("SAGA401", "an unknown compensation", saga("  - {id: a, uses: shop.book, compensate: ⟦shop.undo}\n")),
+    Mistake("SAGA402", "no argument", saga("  - {id: a, uses: ⟦shop.reserve, pivot: true}\n")),
+    Mistake(
+        "SAGA402", "one argument short", saga("  - {id: a, uses: shop.reserve, with: ⟦{quantity: 1}, pivot: true}\n")
+    ),
+    Mistake("SAGA402", "sql without run", saga("  - {id: a, uses: sql, with: ⟦{connection: shop}, pivot: true}\n")),
+    Mistake(
+        "SAGA402",
+        "the frozen arguments do not suffice",
+        saga("  - {id: a, uses: shop.book, compensate: ⟦shop.release}\n"),
+    ),
+    Mistake("SAGA402", "neither path nor url", saga("  - {id: a, uses: http, with: ⟦{connection: crm}}\n")),
+    Mistake("SAGA402", "wait for nothing", saga("  - {id: a, uses: wait, with: ⟦{}}\n")),
+    Mistake(
+        "SAGA403",
+        "an unknown argument",
+        saga("  - {id: a, uses: shop.reserve, with: {sku: a, ⟦quantty: 1}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA403",
+        "of a built-in action",
+        saga("  - {id: a, uses: sql, with: {connection: shop, run: select 1, ⟦parms: {}}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA404",
+        "a text for a number",
+        saga("  - {id: a, uses: shop.reserve, with: {sku: a, quantity: ⟦many}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA404",
+        "in a statement",
+        saga(
+            "  - id: a\n    uses: sql\n    pivot: true\n"
+            "    with: {connection: shop, run: [{sql: select 1, expect_rows: ⟦one}]}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA405", "unknown", saga("  - {id: a, uses: sql, with: {connection: ⟦shp, run: select 1}, pivot: true}\n")
+    ),
+    Mistake(
+        "SAGA405",
+        "of another kind",
+        saga("  - {id: a, uses: sql, with: {connection: ⟦crm, run: select 1}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA405",
+        "an expression",
+        saga(
+            "  - {id: a, uses: sql, with: {connection: '⟦${{ input.c }}', run: select 1}, pivot: true}\n".replace(
+                "'⟦", "⟦'"
+            )
+        ),
+    ),
+    # SAGA900: later parts
+    *(
+        Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n"))
+        for field in ("locks", "notify", "triggers", "publish")
+    ),
+    Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
+    Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),
+    Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
+    *(
+        Mistake("SAGA900", action, saga(f"  - {{id: a, uses: ⟦{action}, pivot: true}}\n"))
+        for action in ("kafka.publish", "kafka.request", "outbox.emit", "spark", "reconcile")
+    ),
+    Mistake(
+        "SAGA900",
+        "two_phase",
+        saga("  - {id: a, uses: sql, with: {connection: shop, run: select 1, ⟦two_phase: true}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA900", "callback", saga("  - {id: a, uses: http, with: {url: 'http://a', ⟦callback: {timeout: 1m}}}\n")
+    ),
+    Mistake(
+        "SAGA900",
+        "hold",
+        saga(
+            "  - id: a\n    uses: sql\n    pivot: true\n"
+            "    with: {connection: shop, run: select 1, emit: [{topic: t, value: 1, hold: ⟦true}]}\n"
+        ),
+    ),
+]
