@@ -1,0 +1,28 @@
+# A worker for the sagas of one project, which is mounted at /project (or added in an image of your own: FROM this one,
+# COPY your folder to /project, pip install what your actions need).
+
+FROM python:3.11.14-slim-bookworm AS build
+WORKDIR /build
+RUN python -m venv /opt/saga
+ENV PATH=/opt/saga/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY sagas sagas
+COPY activities activities
+COPY workers workers
+COPY cli cli
+# Not editable: the image holds the packages themselves, and nothing of the build folder.
+RUN pip install -c constraints.txt '.[mysql]'
+
+FROM python:3.11.14-slim-bookworm
+LABEL org.opencontainers.image.title="saga-orchestrator" org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --system --gid 10001 saga && useradd --system --uid 10001 --gid saga --home-dir /project saga
+COPY --from=build /opt/saga /opt/saga
+ENV PATH=/opt/saga/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /project
+USER 10001:10001
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["saga"]
+CMD ["worker", "--health", "0.0.0.0:8080"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/readyz', timeout=2)"]

@@ -1,0 +1,159 @@
+"""The deployment files: what can be known about them without an engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[3]
+COMPOSE = ROOT / "docker-compose.yml"
+PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.?\d*[a-z0-9.-]*$")
+REFERENCE = re.compile(r"\$\{([A-Z_]+)(:[?-][^}]*)?\}")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return YAML(typ="safe").load(COMPOSE.read_text())
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    return compose["services"]
+
+
+def jobs(services: dict[str, Any]) -> set[str]:
+    """The services that others wait for to end."""
+    waits = (item for service in services.values() for item in service.get("depends_on", {}).items())
+    return {name for name, how in waits if how["condition"] == "service_completed_successfully"}
+
+
+def test_everything_asked_for_is_there(services: dict[str, Any]) -> None:
+    assert {"postgresql", "temporal", "temporal-ui", "kafka", "spark", "worker"} <= set(services)
+
+
+def test_every_image_has_a_pinned_version(services: dict[str, Any]) -> None:
+    images = {name: service["image"] for name, service in services.items()}
+    assert {name: image for name, image in images.items() if not PINNED.match(image)} == {}
+
+
+def test_every_service_has_a_health_check_and_every_job_ends(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        if name in jobs(services):
+            assert service["restart"].startswith("on-failure:"), name
+        else:
+            assert service["healthcheck"]["test"], name
+            assert service["restart"] == "unless-stopped", name
+
+
+def test_dependencies_wait_for_health_or_for_the_end(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        for other, how in service.get("depends_on", {}).items():
+            expected = "service_completed_successfully" if other in jobs(services) else "service_healthy"
+            assert how["condition"] == expected, f"{name} → {other}"
+
+
+def test_state_is_kept_in_declared_volumes(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    named = {
+        volume.split(":")[0]
+        for service in services.values()
+        for volume in service.get("volumes", [])
+        if not volume.startswith((".", "$"))
+    }
+    assert named == set(compose["volumes"])
+    assert {"postgresql", "kafka"} <= named
+
+
+def test_mounted_files_exist(services: dict[str, Any]) -> None:
+    sources = {
+        volume.split(":")[0]
+        for service in services.values()
+        for volume in service.get("volumes", [])
+        if volume.startswith(".")
+    }
+    assert sources
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    assert (ROOT / "definitions" / "retail" / "saga.toml").is_file()
+
+
+def test_no_secret_stands_in_the_file(services: dict[str, Any]) -> None:
+    for service in services.values():
+        for name, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD|PWD|SECRET|TOKEN|URL", name):
+                assert REFERENCE.search(str(value)), name
+                assert ":?" in str(value), f"{name} has a default"
+
+
+def test_the_example_names_every_variable() -> None:
+    example = (ROOT / ".env.example").read_text()
+    offered = set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE))
+    used = {name for name, _ in REFERENCE.findall(COMPOSE.read_text())}
+    assert used == offered
+    required = {name for name, default in REFERENCE.findall(COMPOSE.read_text()) if default.startswith(":?")}
+    assert required == set(re.findall(r"^([A-Z_]+)=<", example, re.MULTILINE))
+    assert ".env" in (ROOT / ".gitignore").read_text().split()
+
+
+def test_ports_are_open_on_this_machine_only(services: dict[str, Any]) -> None:
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert ports
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_the_worker_may_drain_before_it_is_killed(services: dict[str, Any]) -> None:
+    worker = services["worker"]
+    grace = worker["command"][worker["command"].index("--grace") + 1]
+    assert int(worker["stop_grace_period"].removesuffix("s")) > int(grace.removesuffix("s"))
+
+
+def test_the_dockerfile() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert bases
+    assert all(PINNED.match(base) and "slim" in base for base in bases)
+    assert re.search(r"^USER \d+:\d+$", text, re.MULTILINE), "the worker must not be root"
+    assert "-c constraints.txt" in text
+    assert re.search(r'^ENTRYPOINT \["saga"\]$', text, re.MULTILINE)
+    copied = {name for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for name in line.split()[:-1]}
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {f"!{name}" for name in copied} <= set(ignored)
+
+
+def test_the_image_is_named_after_the_version(services: dict[str, Any]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert services["worker"]["image"] == f"{project['name']}:{project['version']}"
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages <= set(re.findall(r"^COPY (\w+) \w+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+
+
+def compose_command() -> list[str] | None:
+    """`docker compose`, or the older separate command; None when neither is on this machine."""
+    docker = shutil.which("docker")
+    if docker and subprocess.run([docker, "compose", "version"], capture_output=True).returncode == 0:
+        return [docker, "compose"]
+    separate = shutil.which("docker-compose")
+    return [separate] if separate else None
+
+
+def test_docker_compose_accepts_it(tmp_path: Path) -> None:
+    command = compose_command()
+    if command is None:
+        pytest.skip("`docker compose` is not installed on this machine")
+    env_file = tmp_path / ".env"
+    env_file.write_text(re.sub(r"=<[^>]*>", "=something", (ROOT / ".env.example").read_text()))
+    arguments = ["--env-file", str(env_file), "--file", str(COMPOSE), "config", "--quiet"]
+    checked = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    clean = {name: value for name, value in os.environ.items() if name not in env_file.read_text()}
+    nothing = ["--env-file", os.devnull, "--file", str(COMPOSE), "config", "--quiet"]
+    refused = subprocess.run([*command, *nothing], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=clean)
+    assert refused.returncode != 0
+    assert "see .env.example" in refused.stderr
