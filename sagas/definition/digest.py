@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
+from sagas.expressions.scanner import scan
 
 _TEXTS_FOR_PEOPLE = ("title", "description", "$comment", "examples")
 
@@ -25,9 +27,22 @@ def digest_of(definition: Definition) -> str:
         step["needs"] = sorted(step.get("needs", []))
         steps[step["id"]] = step
     data["steps"] = steps
+    data = {key: value if key == "input" else _expressions(value) for key, value in data.items()}
     data["input"] = _schema(data.get("input", {}))
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _expressions(value: Any) -> Any:
+    """Blanks around an expression mean nothing; those inside it stay, they may be in a string."""
+    if isinstance(value, Mapping):
+        return {key: _expressions(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_expressions(one) for one in value]
+    if not isinstance(value, str) or "${{" not in value:
+        return value
+    parts = [[part.expression, part.text.strip() if part.expression else part.text] for part in scan(value)]
+    return {"${{": parts}
 
 
 def _schema(schema: Any) -> Any:

@@ -6,13 +6,13 @@ import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
-_WHOLE = re.compile(PATTERN)
+_FORM = r"(\d+(\.\d+)?(ms|s|m|h|d))+"
+PATTERN = f"^{_FORM}$"
 
 
 def parse_duration(text: str) -> float:
     """Seconds. Raises ValueError when ``text`` is not a duration."""
-    if not _WHOLE.match(text):
+    if not re.fullmatch(_FORM, text, re.ASCII):
         raise ValueError(f"`{text}` is not a duration")
     return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)), 6)
 

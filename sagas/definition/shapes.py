@@ -121,7 +121,8 @@ class Duration:
         return seconds
 
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": PATTERN}
+        result: Schema = {"type": "string", "pattern": PATTERN}
+        return result if self.zero else {**result, "not": {"pattern": "^[0.]+(ms|s|m|h|d)$"}}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagas.definition.durations import format_duration, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("500ms", 0.5),
+        ("90s", 90),
+        ("10m", 600),
+        ("2h", 7200),
+        ("7d", 604800),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("0s", 0),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "10 m", "m", "-1s", "1w", "PT5M", "1s\n", "1,5h"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["500ms", "90s", "10m", "2h", "7d", "1500ms"])
+def test_written_back(text: str) -> None:
+    assert parse_duration(format_duration(parse_duration(text))) == parse_duration(text)

@@ -1,0 +1,116 @@
+"""YAML 1.2 with places, the same with the C event stream and with the pure parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas.definition import source
+from sagas.definition.diagnostics import Report
+from sagas.definition.source import Node, load
+
+
+@pytest.fixture(params=["c", "pure"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pure":
+        monkeypatch.setattr(source, "CParser", None)
+    else:
+        assert source.CParser is not None, "ruamel.yaml.clib is not installed"
+    return request.param
+
+
+def read(text: str) -> Node:
+    report = Report("a.yaml")
+    node = load(text, report)
+    assert node is not None, report.diagnostics
+    return node
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", "yes"),  # YAML 1.1 would make a boolean of it
+        ("on", "on"),
+        ("2026-01-01", "2026-01-01"),
+        ("true", True),
+        ("False", False),
+        ("~", None),
+        ("12", 12),
+        ("012", 12),
+        ("0o14", 12),
+        ("0xC", 12),
+        ("1_000", "1_000"),
+        ("1.50", 1.5),
+        ("1e3", 1000.0),
+        ("12:30:45", "12:30:45"),
+        ("'12'", "12"),
+        ("!!str 12", "12"),
+        ("!!float 12", 12.0),
+        ("|\n  two\n  lines\n", "two\nlines\n"),
+        (">-\n  folded\n  text\n", "folded text"),
+        ("${{ input.a }}", "${{ input.a }}"),
+        ('"a\\u00e9"', "aé"),
+    ],
+)
+def test_scalars(parser: str, text: str, value: Any) -> None:
+    found = read(f"a: {text}").json()["a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_places(parser: str) -> None:
+    node = read("é: ü\nlist:\n  - {a: 1, b: 'x'}\n")
+    item = node.value["list"].value[0]
+    assert (item.line, item.column) == (3, 5)
+    assert (item.key("b").line, item.key("b").column) == (3, 12)
+    assert (item.value["b"].line, item.value["b"].column) == (3, 15)
+    assert item.value["b"].at(0).column == 16
+
+
+def test_anchors_and_merge_keys(parser: str) -> None:
+    node = read("a: &base {x: 1, y: 2}\nb: {<<: *base, y: 3}\nc: {<<: [{x: 9}, *base]}\nd: *base\n")
+    assert node.json() == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 9, "y": 2}, "d": {"x": 1, "y": 2}}
+
+
+def test_an_alias_bomb_is_refused(parser: str) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    report = Report("a.yaml")
+    assert load("\n".join(lines), report) is None
+    assert [one.code for one in report.diagnostics] == ["SAGA100"]
+
+
+def test_deep_nesting_is_refused(parser: str) -> None:
+    report = Report("a.yaml")
+    assert load("a: " + "[" * 150 + "]" * 150, report) is None
+    assert "nested deeper" in report.diagnostics[0].message
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: 'x", "\tb: 1", "a: b: c", "a\n  b: c", "a: \x00", "%YAML 3.0\n--- a"])
+def test_broken_text_is_one_sentence(parser: str, text: str) -> None:
+    report = Report("a.yaml")
+    load(text, report)
+    assert all("\n" not in one.message for one in report.diagnostics)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "with: {a: ${{ input.a }}}",
+        "with: [${{ input.a }}, 1]",
+        "if: ${{ a ? b : c }}",
+        "if: ${{ a # b }}",
+        "- ${{ {'a': 1} }}",
+    ],
+)
+def test_an_unquoted_expression_says_so(parser: str, line: str) -> None:
+    report = Report("a.yaml")
+    load(line, report)
+    assert [one.code for one in report.diagnostics] == ["SAGA101"], report.diagnostics
+
+
+def test_a_quoted_one_beside_another_mistake_is_not_blamed(parser: str) -> None:
+    report = Report("a.yaml")
+    load('a: {b: "${{ input.a }}", c: [}', report)
+    assert [one.code for one in report.diagnostics] == ["SAGA100"]
