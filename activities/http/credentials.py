@@ -105,7 +105,7 @@ class Credentials:
             headers["authorization"] = self._basic(quote_plus(identity), quote_plus(secret))
         try:
             answer = await client.post(auth.token_url, data=form, headers=headers)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError) as error:
             raise CredentialsError(f"the token endpoint did not answer ({type(error).__name__})") from None
         if answer.status_code != HTTPStatus.OK:
             raise CredentialsError(f"the token endpoint answered {answer.status_code} {answer.reason_phrase}")

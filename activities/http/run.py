@@ -89,7 +89,8 @@ async def run_http(
         return call.trouble("HttpConnection", f"{call.who} cannot be reached for {request.target}: {_cause(error)}")
     except httpx.InvalidURL as error:
         return _without_effect(Failure("definition", f"the address cannot be used: {error}"), attempt, retryable=False)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, OSError) as error:
+        # A TLS alert after the handshake arrives as a bare SSLError, which is an OSError.
         return call.trouble(
             "HttpConnection", f"the connection to {call.who} broke during {request.target}: {_cause(error)}"
         )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from http_server import PaymentServer
-
 from activities.http import HttpConnection, http_settings
 from sagas.settings.model import Connection
+from tests.http_server import PaymentServer
 
 Connect = Callable[..., HttpConnection]
 

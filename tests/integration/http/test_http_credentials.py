@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
 
 from activities.http import HttpConnection, run_http
 from sagas.errors import UsageError
 from sagas.outcomes import Outcome
+from tests.http_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 TOKEN = "tok-very-secret-123"

@@ -6,10 +6,10 @@ import socket
 from typing import Any
 
 import pytest
-from http_server import PaymentServer
 
 from activities.http import HttpConnection, run_http
 from sagas.outcomes import Outcome
+from tests.http_server import PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 KEY = "checkout-1/charge"

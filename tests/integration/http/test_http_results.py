@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from http_server import PaymentServer
 
 from activities.http import HttpConnection, run_http
 from activities.http.response import MAX_BYTES
 from sagas.outcomes import Outcome
+from tests.http_server import PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 

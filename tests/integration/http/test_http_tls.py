@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import PaymentServer
 
 from activities.http import run_http
 from sagas.outcomes import Outcome
+from tests.http_server import PaymentServer
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")
 

