@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import demo_report as report
+from cli.context import options
 from cli.output import console, print_document, say, wants_json
 from sagas.errors import SagaError
 
@@ -35,7 +36,7 @@ async def _demo(baskets: int) -> int:
     from workers.demo.run import open_demo
 
     began = time.monotonic()
-    shop = await open_demo(baskets, say)
+    shop = await open_demo(baskets, say, options().config)
     try:
         opened = time.monotonic()
         say(report.opening(shop))

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import WorkflowFailureError
 
 from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import Settings, load_settings
 from workers.client import Client
+from workers.databases import open_engine, set_up
 from workers.demo.books import Books, Run, check_books
 from workers.demo.data import read_week
 from workers.demo.model import Order, Plan, Week
 from workers.demo.plan import make_plan
-from workers.demo.shop import create_tables, hire_lorry, next_round, open_shop
+from workers.demo.shop import hire_lorry, next_round, open_shop
 from workers.dev.stack import Stack
 
 SAGAS = ("checkout", "checkout-tcc", "weekly-order")
@@ -40,33 +41,33 @@ class Outcome:
     story: Story
 
 
-def project_folder() -> Path:
-    """The demo's project in the checkout. Raises UsageError when the checkout is not there."""
-    folder = Path(__file__).resolve().parents[2] / "definitions" / "retail"
-    if not (folder / "saga.toml").is_file():
+def project_file() -> Path:
+    """The settings of the demo's project in the checkout. Raises UsageError when the checkout is not there."""
+    file = Path(__file__).resolve().parents[2] / "definitions" / "retail" / "saga.toml"
+    if not file.is_file():
         raise UsageError(
             "The demo is a part of the project's checkout, and this installation has none.",
             help="clone the project and run `make demo` in it",
         )
-    return folder
+    return file
 
 
-async def open_demo(baskets: int, say: Say) -> Demo:
+async def open_demo(baskets: int, say: Say, config: Path | str | None = None) -> Demo:
     """Start the stack and open the shop for the first ``baskets`` baskets of the week.
+
+    ``config`` is the saga.toml of a copy of the demo's project; default: the one in the checkout.
 
     Raises UsageError or SagaError, one sentence, when something is missing or does not start.
     """
-    folder = project_folder()
+    config = config or project_file()
     say("reading a week of the shop, and starting Temporal, PostgreSQL and a worker …")
     # Side by side: reading keeps one core busy, starting mostly waits.
     week, settings = await asyncio.gather(
-        asyncio.to_thread(read_week, baskets), asyncio.to_thread(_start_stack, folder, say)
+        asyncio.to_thread(read_week, baskets), asyncio.to_thread(_start_stack, config, say)
     )
     client = await Client.connect(Project(settings))
-    engine = create_async_engine(settings.connection("shop").url)
-    schema = settings.connection("shop").schema_file
-    assert schema is not None, "the demo's saga.toml names its schema file"
-    await create_tables(engine, await asyncio.to_thread(schema.read_text, "utf-8"))
+    await set_up(settings.connection("shop"))
+    engine = open_engine(settings.connection("shop"))
     ended = await _end_earlier(client)
     if ended:
         say(f"the shop opens anew: {ended} unfinished sagas of an earlier demo were terminated")
@@ -174,9 +175,9 @@ class Demo:
         return None
 
 
-def _start_stack(folder: Path, say: Say) -> Settings:
-    Stack(load_settings(folder), say).up()
-    return load_settings(folder)
+def _start_stack(config: Path | str, say: Say) -> Settings:
+    Stack(load_settings(config=config), say).up()
+    return load_settings(config=config)
 
 
 async def _end_earlier(client: Client) -> int:

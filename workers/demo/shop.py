@@ -19,12 +19,6 @@ LORRY = "lorry"
 LORRY_UNITS = 1000
 
 
-async def create_tables(engine: AsyncEngine, schema: str) -> None:
-    """Apply the text of the project's schema file; it can be repeated."""
-    async with engine.begin() as connection:
-        await connection.exec_driver_sql(schema)
-
-
 async def open_shop(engine: AsyncEngine, week: Week, plan: Plan) -> None:
     """Replace everything in the shop's tables, in one transaction. The guard's rows are left alone."""
     async with engine.begin() as connection:
