@@ -1,0 +1,145 @@
+"""The real guard over rows in memory: fast enough to deliver every order there is."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from activities.guard import protocol
+from activities.guard.address import Address
+from activities.guard.guard import Guard, Script
+from activities.guard.transaction import GuardRow, Reason, RowOp, Save
+from sagas.errors import Rejected
+from sagas.outcomes import Failure, Outcome
+from tests.unit.guard.model import Event, State
+
+TIMES: dict[str, float] = {"scheduled_at": 0.0, "deadline": 0.0}
+
+_EFFECTS: Mapping[Event, str] = {
+    "do": "applied",
+    "undo": "undone",
+    "undo_confirmed": "undone",
+    "confirm": "confirmed",
+}
+
+
+class Memory:
+    """The rows and effects of some generations; a copy is a snapshot."""
+
+    def __init__(self, rows: Mapping[Any, GuardRow], states: Mapping[int, State]) -> None:
+        self.rows = dict(rows)
+        self.states = dict(states)
+
+    def copy(self) -> Memory:
+        return Memory(self.rows, self.states)
+
+    def state(self, generation: int) -> State:
+        """The rows and effects of one generation, in the model's words."""
+
+        def reason(op: RowOp) -> str | None:
+            row = self.rows.get((generation, op))
+            return None if row is None else row.reason
+
+        effects = self.states.get(generation, State())
+        return replace(effects, do=reason("do"), confirm=reason("confirm"), undo=reason("undo"))
+
+
+class MemoryTransaction:
+    """Works on a copy; COMMIT is taking the copy over."""
+
+    def __init__(self, memory: Memory, generation: int) -> None:
+        self.memory = memory.copy()
+        self.generation = generation
+        self.answered = True
+
+    @property
+    def sql(self) -> Any:
+        return self
+
+    async def effect(self, name: str) -> None:
+        state = self.memory.states.get(self.generation, State())
+        self.memory.states[self.generation] = replace(state, **{name: getattr(state, name) + 1})
+
+    async def insert(
+        self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
+    ) -> bool:
+        if (self.generation, op) in self.memory.rows:
+            return False
+        self.memory.rows[self.generation, op] = GuardRow(reason, args_hash, result)
+        return True
+
+    async def rows(self) -> Mapping[RowOp, GuardRow]:
+        return {op: row for (generation, op), row in self.memory.rows.items() if generation == self.generation}
+
+    async def commit(self, save: Save | None) -> None:
+        if save is not None:
+            row = self.memory.rows.get((self.generation, save.op))
+            reason = save.insert or (row.reason if row else "do")
+            self.memory.rows[self.generation, save.op] = GuardRow(reason, row.args_hash if row else None, save.result)
+
+    async def rollback(self) -> None: ...
+
+    async def release(self) -> None: ...
+
+
+class MemoryGuard(Guard):
+    """The guard, its scripts and rules as they are; only the database is a dictionary."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__("memory", cast("Any", None))
+        self.memory = memory
+
+    async def _run(self, address: Address, op: RowOp, script: Script, *_: Any) -> Outcome:
+        tx = MemoryTransaction(self.memory, address.generation)
+        try:
+            verdict = await script(tx)
+        except Rejected as refusal:
+            return Outcome("rejected", failure=Failure("Rejected", refusal.message))
+        if verdict.commit:
+            await tx.commit(verdict.save)
+            self.memory = tx.memory
+        return verdict.outcome
+
+
+def body(name: str | None) -> protocol.Body:
+    """An action with one effect; None: it refuses."""
+
+    async def act(sql: Any) -> Any:
+        if name is None:
+            raise Rejected("no")
+        await sql.effect(name)
+        return {"effect": name}
+
+    return act
+
+
+def now(coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """The outcome of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("rows in memory never make anybody wait")
+
+
+async def deliver(guard: Guard, address: Address, event: Event, make_body: Any, times: Mapping[str, float]) -> Outcome:
+    """Deliver one event to a guard, whatever database is behind it."""
+    clock = {"scheduled_at": times["scheduled_at"], "deadline": times["deadline"]}
+    act = make_body(_EFFECTS.get(event))
+    match event:
+        case "do" | "refused_do":
+            return await guard.do(address, "hash", act, **clock)
+        case "undo" | "refused_undo":
+            return await guard.undo(address, act, **clock)
+        case "undo_confirmed":
+            return await guard.undo(address, act, confirmed_body=make_body("undone_confirmed"), **clock)
+        case "confirm":
+            return await guard.confirm(address, act, **clock)
+        case "seal":
+            return await guard.seal(address, **clock)
+
+
+def answer(outcome: Outcome) -> str:
+    """The outcome in the model's words."""
+    return outcome.marker or outcome.kind

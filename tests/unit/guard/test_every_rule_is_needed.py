@@ -1,0 +1,179 @@
+"""Take one rule out of the real guard, and an order must be found in which an effect leaks or doubles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from activities.guard import protocol
+from activities.guard.address import Address
+from activities.guard.transaction import GuardRow, Reason, RowOp, Save
+from sagas.outcomes import Outcome
+from tests.unit.guard.memory import Memory, MemoryGuard, MemoryTransaction, body, now
+from tests.unit.guard.orders import Budget, walk
+
+CLOCK = {"scheduled_at": 0.0, "deadline": 0.0}
+HERE = Address("saga", "step")
+
+
+SMALL: tuple[Budget, ...] = (
+    {(1, "do"): 2, (1, "refused_do"): 1, (1, "undo"): 2, (1, "confirm"): 1, (1, "seal"): 1},
+    {(1, "do"): 2, (1, "undo_confirmed"): 2, (1, "confirm"): 2},
+    {(1, "do"): 1, (1, "undo"): 1, (1, "seal"): 1, (2, "do"): 2, (2, "undo"): 1},
+)
+
+
+def broken_promises() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for budget in SMALL:
+        found |= walk(budget).broken
+    return found
+
+
+def test_nothing_is_found_in_the_guard_as_it_is() -> None:
+    assert broken_promises() == {}
+
+
+def test_a_row_is_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def always(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+        self.memory.rows[self.generation, op] = GuardRow(reason, more.get("args_hash"), more.get("result"))
+        return True
+
+    monkeypatch.setattr(MemoryTransaction, "insert", always)
+    assert "an action took effect twice" in broken_promises()
+
+
+def test_an_undo_seals_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryTransaction.insert
+
+    async def no_tombstone(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+        if (op, reason) == ("do", "undo"):
+            return (self.generation, op) not in self.memory.rows
+        return await real(self, op, reason, **more)
+
+    monkeypatch.setattr(MemoryTransaction, "insert", no_tombstone)
+    assert "an effect after the compensation or the seal" in broken_promises()
+
+
+def test_the_reason_of_a_row_tells_a_seal_from_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seal's own undo row still refuses the action; with that gone too, the action is told it was done."""
+    monkeypatch.setattr(protocol, "is_sealed", lambda row: False)
+    assert walk(SMALL[0]).disagreements, "a sealed step was told to be an undone one"
+
+    async def leaves_gaps(tx: Any) -> None: ...
+
+    monkeypatch.setattr(protocol, "fill_seal", leaves_gaps)
+    assert "told done without an effect" in broken_promises()
+
+
+def test_an_undo_row_refuses_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "has_been_undone", lambda rows: False)
+    assert "told done after it was undone" in broken_promises()
+
+
+def test_the_undo_row_is_written_with_the_compensation(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryTransaction.commit
+
+    async def forgetful(self: MemoryTransaction, save: Save | None) -> None:
+        await real(self, None if save is not None and save.op == "undo" else save)
+
+    monkeypatch.setattr(MemoryTransaction, "commit", forgetful)
+    assert "it was compensated twice" in broken_promises()
+
+
+def test_the_fence_tells_whether_the_step_was_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryTransaction.insert
+
+    async def no_fence(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+        won = await real(self, op, reason, **more)
+        return True if (op, reason) == ("confirm", "undo") else won
+
+    monkeypatch.setattr(MemoryTransaction, "insert", no_fence)
+    assert "a confirmed effect was undone by the wrong action" in broken_promises()
+
+
+def test_a_confirm_needs_a_standing_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "may_be_confirmed", lambda rows: True)
+    assert "confirmed without a standing effect" in broken_promises()
+
+
+def test_generations_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryTransaction.__init__
+
+    def first_generation_only(self: MemoryTransaction, memory: Memory, generation: int) -> None:
+        real(self, memory, 1)
+
+    monkeypatch.setattr(MemoryTransaction, "__init__", first_generation_only)
+    assert "refused although nothing was undone" in broken_promises()
+
+
+def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryGuard._run
+
+    async def tidy(self: MemoryGuard, address: Address, op: RowOp, *more: Any) -> Outcome:
+        there = (address.generation, "do") in self.memory.rows
+        outcome = await real(self, address, op, *more)
+        if op == "do" and there:
+            self.memory.rows.pop((address.generation, "do"), None)
+        return outcome
+
+    monkeypatch.setattr(MemoryGuard, "_run", tidy)
+    assert "an action took effect twice" in broken_promises()
+
+
+def test_a_refused_action_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MemoryGuard._run
+
+    async def keeps_the_row(self: MemoryGuard, address: Address, op: RowOp, *more: Any) -> Outcome:
+        outcome = await real(self, address, op, *more)
+        if outcome.kind == "rejected" and op == "do":
+            self.memory.rows[address.generation, "do"] = GuardRow("do", "hash")
+        return outcome
+
+    monkeypatch.setattr(MemoryGuard, "_run", keeps_the_row)
+    assert "told done without an effect" in broken_promises()
+
+
+def test_a_key_belongs_to_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def second() -> Outcome:
+        guard = MemoryGuard(Memory({}, {}))
+        now(guard.do(HERE, "one", body("applied"), **CLOCK))
+        return now(guard.do(HERE, "two", body("applied"), **CLOCK))
+
+    assert second().parks == "key used with other arguments"
+    monkeypatch.setattr(protocol, "same_arguments", lambda row, args_hash: True)
+    assert second().kind == "done", "without the rule the caller gets the result of another call"
+
+
+def test_an_undo_that_knows_better_parks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def undo() -> tuple[Outcome, Mapping[Any, GuardRow]]:
+        guard = MemoryGuard(Memory({}, {}))
+        return now(guard.undo(HERE, body("undone"), known_done=True, **CLOCK)), guard.memory.rows
+
+    outcome, rows = undo()
+    assert outcome.marker == "unknown_effect"
+    assert outcome.parks == "the guard does not know this effect"
+    assert rows == {}, "nothing was changed, so a person can still find the right database"
+    monkeypatch.setattr(protocol, "unknown_effect", protocol.nothing_to_undo)
+    assert undo()[0].marker == "nothing_to_undo", "without the rule the effect would be forgotten"
+
+
+def test_a_seal_fills_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sealing undo whose COMMIT got lost finds its own row again; without it the answer would stay unknown."""
+
+    def told() -> Outcome | None:
+        guard = MemoryGuard(Memory({}, {}))
+        now(guard.undo(HERE, body("undone"), **CLOCK))
+        rows = {op: row for (_, op), row in guard.memory.rows.items()}
+        return protocol.told_again("undo", rows, None)
+
+    first = told()
+    assert first is not None
+    assert first.marker == "nothing_to_undo"
+
+    async def leaves_gaps(tx: Any) -> None: ...
+
+    monkeypatch.setattr(protocol, "fill_seal", leaves_gaps)
+    assert told() is None
