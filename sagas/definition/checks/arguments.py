@@ -106,15 +106,21 @@ def _check_builtin(draft: Draft, operation: OperationDraft, forward: OperationDr
         if name not in effective:
             report.add("SAGA402", place, f"`{uses}` needs the argument `{name}`")
     _check_together(uses, effective, place, report)
-    connection = effective.get("connection")
-    if isinstance(connection, str):
-        at = written.value["connection"] if written is not None and "connection" in written.value else place
-        if "${{" in connection and uses == "sql":
-            report.add(
-                "SAGA405", at, "the connection of `sql` decides where the guard is, so it cannot be an expression"
-            )
-        elif "${{" not in connection:
-            _check_connection(draft, uses, connection, BUILTINS[uses].where, at, report)
+    _check_written_connection(draft, uses, effective.get("connection"), written, place, report)
+
+
+def _check_written_connection(
+    draft: Draft, uses: str, connection: Any, written: Node | None, place: Place, report: Report
+) -> None:
+    if not isinstance(connection, str):
+        return
+    if written is not None and isinstance(written.value, dict) and "connection" in written.value:
+        place = written.value["connection"]
+    if "${{" not in connection:
+        _check_connection(draft, uses, connection, BUILTINS[uses].where, place, report)
+    elif uses == "sql":
+        message = "the connection of `sql` decides where the guard is, so it cannot be an expression"
+        report.add("SAGA405", place, message)
 
 
 def _later_parts(node: Node, schema: Mapping[str, Any], report: Report) -> None:
