@@ -99,7 +99,7 @@ class Dispatcher:
     def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
         """The action as something that runs inside (or, with None, outside) a guarded transaction."""
         if name == "sql":
-            return lambda sql: run_sql(arguments, cast(Sql, sql))
+            return lambda sql: run_sql(arguments, cast(Sql, sql), invocation)
         action = self._actions.get(name)
         if action is None:
             raise NotServed(name)

@@ -21,7 +21,6 @@ from temporalio.common import (
     RawValue,
     RetryPolicy,
     SearchAttributeKey,
-    VersioningBehavior,
 )
 from temporalio.exceptions import (
     ActivityError,
@@ -83,7 +82,6 @@ STORY_LIMIT = 512 * 1024
 MARK = "sagas/1"
 
 
-
 @workflow.defn(dynamic=True)
 class SagaWorkflow:
     """Runs any saga."""
@@ -102,10 +100,6 @@ class SagaWorkflow:
         self._held: list[Command] = []
         self._bytes = 0
         self._feeds = 0
-
-    @workflow.dynamic_config
-    def config(self) -> workflow.DynamicWorkflowConfig:
-        return workflow.DynamicWorkflowConfig(versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
