@@ -1,0 +1,162 @@
+"""What the shop's actions do to its tables: forward, refused, and undone without a trace."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from sagas import Rejected
+from tests.integration.demo.conftest import Till
+
+LINE = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
+COUPON = {"basket": "b-1", "household": "rich", "campaign": "18", "upc": "51111", "value": "0.50"}
+MILK = "select on_shelf, reserved, sold from stock where sku = 'milk'"
+PURSE = "select available, held, charged from account where household_id = 'rich'"
+FULL = (Decimal("100.00"), Decimal("0.00"), Decimal("0.00"))
+
+
+async def test_reserve_and_release(till: Till):
+    reservation = await till("inventory.reserve", **LINE)
+    assert reservation.amount == Decimal("3.98")
+    assert await till.row(MILK) == (8, 2, 0)
+    await till("inventory.release", **LINE)
+    assert await till.row(MILK) == (10, 0, 0)
+    assert await till.row("select count(*) from reservation") == (0,)
+
+
+async def test_reserve_and_take(till: Till):
+    await till("inventory.reserve", **LINE)
+    await till("inventory.take", **LINE)
+    assert await till.row(MILK) == (8, 0, 2)
+
+
+async def test_a_shelf_never_gives_more_than_it_holds(till: Till):
+    with pytest.raises(Rejected, match="Milk: 11 wanted, 10 on the shelf") as refused:
+        await till("inventory.reserve", **{**LINE, "quantity": 11})
+    assert refused.value.details == {"sku": "milk", "wanted": 11, "on_shelf": 10}
+    assert await till.row(MILK) == (10, 0, 0)
+    with pytest.raises(Rejected, match="does not sell caviar"):
+        await till("inventory.reserve", **{**LINE, "sku": "caviar"})
+
+
+async def test_a_release_without_a_reservation_moves_nothing(till: Till):
+    with pytest.raises(Exception, match="exactly one was expected"):
+        await till("inventory.release", **LINE)
+    assert await till.row(MILK) == (10, 0, 0)
+
+
+async def test_a_coupon_works_once_and_again_after_it_is_restored(till: Till):
+    redemption = await till("coupons.redeem", **COUPON)
+    assert redemption.value == Decimal("0.50")
+    with pytest.raises(Rejected, match="used with basket b-1"):
+        await till("coupons.redeem", **{**COUPON, "basket": "b-2"})
+    await till("coupons.restore", **COUPON)
+    assert await till.row("select count(*) from redemption") == (0,)
+    await till("coupons.redeem", **{**COUPON, "basket": "b-2"})
+
+
+async def test_a_coupon_of_last_week_or_of_somebody_else_is_refused(till: Till):
+    with pytest.raises(Rejected, match="used on 2017-12-05"):
+        await till("coupons.redeem", **{**COUPON, "household": "poor"})
+    with pytest.raises(Rejected, match="not sent to this household"):
+        await till("coupons.redeem", **{**COUPON, "upc": "99999"})
+
+
+async def test_charge_and_refund(till: Till):
+    charge = await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="99.99")
+    assert (charge.id, charge.amount) == ("s/charge", Decimal("99.99"))
+    assert await till.row(PURSE) == (Decimal("0.01"), Decimal("0.00"), Decimal("99.99"))
+    await till("payments.refund", charge=charge.id)
+    assert await till.row(PURSE) == FULL
+    with pytest.raises(Exception, match="exactly one was expected"):
+        await till("payments.refund", charge=charge.id)
+    assert await till.row(PURSE) == FULL
+
+
+async def test_nobody_spends_more_than_the_limit(till: Till):
+    for name in ("payments.charge", "payments.authorise"):
+        with pytest.raises(Rejected, match=r"100\.01 wanted, 100\.00 left of a limit of 100\.00"):
+            await till(name, account="rich", basket="b-1", amount="100.01")
+    with pytest.raises(Rejected, match="nobody has no account"):
+        await till("payments.charge", account="nobody", basket="b-1", amount="1.00")
+    assert await till.row(PURSE) == FULL
+
+
+async def test_money_that_is_held_is_captured_or_let_go(till: Till):
+    await till("payments.authorise", key="s/1", account="rich", basket="b-1", amount="10.00")
+    await till("payments.authorise", key="s/2", account="rich", basket="b-2", amount="20.00")
+    assert await till.row(PURSE) == (Decimal("70.00"), Decimal("30.00"), Decimal("0.00"))
+    await till("payments.capture", charge="s/1")
+    await till("payments.void", charge="s/2")
+    assert await till.row(PURSE) == (Decimal("90.00"), Decimal("0.00"), Decimal("10.00"))
+
+
+async def test_an_order_is_what_was_reserved_less_the_coupons(till: Till):
+    order = await _placed(till)
+    assert order.total == Decimal("3.48")
+    assert await till.row("select sku, quantity, amount from order_line") == ("milk", 2, Decimal("3.98"))
+
+
+async def test_an_order_that_was_not_paid_in_full_is_refused(till: Till):
+    await till("inventory.reserve", **LINE)
+    with pytest.raises(Rejected, match="nothing was paid"):
+        await till("orders.place", basket="b-1", charge="s/charge")
+    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.97")
+    with pytest.raises(Rejected, match=r"costs 3\.98, but 3\.97 was paid"):
+        await till("orders.place", basket="b-1", charge="s/charge")
+
+
+async def test_the_smallest_carrier_that_can_takes_the_order(till: Till):
+    order = await _placed(till)
+    shipment = await till("warehouse.pack", order=order.order_id)
+    assert (shipment.carrier, shipment.units) == ("bicycle", 2)
+    assert await till.row(MILK) == (8, 0, 2)
+    assert await till.row("select count(*) from reservation") == (0,)
+    await till("orders.announce", order=order.order_id, text="On its way.")
+
+
+async def test_an_order_that_no_carrier_takes_stays_reserved(till: Till):
+    order = await _placed(till, quantity=7)
+    with pytest.raises(Rejected, match="no carrier takes an order of 7 units"):
+        await till("warehouse.pack", order=order.order_id)
+    assert await till.row(MILK) == (3, 7, 0)
+
+
+async def test_a_draft_is_handed_over_or_discarded(till: Till):
+    order = {"basket": "b-1", "charge": "s/hold"}
+    await till("inventory.reserve", **LINE)
+    await till("payments.authorise", key="s/hold", account="rich", basket="b-1", amount="3.98")
+    await till("orders.draft", **order)
+    await till("orders.discard", **order)
+    assert await till.row("select (select count(*) from orders), (select count(*) from order_line)") == (0, 0)
+    await till("orders.draft", **order)
+    await till("orders.hand_over", **order)
+    assert await till.row("select state from orders") == ("collected",)
+
+
+async def test_a_slot_has_so_many_places(till: Till):
+    slot = "2017-12-18 17:00"
+    await till("delivery.book", basket="b-1", slot=slot)
+    with pytest.raises(Rejected, match="no place is left"):
+        await till("delivery.book", basket="b-2", slot=slot)
+    await till("delivery.cancel", basket="b-1", slot=slot)
+    await till("delivery.book", basket="b-2", slot=slot)
+
+
+async def test_gifts_are_one_each_and_end(till: Till):
+    gift = {"gift": "stollen", "household": "rich", "basket": "b-1"}
+    await till("gifts.give", **gift)
+    with pytest.raises(Rejected, match="has had its gift"):
+        await till("gifts.give", **gift)
+    with pytest.raises(Rejected, match="no stollen is left"):
+        await till("gifts.give", **{**gift, "household": "poor"})
+    await till("gifts.take_back", **gift)
+    await till("gifts.give", **{**gift, "household": "poor"})
+
+
+async def _placed(till: Till, quantity: int = 2):
+    await till("inventory.reserve", **{**LINE, "quantity": quantity})
+    await till("coupons.redeem", **COUPON)
+    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.48")
+    return await till("orders.place", basket="b-1", charge="s/charge")

