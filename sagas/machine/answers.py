@@ -39,6 +39,8 @@ def resolved(run: Run, entry: Entry, purpose: Purpose, verdict: Verdict) -> None
     elif verdict == "absent":
         forward.ended_resolved(run, entry)
     else:
+        # It goes backward at once, if it does: the same question again would learn nothing.
+        entry.asked = run.step(entry).on_failure == "compensate"
         entry.state, entry.ended_at = "UNKNOWN", run.now
         forward.failed(run, entry)
 

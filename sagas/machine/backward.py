@@ -155,7 +155,7 @@ def roll(run: Run, id: str) -> None:
         record.undo_cursor -= 1
     record.undo_closed = True
     run.undo_open -= 1
-    for need in run.plan.steps[id].needs:
+    for need in reversed(run.plan.steps[id].needs):
         other = run.steps[need]
         other.dependants_open -= 1
         if other.dependants_open == 0:

@@ -52,9 +52,6 @@ def marked(run: Run, entry: Entry, outcome: Outcome) -> None:
     elif outcome.marker == "elsewhere":
         undo.marked, undo.arguments = True, None
         _ask(run, entry)
-    elif outcome.marker == "confirmed" and _confirmed_elsewhere(run, entry):
-        undo.marked, undo.use_confirmed, undo.arguments = True, True, None
-        _ask(run, entry)
     else:
         ended(run, entry, outcome, None, counted=False)
 
@@ -109,6 +106,10 @@ def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, cou
 def _done(run: Run, entry: Entry, outcome: Outcome) -> None:
     undo = entry.undo
     assert undo is not None
+    if outcome.marker == "confirmed" and not undo.use_confirmed and _confirmed_elsewhere(run, entry):
+        undo.marked, undo.use_confirmed, undo.arguments = True, True, None
+        _ask(run, entry)
+        return
     if outcome.marker == "confirmed":
         run.park(entry, "undo", "the step is confirmed, and nothing undoes a confirmed effect (compensate.confirmed)")
         return

@@ -21,13 +21,16 @@ def advance(run: Run) -> None:
     if run.recorded is not None:
         return
     held: list[str] = []
-    for id in sorted(run.ready, key=run.plan.order.__getitem__):
-        step = run.plan.steps[id]
-        beyond = step.kind == "retriable" or id in run.plan.after_pivot
-        if beyond and (not run.committed or run.confirm_steps_open):
-            held.append(id)
-        elif run.phase != "backward":
-            _start(run, run.steps[id])
+    while run.ready:
+        ready, run.ready = sorted(run.ready, key=run.plan.order.__getitem__), []
+        for id in ready:
+            step = run.plan.steps[id]
+            beyond = step.kind == "retriable" or id in run.plan.after_pivot
+            if beyond and (not run.committed or run.confirm_steps_open):
+                held.append(id)
+            else:
+                # A skipped or empty step is through at once, and may make others ready.
+                _start(run, run.steps[id])
     run.ready = held
 
 

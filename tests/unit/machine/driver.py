@@ -249,7 +249,7 @@ class World:
         return [call.entry for call in self.calls if call.op == "undo"]
 
 
-# --- definitions in a few words ------------------------------------------------------------------------------------
+# --- definitions in a few words --------------------------------------------------------------------------------------
 
 
 def op(uses: str, with_: Any = None, *, on: str | None = None, **more: Any) -> Operation:
@@ -262,7 +262,9 @@ def undo(*uses: str | Operation, confirmed: Operation | None = None, on: str | N
     return Compensation(tuple(one if isinstance(one, Operation) else op(one, on=on) for one in uses), confirmed)
 
 
-def step(id: str, *, kind: Any = "compensatable", on: str | None = "shop", uses: str | None = None, **more: Any) -> Step:
+def step(
+    id: str, *, kind: Any = "compensatable", on: str | None = "shop", uses: str | None = None, **more: Any
+) -> Step:
     """A step called ``id``: guarded by ``shop`` unless told otherwise, undone by ``un<id>``."""
     operation = {name: more.pop(name) for name in ("retry", "idempotent", "timeout", "local") if name in more}
     do = more.pop("do", None) or op(uses or f"act.{id}", more.pop("with_", {}), on=on, **operation)
