@@ -1,0 +1,144 @@
+"""Whole sagas with HTTP steps: YAML → Temporal → the payment service, and back."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagas import Rejected, Step, action
+from sagas.settings.model import Connection
+from tests.http_server import PaymentServer
+from tests.lab import finished, lab, make_project
+from tests.processes import TemporalServer
+
+PAY = """
+saga: pay
+input:
+  type: object
+  required: [account, amount, ship]
+steps:
+  - id: balance
+    uses: http
+    with: {connection: crm, path: /echo, query: {account: "${{ input.account }}"}, result: response.status}
+  - id: charge
+    uses: http
+    with:
+      connection: crm
+      method: POST
+      path: /charges
+      json: {account: "${{ input.account }}", amount: "${{ input.amount }}"}
+      result: response.json.id
+    retry: {max_attempts: 4, initial_interval: 100ms}
+    timeout: 2s
+    compensate:
+      uses: http
+      with: {connection: crm, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result }}"}}
+    probe:
+      uses: http
+      with: {connection: crm, path: /charges, query: {key: "${{ step.key }}"}}
+      done: response.status == 200
+      absent: response.status == 404
+      result: response.json.id
+  - id: ship
+    uses: warehouse.ship
+    with: {possible: "${{ input.ship }}"}
+    pivot: true
+output: {charge: "${{ steps.charge.result }}"}
+"""
+
+
+@action("warehouse.ship")
+async def ship(step: Step, possible: bool) -> None:
+    if not possible:
+        raise Rejected("out of stock")
+
+
+async def pay(
+    temporal: TemporalServer, server: PaymentServer, folder: Path, definition: str = PAY, **changed: Any
+) -> dict[str, Any]:
+    crm = Connection("crm", "http", folder, written_url=server.url)
+    project = make_project(folder, {"pay": definition}, [ship], address=temporal.address, options={"crm": crm})
+    async with lab(project) as client:
+        run = await client.start(
+            "pay", {"account": "h-1", "amount": "12.50", "ship": True, **changed}, id=f"pay-{uuid.uuid4()}"
+        )
+        return await finished(client, run.id)
+
+
+def step(story: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in story["steps"] if one["id"] == name)
+
+
+async def test_completed(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:
+    story = await pay(temporal, server, tmp_path)
+    assert (story["state"], story["output"]) == ("COMPLETED", {"charge": "ch-1"})
+    assert step(story, "charge")["guarantee"] == "participant-keyed"
+    assert server.ledger()["charges"][0]["key"] == f"{story['id']}/charge"
+
+
+async def test_undone(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:
+    story = await pay(temporal, server, tmp_path, ship=False)
+    assert story["state"] == "COMPENSATED"
+    ledger = server.ledger()
+    assert (ledger["balance"], ledger["undone"]) == ("0.00", [f"{story['id']}/charge"])
+    [refund] = [request for request in ledger["requests"] if request["path"] == "/refunds"]
+    assert refund["headers"]["idempotency-key"] == f"{story['id']}/charge/undo"
+
+
+async def test_declined(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:
+    story = await pay(temporal, server, tmp_path, account="broke")
+    assert (story["state"], story["reason"]["kind"], story["reason"]["step"]) == ("COMPENSATED", "rejected", "charge")
+    assert story["reason"]["message"] == "crm answered 422 Unprocessable Entity to POST /charges"
+    assert server.ledger()["charges"] == []
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [{"drop": "after"}],
+        [{"drop": "before"}, {"status": 503}],
+        [{"delay_after": 3.0}],
+        [{"status": 429, "headers": {"Retry-After": "1"}}],
+    ],
+)
+async def test_trouble_on_the_way_charges_once(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path, faults: list[dict[str, Any]]
+) -> None:
+    server.faults({}, *faults)  # the first request is the read before the charge
+    story = await pay(temporal, server, tmp_path)
+    assert story["state"] == "COMPLETED"
+    assert server.ledger()["balance"] == "12.50"
+
+
+async def test_a_lost_answer_is_found_by_the_probe(temporal: TemporalServer, tmp_path: Path) -> None:
+    """The participant ignores keys: the charge is made once although its answer was lost, because nobody repeats it."""
+    careful = PAY.replace("    timeout: 2s\n", "    timeout: 2s\n    idempotent: false\n    settle: 1s\n")
+    with PaymentServer("--ignore-keys") as server:
+        server.faults({}, {"drop": "after"})
+        story = await pay(temporal, server, tmp_path, careful)
+        assert (story["state"], story["output"]) == ("COMPLETED", {"charge": "ch-1"})
+        assert server.ledger()["balance"] == "12.50"
+
+
+async def test_when_retries_end_the_probe_knows(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path
+) -> None:
+    server.faults({}, {"drop": "after"}, *[{"status": 503}] * 3)
+    story = await pay(temporal, server, tmp_path)
+    assert (story["state"], story["output"]) == ("COMPLETED", {"charge": "ch-1"})
+    assert step(story, "charge")["outcome"] == "done"
+
+
+async def test_what_nobody_knows_is_undone_by_its_key(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path
+) -> None:
+    """The charge was made, its answer was lost, and the probe fails: the undo has no charge id, only the key."""
+    server.faults({}, {"drop": "after"}, *[{"status": 503}] * 3, {"status": 500})
+    story = await pay(temporal, server, tmp_path)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "unknown")
+    assert (step(story, "charge")["outcome"], step(story, "charge")["attempts"]) == ("unknown", 4)
+    ledger = server.ledger()
+    assert (len(ledger["charges"]), ledger["balance"]) == (1, "0.00")
