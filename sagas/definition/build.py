@@ -20,7 +20,7 @@ from sagas.definition.model import (
     Step,
 )
 from sagas.definition.operations import Environment, bare, wrapped
-from sagas.definition.shapes import Parsed
+from sagas.definition.records import Parsed
 
 DEFAULT_TIMEOUT = 30.0
 LOCAL_TIMEOUT = 5.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sagas.definition.diagnostics import Place
 from sagas.definition.graph import Graph
 from sagas.definition.model import Definition, Operation, Step
-from sagas.definition.shapes import Parsed
+from sagas.definition.records import Parsed
 from sagas.definition.source import Node
 
 if TYPE_CHECKING:

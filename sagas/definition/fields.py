@@ -5,19 +5,18 @@ A field of a later part of the product is a row with ``later``; when that part c
 
 from __future__ import annotations
 
+from sagas.definition.records import Field, Record
 from sagas.definition.shapes import (
     Boolean,
     Choice,
     Condition,
     Duration,
-    Field,
     Integer,
     Items,
     Json,
     ListOf,
     Number,
     OneOrMore,
-    Record,
     Text,
     Texts,
 )
@@ -143,7 +142,7 @@ TOP = Record(
         ),
         Field("description", Text(allow_empty=True), "one sentence"),
         Field("language", Choice((LANGUAGE_VERSION,)), "version of this language"),
-        Field("id", Text(), "template of the saga id, default <saga>-<uuid7>"),
+        Field("id", Text(), "template of the saga id, default `<saga>-<uuid7>`"),
         Field("labels", Texts(MAX_LABELS, r"[A-Za-z0-9_.-]+"), "up to 10 searchable labels, plain text"),
         Field("input", Json(), "JSON Schema 2020-12 of the input"),
         Field("output", Json(), "what a finished saga returns; may hold expressions"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.builtins import BUILTINS, EXPRESSION, may_reject
 from sagas.definition.durations import parse_duration
 from sagas.definition.model import Operation, Retry
-from sagas.definition.shapes import Parsed
+from sagas.definition.records import Parsed
 
 if TYPE_CHECKING:
     from sagas.actions import Action

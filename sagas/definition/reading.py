@@ -13,7 +13,8 @@ from sagas.definition.digest import digest_of
 from sagas.definition.draft import Connections, Draft
 from sagas.definition.fields import TOP
 from sagas.definition.graph import CycleError, Graph, build_graph
-from sagas.definition.shapes import Parsed, did_you_mean, names
+from sagas.definition.records import Parsed
+from sagas.definition.shapes import did_you_mean, names
 from sagas.definition.source import load
 
 if TYPE_CHECKING:

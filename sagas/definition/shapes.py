@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sagas.definition.diagnostics import Report, did_you_mean
@@ -23,32 +23,6 @@ class Shape(Protocol):
     def read(self, node: Node, report: Report) -> Any: ...
 
     def schema(self) -> Schema: ...
-
-
-class Parsed:
-    """A mapping that was read: ``values`` by field name, ``node`` for the places."""
-
-    __slots__ = ("node", "values")
-
-    def __init__(self, node: Node, values: dict[str, Any]) -> None:
-        self.node = node
-        self.values = values
-
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self.values.get(name)
-        return default if value is None else value
-
-    def __contains__(self, name: str) -> bool:
-        """True when the author wrote the field, whatever its value."""
-        return isinstance(self.node.value, dict) and name in self.node.value
-
-    def at(self, name: str) -> Node:
-        """The node of a field that is there."""
-        return self.node.value[name]
-
-    def place(self, name: str) -> Any:
-        """The place of the field's name; of the whole mapping when the field is missing."""
-        return self.node.key(name)
 
 
 def describe(node: Node) -> str:
@@ -67,7 +41,7 @@ def describe(node: Node) -> str:
     return str(value)
 
 
-def _wrong(node: Node, report: Report, wanted: str) -> None:
+def wrong(node: Node, report: Report, wanted: str) -> None:
     report.add("SAGA106", node, f"expected {wanted}, found {describe(node)}", "")
 
 
@@ -82,7 +56,7 @@ class Text:
 
     def read(self, node: Node, report: Report) -> str | None:
         if not isinstance(node.value, str) or (not node.value and not self.allow_empty):
-            return _wrong(node, report, self.wanted)
+            return wrong(node, report, self.wanted)
         if self.pattern and not re.fullmatch(self.pattern, node.value):
             report.add("SAGA107", node, f"`{node.value}` is not {self.wanted}")
         elif node.value in self.reserved:
@@ -134,10 +108,10 @@ class Integer:
         value = node.value
         upper = self.maximum
         if not isinstance(value, int) or isinstance(value, bool):
-            return _wrong(node, report, "a whole number")
+            return wrong(node, report, "a whole number")
         if value < self.minimum or (upper is not None and value > upper):
             bounds = f"of at least {self.minimum}" if upper is None else f"from {self.minimum} to {upper}"
-            return _wrong(node, report, f"a whole number {bounds}")
+            return wrong(node, report, f"a whole number {bounds}")
         return value
 
     def schema(self) -> Schema:
@@ -151,7 +125,7 @@ class Number:
 
     def read(self, node: Node, report: Report) -> float | None:
         if isinstance(node.value, bool) or not isinstance(node.value, int | float) or node.value < self.minimum:
-            return _wrong(node, report, f"a number of at least {self.minimum:g}")
+            return wrong(node, report, f"a number of at least {self.minimum:g}")
         return float(node.value)
 
     def schema(self) -> Schema:
@@ -161,7 +135,7 @@ class Number:
 @dataclass(frozen=True)
 class Boolean:
     def read(self, node: Node, report: Report) -> bool | None:
-        return node.value if isinstance(node.value, bool) else _wrong(node, report, "true or false")
+        return node.value if isinstance(node.value, bool) else wrong(node, report, "true or false")
 
     def schema(self) -> Schema:
         return {"type": "boolean"}
@@ -193,7 +167,7 @@ class Json:
 
     def read(self, node: Node, report: Report) -> Any:
         if self.kind is dict and not isinstance(node.value, dict):
-            return _wrong(node, report, "a mapping")
+            return wrong(node, report, "a mapping")
         return node.json()
 
     def schema(self) -> Schema:
@@ -208,7 +182,7 @@ class Condition:
         if isinstance(node.value, bool):
             return str(node.value).lower()
         if not isinstance(node.value, str) or not node.value.strip():
-            return _wrong(node, report, "an expression")
+            return wrong(node, report, "an expression")
         return node.value
 
     def schema(self) -> Schema:
@@ -224,7 +198,7 @@ class Items:
             return node.json()
         if isinstance(node.value, str) and "${{" in node.value:
             return node.value
-        return _wrong(node, report, 'a list or an expression such as "${{ input.lines }}"')
+        return wrong(node, report, 'a list or an expression such as "${{ input.lines }}"')
 
     def schema(self) -> Schema:
         return {"anyOf": [{"type": "array"}, {"type": "string", "pattern": r"\$\{\{"}]}
@@ -237,9 +211,9 @@ class ListOf:
 
     def read(self, node: Node, report: Report) -> list[Any] | None:
         if not isinstance(node.value, list):
-            return _wrong(node, report, "a list")
+            return wrong(node, report, "a list")
         if len(node.value) < self.minimum:
-            return _wrong(node, report, f"a list of at least {self.minimum}")
+            return wrong(node, report, f"a list of at least {self.minimum}")
         return [value for value in (self.shape.read(item, report) for item in node.value) if value is not None]
 
     def schema(self) -> Schema:
@@ -256,7 +230,7 @@ class Texts:
 
     def read(self, node: Node, report: Report) -> dict[str, str] | None:
         if not isinstance(node.value, dict):
-            return _wrong(node, report, "a mapping of names to texts")
+            return wrong(node, report, "a mapping of names to texts")
         if len(node.value) > self.maximum:
             report.add("SAGA106", node, f"at most {self.maximum} are allowed, found {len(node.value)}", "")
         result = {}
@@ -264,7 +238,7 @@ class Texts:
             if not re.fullmatch(self.pattern, name):
                 report.add("SAGA107", node.key(name), f"`{name}` is not a name of letters, digits, `.`, `-` and `_`")
             if isinstance(value.value, dict | list) or value.value is None:
-                _wrong(value, report, "a text")
+                wrong(value, report, "a text")
             else:
                 text = value.value
                 result[name] = str(text).lower() if isinstance(text, bool) else str(text)
@@ -277,80 +251,6 @@ class Texts:
             "propertyNames": {"pattern": f"^({self.pattern})$"},
             "additionalProperties": {"type": ["string", "number", "boolean"]},
         }
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field of a mapping. ``later`` names the part of the product that brings it (SAGA900 until then)."""
-
-    name: str
-    shape: Shape
-    summary: str
-    required: bool = False
-    later: str | None = None
-
-
-@dataclass(frozen=True)
-class Record:
-    """A mapping with known fields. ``short`` names the field that a bare text stands for."""
-
-    what: str
-    fields: tuple[Field, ...]
-    short: str | None = None
-    extensible: bool = False
-    exclusive: Sequence[tuple[str, str]] = ()
-    by_name: Mapping[str, Field] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {one.name: one for one in self.fields})
-
-    def read(self, node: Node, report: Report) -> Parsed | None:
-        if self.short and isinstance(node.value, str):
-            value = self.by_name[self.short].shape.read(node, report)
-            return Parsed(node, {self.short: value})
-        if not isinstance(node.value, dict):
-            wanted = "a name or a mapping" if self.short else "a mapping"
-            return _wrong(node, report, f"{wanted} for {self.what}")
-        values = {}
-        for name, value in node.value.items():
-            one = self.by_name.get(name)
-            if one is None:
-                self._unknown(name, node, report)
-            elif one.later:
-                later_part(name, one.later, node.key(name), report)
-            else:
-                values[name] = one.shape.read(value, report)
-        for one in self.fields:
-            if one.required and one.name not in node.value:
-                report.add("SAGA105", node, f"{self.what} needs the field `{one.name}`")
-        for first, second in self.exclusive:
-            if first in node.value and second in node.value:
-                place = max(node.key(first), node.key(second), key=lambda mark: (mark.line, mark.column))
-                report.add("SAGA113", place, f"`{second}` and `{first}` exclude each other")
-        return Parsed(node, values)
-
-    def _unknown(self, name: str, node: Node, report: Report) -> None:
-        if self.extensible and name.startswith("x-"):
-            return
-        help = did_you_mean(name, self.by_name)
-        report.add("SAGA104", node.key(name), f"{self.what} has no field `{name}`", help or None)
-
-    def schema(self) -> Schema:
-        current = [one for one in self.fields if not one.later]
-        result: Schema = {
-            "type": "object",
-            "properties": {one.name: {**one.shape.schema(), "description": one.summary} for one in current},
-            "additionalProperties": False,
-        }
-        if self.extensible:
-            result["patternProperties"] = {"^x-": {}}
-        if required := [one.name for one in current if one.required]:
-            result["required"] = required
-        if self.exclusive:
-            result["not"] = {"anyOf": [{"required": list(pair)} for pair in self.exclusive]}
-        if self.short is None:
-            return result
-        return {"anyOf": [self.by_name[self.short].shape.schema(), result]}
 
 
 @dataclass(frozen=True)
@@ -368,11 +268,6 @@ class OneOrMore:
     def schema(self) -> Schema:
         one = self.shape.schema()
         return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
-
-
-def later_part(what: str, part: str, place: Any, report: Report) -> None:
-    """Say that something belongs to a later part of the product."""
-    report.add("SAGA900", place, f"`{what}` is not in this version", f"It comes with {part}; leave it out for now.")
 
 
 def names(items: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from sagas.definition.checks.literals import mismatches
 from sagas.definition.diagnostics import Place, Report, did_you_mean
 from sagas.definition.draft import Draft, OperationDraft, StepDraft
 from sagas.definition.fields import LATER_ACTIONS
-from sagas.definition.shapes import later_part
+from sagas.definition.records import later_part
 from sagas.definition.source import Node
 
 if TYPE_CHECKING:

@@ -1,15 +1,31 @@
-"""Writes docs/reference/diagnostics.md from the catalogue and the tested mistakes, so that no example can be wrong."""
+"""Writes what docs/reference says about the code from the code: diagnostics.md, and the tables of language.md.
+
+`python -m tests.unit.definition.reference_page` writes both again.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sagas.builtins import BUILTINS, LATER, Builtin
 from sagas.definition.catalogue import CATALOGUE
+from sagas.definition.fields import COMPENSATE, DEFAULTS, PROBE, RETRY, STEP, TOP
 from sagas.definition.parse import parse_text
+from sagas.definition.records import Field
 
 from .mistakes import ACTIONS, CONNECTIONS, MISTAKES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/diagnostics.md"
+
+LANGUAGE = PAGE.with_name("language.md")
+_RECORDS = {
+    "saga": TOP,
+    "step": STEP,
+    "compensate": COMPENSATE,
+    "probe": PROBE,
+    "retry": RETRY,
+    "defaults": DEFAULTS,
+}
 
 ACROSS_FILES = {
     "SAGA110": "A path that does not exist, a file nobody may read, or bytes that are not UTF-8.",
@@ -66,5 +82,36 @@ def _example(code: str) -> str:
     return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")
 
 
+def render_language(page: str) -> str:
+    """The page with its tables written again."""
+    for name, record in _RECORDS.items():
+        rows = [
+            f"| `{one.name}` | {_summary(one)} |"
+            for one in record.fields
+            if name != "probe" or one not in COMPENSATE.fields
+        ]
+        page = _between(page, f"<!-- table: {name} -->", ["| field | meaning |", "|---|---|", *rows])
+    rows = [f"| `{one.name}` | {one.summary} | {_arguments(one)} |" for one in BUILTINS.values()]
+    return _between(page, "<!-- actions -->", ["| `uses` | what it does | arguments |", "|---|---|---|", *rows])
+
+
+def _summary(field: Field) -> str:
+    if field.later:
+        return f"not in this version, comes with {field.later}"
+    return field.summary + (" (required)" if field.required else "")
+
+
+def _arguments(builtin: Builtin) -> str:
+    properties = builtin.parameters["properties"]
+    return ", ".join(f"`{name}`" for name, schema in properties.items() if LATER not in schema)
+
+
+def _between(page: str, marker: str, lines: list[str]) -> str:
+    before, rest = page.split(marker + "\n", 1)
+    after = rest[rest.index("<!-- end -->") :]
+    return before + marker + "\n" + "\n".join(lines) + "\n" + after
+
+
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")
+    LANGUAGE.write_text(render_language(LANGUAGE.read_text(encoding="utf-8")), encoding="utf-8")

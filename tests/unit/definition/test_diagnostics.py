@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from sagas.actions import Action, Actions
 from sagas.definition.catalogue import CATALOGUE
 from sagas.definition.diagnostics import Diagnostic, strict
 from sagas.definition.formats import format_diagnostics
 from sagas.definition.parse import load_definitions, parse_text
 
 from .mistakes import ACTIONS, CONNECTIONS, MISTAKES, Mistake
-from .reference_page import ACROSS_FILES, PAGE, render
+from .reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
@@ -29,6 +30,25 @@ def test_every_code_has_a_test_and_a_page() -> None:
     assert {mistake.code for mistake in MISTAKES} | set(ACROSS_FILES) == set(CATALOGUE)
     # `python -m tests.unit.definition.reference_page` writes it again.
     assert PAGE.read_text(encoding="utf-8") == render()
+
+
+def test_the_language_page_has_the_tables_of_the_code() -> None:
+    page = LANGUAGE.read_text(encoding="utf-8")
+    assert page == render_language(page)
+
+
+def test_the_example_of_the_language_page_is_valid() -> None:
+    text = LANGUAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    actions = Actions([Action("ledger.book", _book, connection="bank"), Action("mail.send", _send)])
+    definition, diagnostics = parse_text(text, "language.md", actions, {"bank": {"kind": "sql"}})
+    assert definition is not None
+    assert diagnostics == []
+
+
+def _book(step: object, order: str) -> None: ...
+
+
+def _send(step: object, to: str) -> None: ...
 
 
 def test_several_mistakes_are_told_at_once() -> None:
