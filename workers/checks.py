@@ -171,7 +171,8 @@ async def _server_clock(client: Client) -> Finding:
     from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 
     queue = f"saga-doctor-{os.getpid()}"
-    request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue))
+    # Only a poller with an identity is shown.
+    request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), identity=queue)
     began = time.time()
     # The server refuses a poll that would not wait for long; this one is given up as soon as it has been seen.
     poll = asyncio.ensure_future(
