@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sagas.builtins import BUILTINS
+from sagas.definition.checks.results import result_schema
 from sagas.definition.diagnostics import did_you_mean
 from sagas.definition.draft import Draft, StepDraft
 from sagas.definition.model import Step
-from sagas.definition.schema_paths import Missing, follow, kind_of
+from sagas.definition.schema_paths import ELEMENT, Missing, follow, kind_of
 from sagas.definition.shapes import names
 
 Place = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response"]
@@ -103,6 +104,11 @@ class Scope:
         if len(path) == 2:
             return None
         many = target.step.for_each is not None and id != (self.step.id if self.step else None)
+        if path[2] == "result" and not many:
+            found = follow(self._result_schema(target), path[3:])
+            if isinstance(found, Missing):
+                help = did_you_mean(found.name, found.known, f"It has {names(found.known)}.")
+                return Problem("SAGA302", f"the result of `{id}` has no `{found.name}`", help)
         known = ("results", "state") if many else ("result", "state")
         if path[2] in known or (many is False and path[2] == "results" and target.step.for_each is not None):
             return None
@@ -142,9 +148,20 @@ class Scope:
             return "integer"
         if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at"), ("step", "key")):
             return "string"
-        if root == "steps" and len(path) == 3:
-            return {"results": "array", "state": "string"}.get(path[2])
+        if root == "steps" and len(path) >= 3 and path[1] in self.draft.by_id:
+            return self._type_in_step(path)
         return None
+
+    def _type_in_step(self, path: Path) -> str | None:
+        if len(path) == 3 and path[2] in ("results", "state"):
+            return {"results": "array", "state": "string"}[path[2]]
+        schema = self._result_schema(self.draft.by_id[path[1]])
+        if path[2] == "result":
+            return _known_kind(follow(schema, path[3:]))
+        return _known_kind(follow(schema, path[4:])) if path[2:4] == ("results", ELEMENT) else None
+
+    def _result_schema(self, target: StepDraft) -> object:
+        return result_schema(self.draft.actions.get(target.step.do.uses))
 
     def _item_schema(self) -> object:
         """The schema of `item` when `for_each` is a plain path into the input."""
@@ -155,7 +172,7 @@ class Scope:
         parts = tuple(text.split("."))
         if parts[0] != "input" or not all(part.isidentifier() for part in parts):
             return None
-        found = follow(self.draft.definition.input, (*parts[1:], "[]"))
+        found = follow(self.draft.definition.input, (*parts[1:], ELEMENT))
         return None if isinstance(found, Missing) else found
 
 

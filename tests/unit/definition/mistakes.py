@@ -6,6 +6,7 @@ In each text `⟦` stands right before the character a diagnostic points at; it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from sagas.actions import Action, Actions
 
@@ -18,12 +19,23 @@ def _book(step: object) -> None: ...
 def _charge(step: object, amount: str) -> None: ...
 
 
+@dataclass(frozen=True)
+class Price:
+    amount: Decimal
+    count: int
+
+
+def _price(step: object) -> Price:
+    return Price(Decimal(1), 1)
+
+
 ACTIONS = Actions(
     [
         Action("shop.reserve", _reserve, connection="shop"),
         Action("shop.release", _release, connection="shop"),
         Action("shop.book", _book, connection="shop"),
         Action("shop.tell", _book, connection="shop", rejects=False),
+        Action("shop.price", _price, connection="shop"),
         Action("bank.charge", _charge),
         Action("bank.refund", _charge),
         Action("bank.blind", _book, idempotent=False),
@@ -278,6 +290,24 @@ MISTAKES = [
         ),
     ),
     Mistake("SAGA304", "a text plus a number", saga(BOOK, INPUT + 'output: "${{ ⟦input.price * 2 }}"\n')),
+    Mistake(
+        "SAGA304",
+        "a decimal of a result",
+        saga("  - {id: a, uses: shop.price, pivot: true}\n", 'output: "${{ ⟦steps.a.result.amount + 1 }}"\n'),
+    ),
+    Mistake(
+        "SAGA304",
+        "decimals of results",
+        saga(
+            "  - {id: a, uses: shop.price, effect: none, for_each: [1]}\n",
+            'output: "${{ ⟦sum(steps.a.results.map(r, r.amount)) }}"\n',
+        ),
+    ),
+    Mistake(
+        "SAGA302",
+        "a field the result does not have",
+        saga("  - {id: a, uses: shop.price, pivot: true}\n", 'output: "${{ ⟦steps.a.result.amuont }}"\n'),
+    ),
     Mistake(
         "SAGA305",
         "a skipped step",
