@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -86,7 +87,7 @@ class Guard:
 
     async def seal(self, address: Address, *, scheduled_at: float, deadline: float) -> Outcome:
         """Marker ``sealed``: it never happened and never will; ``done`` with the stored result; or ``late``."""
-        return await self._run(address, "do", protocol.seal, scheduled_at, deadline)
+        return await self._run(address, "seal", protocol.seal, scheduled_at, deadline)
 
     async def settle(
         self,
@@ -116,7 +117,7 @@ class Guard:
     async def _run(
         self,
         address: Address,
-        op: RowOp,
+        op: RowOp | Literal["seal"],
         script: Script,
         scheduled_at: float,
         deadline: float,
@@ -167,7 +168,13 @@ class Guard:
             raise
 
     async def _commit(
-        self, tx: Transaction, verdict: Verdict, address: Address, op: RowOp, scheduled_at: float, args_hash: str | None
+        self,
+        tx: Transaction,
+        verdict: Verdict,
+        address: Address,
+        op: RowOp | Literal["seal"],
+        scheduled_at: float,
+        args_hash: str | None,
     ) -> Outcome:
         try:
             async with asyncio.timeout(ANSWER_TIME):
@@ -182,7 +189,12 @@ class Guard:
         return verdict.outcome
 
     async def _ask_again(
-        self, address: Address, op: RowOp, scheduled_at: float, args_hash: str | None, error: Exception
+        self,
+        address: Address,
+        op: RowOp | Literal["seal"],
+        scheduled_at: float,
+        args_hash: str | None,
+        error: Exception,
     ) -> Outcome:
         """After a lost COMMIT: the row is there, so it happened; it is not, so nobody knows yet."""
         deadline = time.time() + ANSWER_TIME

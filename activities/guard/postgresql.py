@@ -108,7 +108,7 @@ class PostgresTransaction:
                 await self._raw.rollback()
         except psycopg.Error:
             await self._raw.close()  # the server takes the transaction of a closed connection back
-        if self._raw.closed:
+        if self._raw.closed and not self._connection.invalidated:
             with suppress(DBAPIError):  # SQLAlchemy then knows that every older connection of the pool is suspect
                 await self._connection.exec_driver_sql("SELECT 1")
         await self._connection.close()

@@ -118,11 +118,13 @@ def told_seal(rows: Rows) -> Outcome:
     return done(rows["do"])
 
 
-def told_again(op: RowOp, rows: Rows, args_hash: str | None) -> Outcome | None:
+def told_again(op: RowOp | Literal["seal"], rows: Rows, args_hash: str | None) -> Outcome | None:
     """What is known about an operation whose COMMIT got lost, from its rows; None: its row is not there."""
-    if op not in rows:
+    if ("do" if op == "seal" else op) not in rows:
         return None
     match op:
+        case "seal":
+            return told_seal(rows)
         case "do":
             return told_do(rows, args_hash)
         case "undo":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from activities.guard.address import Address
 from tests.unit.guard.memory import Memory, MemoryGuard, body, now
 
-CLOCK = {"scheduled_at": 0.0, "deadline": 0.0}
+CLOCK: dict[str, Any] = {"scheduled_at": 0.0, "deadline": 0.0}
 HERE = Address("saga", "step")
 
 

@@ -14,7 +14,7 @@ from sagas.outcomes import Outcome
 from tests.unit.guard.memory import Memory, MemoryGuard, MemoryTransaction, body, now
 from tests.unit.guard.orders import Budget, walk
 
-CLOCK = {"scheduled_at": 0.0, "deadline": 0.0}
+CLOCK: dict[str, Any] = {"scheduled_at": 0.0, "deadline": 0.0}
 HERE = Address("saga", "step")
 
 

@@ -1,0 +1,131 @@
+"""A TCP proxy between a client and its server that breaks on demand, at a named message if need be.
+
+Works for any protocol in the clear. A trigger looks for bytes in what the client sends (``COMMIT``): that is where a
+database's answer has to get lost for nobody to know what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+HOST = "127.0.0.1"
+
+OnTrigger = Literal["cut_before", "cut_after", "swallow_answer"]
+"""``cut_before``: the message never reaches the server. ``cut_after``: it does, and the connection breaks before the
+answer. ``swallow_answer``: it does, and the client waits for an answer that never comes."""
+
+
+@dataclass(eq=False)
+class _Pair:
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    answers_swallowed: bool = False
+
+    def close(self) -> None:
+        for writer in (self.client, self.server):
+            writer.transport.abort()
+
+
+@dataclass
+class FaultProxy:
+    """``port`` is where clients connect. The switches may be thrown at any time."""
+
+    target_port: int
+    port: int = 0
+    refuse: bool = False
+    blackhole_to_server: bool = False
+    blackhole_to_client: bool = False
+    trigger: bytes | None = None
+    on_trigger: OnTrigger = "cut_after"
+    triggers_left: int = 0
+    triggered: int = 0
+    _pairs: set[_Pair] = field(default_factory=set)
+    _server: asyncio.Server | None = None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Break every connection now, as a pulled cable with a reset would."""
+        for pair in list(self._pairs):
+            pair.close()
+
+    def arm(self, trigger: bytes, on_trigger: OnTrigger, times: int = 1) -> None:
+        """Break at the next ``times`` messages of a client that hold ``trigger``."""
+        self.trigger, self.on_trigger, self.triggers_left = trigger, on_trigger, times
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        if self.refuse:
+            writer.transport.abort()
+            return
+        try:
+            server_reader, server_writer = await asyncio.open_connection(HOST, self.target_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = _Pair(writer, server_writer)
+        self._pairs.add(pair)
+        try:
+            await asyncio.gather(self._to_server(reader, pair), self._to_client(server_reader, pair))
+        except asyncio.CancelledError:
+            return  # the proxy stops; the stream server would report a cancelled handler as an error
+        finally:
+            self._pairs.discard(pair)
+            pair.close()
+
+    async def _to_server(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if self.blackhole_to_server:
+                    continue
+                if self.triggers_left and self.trigger is not None and self.trigger in data:
+                    self.triggers_left -= 1
+                    self.triggered += 1
+                    if self.on_trigger == "cut_before":
+                        break
+                    pair.answers_swallowed = True
+                pair.server.write(data)
+                await pair.server.drain()
+        if not pair.answers_swallowed:
+            pair.close()
+
+    async def _to_client(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if pair.answers_swallowed:
+                    if self.on_trigger == "cut_after":
+                        break  # the server has answered, so it has done its work
+                    continue
+                if self.blackhole_to_client:
+                    continue
+                pair.client.write(data)
+                await pair.client.drain()
+        pair.close()
+
+
+@asynccontextmanager
+async def fault_proxy(target_port: int) -> AsyncIterator[FaultProxy]:
+    """A proxy before ``target_port``, until the block ends."""
+    proxy = FaultProxy(target_port)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()

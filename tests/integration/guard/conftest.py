@@ -1,0 +1,157 @@
+"""Real databases for the guard: PostgreSQL, MariaDB and SQLite, each with the engine's tables and one of effects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from activities.connections import Connections
+from activities.guard import Address, Body, Guard, Sql
+from activities.guard.schema import create
+from sagas.errors import Rejected
+from tests.servers import DatabaseServer, mariadb, postgres
+from tests.unit.guard.model import State
+
+EFFECTS = """
+create table effects (
+    saga_id varchar(200), step varchar(200), generation int, kind varchar(30), at_time double precision
+)
+"""
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[DatabaseServer]:
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[DatabaseServer]:
+    with mariadb() as server:
+        yield server
+
+
+@dataclass
+class Laboratory:
+    """One database with a guard, and a look at it from the outside."""
+
+    connections: Connections
+    kind: str
+    url: str
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def guard(self) -> Guard:
+        return self.connections.guard("shop")
+
+    @property
+    def engine(self) -> AsyncEngine:
+        return self.connections.engine("shop")
+
+    def body(self, kind: str | None, address: Address | None = None) -> Body:
+        """An action that writes one row of effect; None: it writes one, and then refuses."""
+
+        async def act(sql: Sql) -> Any:
+            where = address or self.current
+            await sql.execute(
+                "insert into effects values (:saga_id, :step, :generation, :kind, :now)",
+                {
+                    "saga_id": where.saga_id,
+                    "step": where.step,
+                    "generation": where.generation,
+                    "kind": kind or "refused",
+                    "now": time.time(),
+                },
+            )
+            if kind is None:
+                raise Rejected("no", why="the test says so")
+            return {"effect": kind}
+
+        return act
+
+    current: Address = field(default_factory=lambda: Address("none", "none"))
+
+    async def rows(self, statement: str, **values: Any) -> list[Any]:
+        async with self.engine.connect() as connection:
+            result = await connection.execute(text(statement), values)
+            return list(result) if result.returns_rows else []
+
+    async def state(self, address: Address) -> State:
+        """The rows and effects of an entry, in the model's words."""
+        where = "saga_id = :s and step = :t and generation = :g"
+        key = {"s": address.saga_id, "t": address.step, "g": address.generation}
+        found = await self.rows(f"select op, reason from saga_guard where {where}", **key)
+        reasons = {row.op: row.reason for row in found}
+        kinds = [kind for (kind,) in await self.rows(f"select kind from effects where {where}", **key)]
+        assert "refused" not in kinds, "a refused action left an effect"
+        return State(
+            do=reasons.get("do"),
+            confirm=reasons.get("confirm"),
+            undo=reasons.get("undo"),
+            applied=kinds.count("applied"),
+            confirmed=kinds.count("confirmed"),
+            undone=kinds.count("undone"),
+            undone_confirmed=kinds.count("undone_confirmed"),
+        )
+
+
+def clock(seconds: float = 30.0) -> Any:
+    """The times of an attempt that may take ``seconds``."""
+    return {"scheduled_at": time.time(), "deadline": time.time() + seconds}
+
+
+def new_address(step: str = "charge") -> Address:
+    return Address(f"saga-{uuid4()}", step)
+
+
+async def open_laboratory(kind: str, url: str, **settings: Any) -> Laboratory:
+    connections = Connections({"shop": {"url": url, **settings}}, pool_size=10)
+    laboratory = Laboratory(connections, kind, url)
+    await create(laboratory.engine)
+    async with laboratory.engine.connect() as connection:
+        await connection.exec_driver_sql(EFFECTS.replace("create table", "create table if not exists"))
+    return laboratory
+
+
+def database_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """A URL of the running server (or a new file) with a database of its own for SQLite."""
+    if kind == "sqlite":
+        return f"sqlite:///{folder / 'participant.db'}"
+    server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
+    if kind == "postgres":
+        return server.url()
+    return server.url("mysql")
+
+
+@pytest_asyncio.fixture(params=["postgres", "mariadb", "sqlite"])
+async def laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    """The same test on each database."""
+    opened = await open_laboratory(request.param, database_url(request.param, request, tmp_path))
+    yield opened
+    await opened.connections.close()
+
+
+@pytest_asyncio.fixture(params=["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+async def postgres_levels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    """PostgreSQL at each isolation level."""
+    url = database_url("postgres", request, tmp_path)
+    opened = await open_laboratory("postgres", url, isolation=request.param)
+    yield opened
+    await opened.connections.close()
+
+
+@pytest_asyncio.fixture(params=["postgres", "mariadb"])
+async def server_laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    """The databases that are servers, at their guard's own isolation level."""
+    opened = await open_laboratory(request.param, database_url(request.param, request, tmp_path))
+    yield opened
+    await opened.connections.close()

@@ -1,0 +1,249 @@
+"""Two operations of one step at once: the second insert waits for the first transaction, and then the rows decide."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from activities.guard import Guard, Sql
+from activities.guard.postgresql import PostgresTransaction
+from activities.guard.sqlalchemy_transaction import MysqlTransaction
+from activities.guard.transaction import Reason, RowOp
+from sagas.errors import Rejected
+from sagas.outcomes import Outcome
+from tests.integration.guard.conftest import Laboratory, clock, new_address
+
+
+class Gate:
+    """An action that stops in the middle of its transaction until it is let on."""
+
+    def __init__(self, body: Any, then: Exception | None = None) -> None:
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+        self._body, self._then = body, then
+
+    async def __call__(self, sql: Sql) -> Any:
+        result = await self._body(sql)
+        self.reached.set()
+        await self.open.wait()
+        if self._then is not None:
+            raise self._then
+        return result
+
+
+async def settled(call: Any, guard_call: Any) -> Outcome:
+    """The outcome once no infrastructure trouble is in the way, as the platform's retries would get it."""
+    outcome = await call
+    for _ in range(20):
+        if not outcome.infrastructure:
+            return outcome
+        assert outcome.kind == "failed"
+        assert outcome.failure is not None
+        assert outcome.failure.type == "Infrastructure"
+        outcome = await guard_call()
+    raise AssertionError(f"still in trouble: {outcome}")
+
+
+async def still_waiting(task: asyncio.Task[Any]) -> bool:
+    await asyncio.wait({task}, timeout=0.3)
+    return not task.done()
+
+
+async def undo_waits(laboratory: Laboratory, then: Exception | None) -> tuple[Outcome, Outcome]:
+    guard = laboratory.guard
+    address = laboratory.current = new_address()
+    gate = Gate(laboratory.body("applied"), then)
+    doing = asyncio.create_task(guard.do(address, "h", gate, **clock()))
+    await gate.reached.wait()
+
+    def undo() -> Any:
+        return guard.undo(address, laboratory.body("undone"), **clock())
+
+    undoing = asyncio.create_task(undo())
+    assert await still_waiting(undoing), "the undo must wait for the open action"
+    gate.open.set()
+    did = await doing
+    return did, await settled(undoing, undo)
+
+
+async def test_an_undo_waits_for_an_open_action(server_laboratory: Laboratory) -> None:
+    did, undid = await undo_waits(server_laboratory, None)
+    assert (did.kind, undid.kind, undid.marker) == ("done", "done", None)
+    state = await server_laboratory.state(server_laboratory.current)
+    assert (state.applied, state.undone) == (1, 1)
+
+
+async def test_an_undo_waits_for_an_action_that_is_refused(server_laboratory: Laboratory) -> None:
+    did, undid = await undo_waits(server_laboratory, Rejected("no"))
+    assert (did.kind, undid.marker) == ("rejected", "nothing_to_undo")
+    late = await server_laboratory.guard.do(
+        server_laboratory.current, "h", server_laboratory.body("applied"), **clock()
+    )
+    assert late.kind == "late"
+    assert (await server_laboratory.state(server_laboratory.current)).applied == 0
+
+
+async def test_an_undo_waits_at_every_isolation_level(postgres_levels: Laboratory) -> None:
+    did, undid = await undo_waits(postgres_levels, None)
+    assert (did.kind, undid.kind, undid.marker) == ("done", "done", None)
+    state = await postgres_levels.state(postgres_levels.current)
+    assert (state.applied, state.undone) == (1, 1)
+
+
+async def test_a_serialization_failure_is_infrastructure(postgres_levels: Laboratory) -> None:
+    """The waiter gets 40001 above READ COMMITTED: that is trouble, never an answer about the business."""
+    guard = postgres_levels.guard
+    address = postgres_levels.current = new_address()
+    gate = Gate(postgres_levels.body("applied"))
+    doing = asyncio.create_task(guard.do(address, "h", gate, **clock()))
+    await gate.reached.wait()
+    undoing = asyncio.create_task(guard.undo(address, postgres_levels.body("undone"), **clock()))
+    assert await still_waiting(undoing)
+    gate.open.set()
+    await doing
+    outcome = await undoing
+    if guard._isolation == "READ COMMITTED":
+        assert outcome.kind == "done"
+    else:
+        assert (outcome.kind, outcome.infrastructure) == ("failed", True)
+
+
+async def test_an_action_waits_for_a_seal(server_laboratory: Laboratory) -> None:
+    """The seal's transaction is held open by hand, between its insert and its COMMIT."""
+    laboratory, address = server_laboratory, new_address()
+    laboratory.current = address
+    async with laboratory.engine.connect() as connection:
+        await connection.exec_driver_sql("BEGIN")
+        await connection.exec_driver_sql(
+            "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
+            f" values ('{address.saga_id}', '{address.step}', 1, 'do', 'undo', 0)"
+        )
+
+        def do() -> Any:
+            return laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())
+
+        doing = asyncio.create_task(do())
+        assert await still_waiting(doing), "the action must wait for the open seal"
+        await connection.exec_driver_sql("COMMIT")
+    assert (await settled(doing, do)).kind == "late"
+    assert (await laboratory.state(address)).applied == 0
+
+
+async def test_many_deliveries_at_once(laboratory: Laboratory) -> None:
+    """Ten of everything at the same moment, on every database."""
+    guard = laboratory.guard
+    for _ in range(5):
+        address = laboratory.current = new_address()
+        dos = [lambda a=address: guard.do(a, "h", laboratory.body("applied"), **clock())] * 5
+        undos = [lambda a=address: guard.undo(a, laboratory.body("undone"), **clock())] * 3
+        seals = [lambda a=address: guard.seal(a, **clock())] * 2
+        calls = [*dos[:3], *undos[:1], *seals, *undos[1:], *dos[3:]]
+        outcomes = await asyncio.gather(*(settled(call(), call) for call in calls))
+        state = await laboratory.state(address)
+        assert state.applied == state.undone <= 1, outcomes
+        assert {outcome.kind for outcome in outcomes} <= {"done", "late"}, outcomes
+
+
+async def test_concurrent_confirm_and_undo(server_laboratory: Laboratory) -> None:
+    laboratory, guard = server_laboratory, server_laboratory.guard
+    for _ in range(10):
+        address = laboratory.current = new_address()
+        await guard.do(address, "h", laboratory.body("applied"), **clock())
+
+        def confirm(a: Any = address) -> Any:
+            return guard.confirm(a, laboratory.body("confirmed"), **clock())
+
+        def undo(a: Any = address) -> Any:
+            return guard.undo(a, laboratory.body("undone"), **clock())
+
+        confirmed, undone = await asyncio.gather(settled(confirm(), confirm), settled(undo(), undo))
+        assert (confirmed.kind, undone.marker) in (("done", "confirmed"), ("late", None))
+        state = await laboratory.state(address)
+        assert state.confirmed + state.undone == 1
+
+
+async def race_confirm_against_open_undo(laboratory: Laboratory) -> tuple[bool, int]:
+    """Whether a confirm had to wait for an undo in flight, and how many of the two took effect."""
+    guard = laboratory.guard
+    address = laboratory.current = new_address()
+    await guard.do(address, "h", laboratory.body("applied"), **clock())
+    gate = Gate(laboratory.body("undone"))
+    undoing = asyncio.create_task(guard.undo(address, gate, **clock()))
+    await gate.reached.wait()
+    confirming = asyncio.create_task(guard.confirm(address, laboratory.body("confirmed"), **clock()))
+    waited = await still_waiting(confirming)
+    gate.open.set()
+    await asyncio.gather(undoing, confirming)
+    state = await laboratory.state(address)
+    return waited, state.confirmed + state.undone
+
+
+async def test_a_confirm_waits_at_the_fence(server_laboratory: Laboratory) -> None:
+    assert await race_confirm_against_open_undo(server_laboratory) == (True, 1)
+
+
+async def test_without_the_fence_row_both_take_effect(
+    server_laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule taken out: an undo that does not insert the confirm row."""
+    for kind in (PostgresTransaction, MysqlTransaction):
+        real = kind.insert
+
+        async def no_fence(self: Any, op: RowOp, reason: Reason, *, real: Any = real, **more: Any) -> bool:
+            if (op, reason) == ("confirm", "undo"):
+                return True
+            return await real(self, op, reason, **more)
+
+        monkeypatch.setattr(kind, "insert", no_fence)
+    assert await race_confirm_against_open_undo(server_laboratory) == (False, 2)
+
+
+async def test_without_the_waiting_insert_an_effect_leaks(
+    server_laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule taken out: look first, and insert only what is not there (check, then act)."""
+    laboratory, address = server_laboratory, new_address()
+    laboratory.current = address
+
+    async def undo_that_only_looks(self: Guard, *_: Any, **__: Any) -> Outcome:
+        found = await laboratory.rows("select op from saga_guard where saga_id = :s", s=address.saga_id)
+        return Outcome.done(marker=None if found else "nothing_to_undo")
+
+    monkeypatch.setattr(Guard, "undo", undo_that_only_looks)
+    gate = Gate(laboratory.body("applied"))
+    doing = asyncio.create_task(laboratory.guard.do(address, "h", gate, **clock()))
+    await gate.reached.wait()
+    told = await laboratory.guard.undo(address, laboratory.body("undone"), **clock())
+    gate.open.set()
+    await doing
+    assert told.marker == "nothing_to_undo"
+    assert (await laboratory.state(address)).applied == 1, "nothing to undo, and the effect is there: a leak"
+
+
+async def test_a_deadlock_is_infrastructure(server_laboratory: Laboratory) -> None:
+    laboratory = server_laboratory
+    await laboratory.rows("delete from effects where kind in ('left', 'right')")
+    for kind in ("left", "right"):
+        await laboratory.rows(
+            f"insert into effects values ('{kind}', '{kind}', 1, '{kind}', 0)",
+        )
+    both = asyncio.Barrier(2)
+
+    def crossing(first: str, second: str) -> Any:
+        async def act(sql: Sql) -> None:
+            await sql.execute("update effects set at_time = 1 where kind = :kind", kind=first)
+            await both.wait()
+            try:
+                await sql.execute("update effects set at_time = 2 where kind = :kind", kind=second)
+            except Exception as error:
+                raise Rejected("dressed up as a business answer") from error
+
+        return act
+
+    outcomes = await asyncio.gather(
+        laboratory.guard.do(new_address(), "h", crossing("left", "right"), **clock()),
+        laboratory.guard.do(new_address(), "h", crossing("right", "left"), **clock()),
+    )
+    assert sorted(outcome.kind for outcome in outcomes) == ["done", "failed"]
+    assert [o.infrastructure for o in outcomes if o.kind == "failed"] == [True]
