@@ -92,7 +92,9 @@ STEP = Record(
         Field("name", Text(), "a sentence for people, default the id"),
         _USES,
         _WITH,
-        Field("needs", ListOf(Text()), "steps that must be done or skipped first; default everything above"),
+        Field(
+            "needs", OneOrMore(Text(), minimum=0), "steps that must be done or skipped first; default everything above"
+        ),
         Field("if", Condition(), "false: the step is skipped and its result is null"),
         Field("for_each", Items(), "run once per item, with `item` and `index`"),
         Field("max_parallel", Integer(1, MAX_PARALLEL), "items at the same time, default 1"),

@@ -15,7 +15,7 @@ from sagas.definition.fields import TOP
 from sagas.definition.graph import CycleError, Graph, build_graph
 from sagas.definition.records import Parsed
 from sagas.definition.shapes import did_you_mean, names
-from sagas.definition.source import load
+from sagas.definition.source import Node, load
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -66,8 +66,7 @@ def _graph(steps: list[Parsed], report: Report) -> Graph | None:
         else:
             first[id] = step
     for id, step in first.items():
-        needs = step.at("needs").value if "needs" in step else None
-        for node in needs if isinstance(needs, list) else ():
+        for node in _written_needs(step):
             if isinstance(node.value, str) and node.value not in first:
                 help = did_you_mean(node.value, first, f"Steps are {names(first)}.")
                 report.add("SAGA201", node, f"`{id}` needs `{node.value}`, which is no step", help)
@@ -80,3 +79,11 @@ def _graph(steps: list[Parsed], report: Report) -> Graph | None:
         step = first[error.steps[0]]
         report.add("SAGA202", step.place("needs"), f"steps need each other in a circle: {error}")
         return None
+
+
+def _written_needs(step: Parsed) -> list[Node]:
+    """The nodes under `needs`, which is one id or a list of them."""
+    if "needs" not in step:
+        return []
+    node = step.at("needs")
+    return node.value if isinstance(node.value, list) else [node]

@@ -258,16 +258,17 @@ class OneOrMore:
     """One value, or a list of them; always read as a list."""
 
     shape: Shape
+    minimum: int = 1
 
     def read(self, node: Node, report: Report) -> list[Any] | None:
         if isinstance(node.value, list):
-            return ListOf(self.shape, minimum=1).read(node, report)
+            return ListOf(self.shape, minimum=self.minimum).read(node, report)
         value = self.shape.read(node, report)
         return None if value is None else [value]
 
     def schema(self) -> Schema:
         one = self.shape.schema()
-        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": self.minimum}]}
 
 
 def names(items: Iterable[str]) -> str:

@@ -171,6 +171,7 @@ MISTAKES = [
     Mistake("SAGA118", "max_parallel alone", saga("  - {id: a, uses: shop.tell, effect: none, ⟦max_parallel: 3}\n")),
     # SAGA2xx: graph and kinds
     Mistake("SAGA201", "unknown needs", saga("  - {id: a, uses: shop.book, pivot: true, needs: [⟦resrve]}\n")),
+    Mistake("SAGA201", "one unknown need", saga("  - {id: a, uses: shop.book, pivot: true, needs: ⟦resrve}\n")),
     Mistake(
         "SAGA202",
         "a circle",

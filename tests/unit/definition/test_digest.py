@@ -69,6 +69,7 @@ SAME = {
     "defaults of the saga": changed("deadline: 10m", "deadline: 10m\ndefaults: {timeout: 30s, connection: shop}"),
     "explicit needs": changed("    uses: shop.book", "    uses: shop.book\n    needs: [look, pay]"),
     "needs that are implied": changed("    uses: shop.book", "    uses: shop.book\n    needs: [reserve, pay, look]"),
+    "one need without a list": changed("    needs: [reserve]\n    comp", "    needs: reserve\n    comp"),
     "written language": changed("saga: shop", "saga: shop\nlanguage: 1"),
     "an anchor": changed("with: {sku: b}", "with: {<<: &more {sku: b}}"),
     "descriptions in the schema": changed("a: {type: string}", "a: {type: string, description: what}"),
