@@ -248,3 +248,27 @@ def test_the_process_that_started_the_stack_may_be_killed(project: Project) -> N
     status = project.up()
     assert status["temporal"]["state"] == status["postgres"]["state"] == "running"
     assert sql(status, "select 1") == [(1,)]
+
+
+def test_the_worker_comes_back_and_notices_changes(project: Project) -> None:
+    first = project.up("--only", "temporal,postgres,worker")
+    assert {first[name]["state"] for name in ("temporal", "postgres", "worker")} == {"running"}
+    os.kill(first["worker"]["pid"], signal.SIGKILL)
+    second = project.up("--only", "temporal,postgres,worker")
+    assert second["worker"]["state"] == "running"
+    assert second["worker"]["pid"] != first["worker"]["pid"]
+    assert second["temporal"] == first["temporal"]
+
+    (project.root / "new_action.py").write_text("", encoding="utf-8")
+    third = project.up("--only", "worker")
+    assert third["worker"]["pid"] != second["worker"]["pid"]
+    assert project.up("--only", "worker") == third
+
+
+def test_a_worker_that_cannot_start_says_why(project: Project) -> None:
+    text = 'actions = ["./missing.py"]\n'
+    (project.root / "saga.toml").write_text(text, encoding="utf-8")
+    done = project.call("dev", "up", "--only", "temporal,worker")
+    assert done.returncode == 1
+    assert "missing.py" in done.stderr
+    assert "Traceback" not in done.stderr

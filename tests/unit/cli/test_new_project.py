@@ -1,0 +1,57 @@
+"""`saga init`: the files it makes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli import main
+from sagas.project import Project
+from sagas.settings import load_settings
+
+
+def test_a_new_project_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["init", "My_Shop"]) == 0
+    project = Project(load_settings(tmp_path / "My_Shop", env={}))
+    assert list(project.definitions) == ["my-shop"]
+    assert project.diagnostics == []
+    assert "{{" not in (tmp_path / "My_Shop" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_demo_is_a_project_as_well(tmp_path: Path) -> None:
+    assert main.run(["init", str(tmp_path / "retail"), "--demo"]) == 0
+    project = Project(load_settings(tmp_path / "retail", env={}))
+    assert "checkout" in project.definitions
+
+
+@pytest.mark.parametrize(
+    ("directory", "sentence"),
+    [
+        ("a b", "cannot be a project's name"),
+        ("9lives", "cannot be a project's name"),
+        ("full", "is not empty"),
+        ("file", "is a file"),
+        ("file/below", "cannot be"),
+    ],
+)
+def test_what_is_refused(
+    directory: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    (tmp_path / "file").touch()
+    assert main.run(["init", directory]) != 0
+    assert sentence in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_an_empty_folder_with_a_repository_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "shop" / ".git").mkdir(parents=True)
+    assert main.run(["init", str(tmp_path / "shop")]) == 0
