@@ -125,7 +125,7 @@ def now(coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 async def deliver(guard: Guard, address: Address, event: Event, make_body: Any, times: Mapping[str, float]) -> Outcome:
     """Deliver one event to a guard, whatever database is behind it."""
-    clock = {"scheduled_at": times["scheduled_at"], "deadline": times["deadline"]}
+    clock: dict[str, Any] = {"scheduled_at": times["scheduled_at"], "deadline": times["deadline"]}
     act = make_body(_EFFECTS.get(event))
     match event:
         case "do" | "refused_do":

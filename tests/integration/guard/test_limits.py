@@ -1,0 +1,214 @@
+"""A transaction does not outlive its attempt, whatever its worker does; and what an action may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from activities.connections import Connections
+from activities.guard import Address, Sql
+from activities.guard.codec import MAX_RESULT_BYTES
+from sagas.errors import Rejected
+from tests.integration.guard.conftest import Laboratory, clock, new_address
+
+FROZEN_WORKER = """
+import asyncio, sys, time
+from activities.connections import Connections
+from activities.guard import Address
+
+async def main(url, saga_id):
+    async def act(sql):
+        await sql.execute("insert into effects values (:s, 'charge', 1, 'applied', 0)", s=saga_id)
+        print("open", flush=True)
+        await asyncio.sleep(20)
+    guard = Connections({"shop": {"url": url}}).guard("shop")
+    now = time.time()
+    outcome = await guard.do(Address(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 2)
+    print(outcome.kind, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_laboratory: Laboratory) -> None:
+    laboratory, address = server_laboratory, new_address()
+    laboratory.current = address
+    root = str(Path(__file__).parents[3])
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", FROZEN_WORKER, laboratory.url, address.saga_id),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    try:
+        assert worker.stdout is not None
+        assert await asyncio.wait_for(worker.stdout.readline(), 30) == b"open\n"
+        worker.send_signal(signal.SIGSTOP)
+        outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(30))
+        assert outcome.marker == "nothing_to_undo"
+        worker.send_signal(signal.SIGCONT)
+        assert (await asyncio.wait_for(worker.stdout.readline(), 30)).strip() in (b"failed", b"late")
+    finally:
+        if worker.returncode is None:
+            worker.send_signal(signal.SIGCONT)
+            worker.kill()
+        await worker.wait()
+    state = await laboratory.state(address)
+    assert (state.applied, state.do) == (0, "undo")
+
+
+async def test_waiting_too_long_is_infrastructure(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+    reached, done = asyncio.Event(), asyncio.Event()
+
+    async def slow(sql: Sql) -> None:
+        reached.set()
+        await done.wait()
+
+    doing = asyncio.create_task(laboratory.guard.do(address, "h", slow, **clock()))
+    await reached.wait()
+    outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(2))
+    done.set()
+    assert (await doing).kind == "done"
+    assert (outcome.kind, outcome.infrastructure) == ("failed", True)
+
+
+async def test_an_action_that_takes_too_long_is_taken_back(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+
+    async def slow(sql: Sql) -> None:
+        await laboratory.body("applied")(sql)
+        await asyncio.sleep(10)
+
+    outcome = await laboratory.guard.do(address, "h", slow, **clock(0.5))
+    assert outcome.failure is not None
+    assert (outcome.kind, outcome.failure.type) == ("failed", "Timeout")
+    assert (await laboratory.state(address)).applied == 0
+    assert (await laboratory.guard.do(address, "h", slow, **clock(-1))).kind == "failed"
+
+
+async def test_a_cancelled_attempt_is_taken_back(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+    reached = asyncio.Event()
+
+    async def slow(sql: Sql) -> None:
+        await laboratory.body("applied")(sql)
+        reached.set()
+        await asyncio.sleep(10)
+
+    doing = asyncio.create_task(laboratory.guard.do(address, "h", slow, **clock()))
+    await reached.wait()
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+    assert (await laboratory.guard.seal(address, **clock())).marker == "sealed"
+    assert (await laboratory.state(address)).applied == 0
+
+
+async def test_a_swallowed_error_dooms_the_transaction(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+
+    async def careless(sql: Sql) -> str:
+        await laboratory.body("applied")(sql)
+        with pytest.raises(Exception, match="no_such_table"):
+            await sql.execute("insert into no_such_table values (1)")
+        return "all is well"
+
+    outcome = await laboratory.guard.do(address, "h", careless, **clock())
+    assert (outcome.kind, outcome.infrastructure) == ("failed", False)
+    assert (await laboratory.state(address)).applied == 0
+
+
+async def test_transaction_control_and_ddl_are_refused(laboratory: Laboratory) -> None:
+    for statement in ("commit", "/* x */ ROLLBACK", "create table leak (a int)", "select 1; commit"):
+        address = laboratory.current = new_address()
+
+        async def breaks_out(sql: Sql, statement: str = statement) -> None:
+            await laboratory.body("applied")(sql)
+            await sql.execute(statement)
+
+        outcome = await laboratory.guard.do(address, "h", breaks_out, **clock())
+        assert outcome.failure is not None
+        assert (outcome.kind, outcome.failure.type) == ("failed", "RefusedStatement")
+        assert (await laboratory.state(address)).applied == 0
+
+
+async def test_a_result_that_is_too_large_is_refused_before_commit(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+
+    async def large(sql: Sql) -> str:
+        await laboratory.body("applied")(sql)
+        return "x" * MAX_RESULT_BYTES
+
+    outcome = await laboratory.guard.do(address, "h", large, **clock())
+    assert (outcome.kind, outcome.retryable) == ("failed", False)
+    assert (await laboratory.state(address)).applied == 0
+
+
+async def test_a_plain_function_uses_the_same_transaction(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+
+    async def act(sql: Sql) -> int:
+        handle = sql.sync()
+
+        def plain() -> int:
+            handle.execute("insert into effects values (:s, 'charge', 1, 'applied', 0)", s=address.saga_id)
+            return handle.scalar("select count(*) from effects where saga_id = :s", s=address.saga_id)
+
+        return await asyncio.to_thread(plain)
+
+    assert (await laboratory.guard.do(address, "h", act, **clock())).result == 1
+    assert (await laboratory.state(address)).applied == 1
+
+
+async def test_a_full_pool_is_infrastructure(laboratory: Laboratory) -> None:
+    connections = Connections({"shop": {"url": laboratory.url}}, pool_size=1)
+    guard, free = connections.guard("shop"), asyncio.Event()
+    reached = asyncio.Event()
+
+    async def holds(sql: Sql) -> None:
+        reached.set()
+        await free.wait()
+
+    holding = asyncio.create_task(guard.do(new_address(), "h", holds, **clock()))
+    await reached.wait()
+    outcome = await guard.do(new_address(), "h", holds, **clock(0.5))
+    assert (outcome.kind, outcome.infrastructure) == ("failed", True)
+    free.set()
+    assert (await holding).kind == "done"
+    await connections.close()
+
+
+async def test_a_person_settles_and_a_row_wins(laboratory: Laboratory) -> None:
+    guard = laboratory.guard
+    first = laboratory.current = new_address()
+    assert (await guard.settle(first, "do", {"id": 7}, **clock())).result == {"id": 7}
+    assert (await guard.do(first, "h", laboratory.body("applied"), **clock())).result == {"id": 7}
+    assert (await guard.settle(first, "do", {"id": 8}, **clock())).result == {"id": 7}
+    assert (await guard.settle(first, "undo", "by hand", **clock())).result == "by hand"
+    assert (await guard.settle(first, "do", {"id": 9}, **clock())).kind == "late"
+    assert (await laboratory.state(first)).applied == 0
+
+
+async def test_missing_tables_name_the_command(tmp_path: Path) -> None:
+    connections = Connections({"shop": {"url": f"sqlite:///{tmp_path / 'empty.db'}"}})
+
+    async def nothing(sql: Sql) -> None:
+        raise Rejected("never reached")
+
+    outcome = await connections.guard("shop").do(Address("s", "a"), "h", nothing, **clock())
+    assert outcome.failure is not None
+    assert "saga setup" in outcome.failure.message
+    await connections.close()
+
+
+async def test_times_are_read_from_the_attempt(laboratory: Laboratory) -> None:
+    address = laboratory.current = new_address()
+    await laboratory.guard.do(address, "h", laboratory.body("applied"), scheduled_at=500.0, deadline=time.time() + 9)
+    (row,) = await laboratory.rows("select created_at from saga_guard where saga_id = :s", s=address.saga_id)
+    assert row.created_at == 500.0
