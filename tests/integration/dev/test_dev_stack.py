@@ -13,6 +13,7 @@ import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import LiteralString
 
 import psutil
 import psycopg
@@ -28,7 +29,7 @@ from workers.search_attributes import missing
 from workers.temporal_client import connect
 
 
-def sql(status: dict, statement: str) -> list[tuple]:
+def sql(status: dict, statement: LiteralString) -> list[tuple]:
     url = status["connections"]["shop"].replace("postgresql+psycopg", "postgresql")
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement)
