@@ -1,0 +1,76 @@
+"""Which statements a step may run: one row per trick."""
+
+from __future__ import annotations
+
+import pytest
+
+from activities.guard.statements import RefusedStatement, checked
+
+ALLOWED = [
+    ("postgresql", "select 1", "select 1"),
+    ("postgresql", "  -- a comment: with a colon\nupdate t set a = :a", None),
+    ("postgresql", "with moved as (delete from t returning *) insert into u select * from moved", None),
+    ("postgresql", "select ';' as semicolon", "select ';' as semicolon"),
+    ("postgresql", "select $$commit; begin$$", "select $$commit; begin$$"),
+    ("postgresql", "select $tag$ $$ ; $tag$", None),
+    ("postgresql", "select 1;", "select 1"),
+    ("postgresql", "select 1 ; -- the end", None),
+    ("postgresql", "select /* /* nested ; */ ; */ 1", None),
+    (
+        "postgresql",
+        "select a::text, '{\"k\":1}' from t where b = :b",
+        "select a::text, '{\"k\"\\:1}' from t where b = :b",
+    ),
+    ("postgresql", r"select E'it\'s; fine'", None),
+    ("postgresql", r"select 'back\' , 1", None),
+    ("postgresql", "insert into commit_log values (1)", None),
+    ("postgresql", "call settle(:id)", None),
+    ("mysql", "select 1 # ; drop table t", None),
+    ("mysql", r"select 'it\'s; fine'", None),
+    ("mysql", "select 5--1", None),
+    ("mysql", "replace into t values (1)", None),
+    ("sqlite", "insert into t values (1) on conflict do nothing", None),
+]
+
+REFUSED = [
+    ("postgresql", "commit", "COMMIT"),
+    ("postgresql", "/* hidden */ ROLLBACK", "ROLLBACK"),
+    ("postgresql", "-- hidden\nsavepoint a", "SAVEPOINT"),
+    ("postgresql", "begin", "BEGIN"),
+    ("postgresql", "prepare transaction 'x'", "PREPARE"),
+    ("postgresql", "set transaction isolation level serializable", "SET"),
+    ("postgresql", "create table t (a int)", "CREATE"),
+    ("postgresql", "truncate t", "TRUNCATE"),
+    ("postgresql", "do $$ begin commit; end $$", "DO"),
+    ("postgresql", "select * into copy from t", "INTO"),
+    ("postgresql", "select 1; select 2", "several"),
+    ("postgresql", "select 1; commit", "several"),
+    ("postgresql", "select 'a''; commit", "no end"),
+    ("postgresql", r"select 'back\'; commit; --'", "several"),
+    ("postgresql", "select $$ unfinished", "no end"),
+    ("postgresql", "select /* unfinished", "no end"),
+    ("postgresql", "", "empty"),
+    ("postgresql", " ; ", "empty"),
+    ("mysql", "/*! commit */", "executable comment"),
+    ("mysql", "/*M!100100 drop table t */", "executable comment"),
+    ("mysql", "start transaction", "START"),
+    ("mysql", "call settle(1)", "CALL"),
+    ("mysql", "lock tables t write", "LOCK"),
+    ("mysql", "xa begin 'x'", "XA"),
+    ("mysql", "select 1 -- x\n; commit", "several"),
+    ("sqlite", "pragma journal_mode = delete", "PRAGMA"),
+    ("sqlite", "attach 'other.db' as other", "ATTACH"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "statement", "text"), ALLOWED)
+def test_allowed(dialect: str, statement: str, text: str | None) -> None:
+    ready = checked(statement, dialect)  # raises when it is refused
+    assert text is None or ready == text
+
+
+@pytest.mark.parametrize(("dialect", "statement", "why"), REFUSED)
+def test_refused(dialect: str, statement: str, why: str) -> None:
+    with pytest.raises(RefusedStatement) as refusal:
+        checked(statement, dialect)
+    assert why in str(refusal.value)
