@@ -80,7 +80,7 @@ def _pivot(run: Run, entry: Entry, verdict: Verdict) -> None:
     elif entry.id in run.parked:
         if step.probe is not None:
             resolve.later(run, entry, "pivot", background=True)
-    elif not calls.asked_once(step) and entry.made < step.do.retry.max_attempts:
+    elif not calls.asked_once(step) and forward.may_repeat(run, entry):
         forward.again_later(run, entry, step.do.retry.max_interval)
     elif calls.asked_once(step) and step.probe is not None and entry.rounds < step.do.retry.max_attempts:
         resolve.later(run, entry, "pivot")

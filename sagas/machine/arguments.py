@@ -104,8 +104,11 @@ def output(run: Run) -> Any:
     return _evaluate(run, ("output",), run.definition.output, context(run))
 
 
-def probed(run: Run, entry: Entry, probe: Probe, response: Any) -> tuple[str, Any]:
+def probed(run: Run, entry: Entry, probe: Probe, answer: Outcome) -> tuple[str, Any]:
     """What a probe's answer says: ``done`` with the result, ``absent`` or ``unknown``."""
+    response = answer.result
+    if answer.marker == "absent":
+        return "absent", None
     if probe.done is None and probe.absent is None:
         said = response.get("probe") if isinstance(response, dict) else None
         if said in ("done", "absent"):

@@ -95,17 +95,21 @@ def _write(run: Run, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     op = "do"
     action, key, mode = step.do, step_key(run.saga_id, entry.id, entry.generation), "decide"
+    made = entry.made
     if flight.purpose == "backward" and entry.undo is not None:
         op, action = "undo", alternate(step, entry.undo)
         mode = "own" if entry.undo.marked or not step.do.guarded else "decide"
         key = step_key(run.saga_id, entry.id, entry.generation, "undo", entry.undo.alternate)
+        made = entry.undo.made
     elif flight.purpose == "not_done" and entry.confirm is not None and step.confirm is not None:
         op, action = "confirm", step.confirm
         mode = "own" if entry.confirm.marked or not step.do.guarded else "decide"
-        key = step_key(run.saga_id, entry.id, entry.generation, "confirm")
+        key, made = step_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.made
     given = {"result": (entry.decision or {}).get("result")}
     call = _call(run, entry, flight, action, WRITE, given, f"✎ {op} {step.name}: done, says a person")
-    return replace(call, op=op, key=key, guard=Guard(_connection(action), mode), heartbeat=None, cancellable=False)
+    # The row is written where it decides: at the step's own guard, unless that has sent us elsewhere already.
+    guard = Guard(_connection(action if mode == "own" else step.do), mode)
+    return replace(call, op=op, key=key, guard=guard, earlier_attempts=made, heartbeat=None, cancellable=False)
 
 
 def _undo(run: Run, entry: Entry, flight: Flight) -> Call:

@@ -141,11 +141,11 @@ def _failed(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
     if harmless:
         if not undo.use_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
             undo.alternate += 1
-            undo.made, undo.arguments = 0, None
+            undo.made, undo.tries_from, undo.arguments = 0, 0, None
             _ask(run, entry)
         else:
             run.park(entry, "undo", why(entry))
-    elif undo.made < action.retry.max_attempts:
+    elif undo.made - undo.tries_from < action.retry.max_attempts:
         _later(run, entry, interval(action.retry, undo.made))
     else:
         run.park(entry, "undo", why(entry))

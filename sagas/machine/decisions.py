@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import calls, commit, forward
+from sagas.machine import calls, commit, forward, joining
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import CancelCall
 from sagas.machine.events import DecisionMade
@@ -26,7 +26,7 @@ from sagas.machine.keys import step_key
 from sagas.machine.moments import iso
 from sagas.machine.plan import is_nested, is_read
 from sagas.machine.run import OUTPUT, Run
-from sagas.machine.state import Entry, EntryOp
+from sagas.machine.state import Entry, EntryOp, Purpose
 from sagas.outcomes import Outcome
 
 
@@ -127,9 +127,12 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
         if never or corrected is not None:
             entry.arguments = None
         entry.decision = None
-        entry.rounds = 0
-        entry.outcome = None
-        run.post(Begin(entry))
+        entry.rounds, entry.tries_from, entry.tries_since = 0, entry.made, run.now
+        if not never and calls.asked_once(step):
+            # The participant does not honour the key: a probe has to say absent before it is asked again.
+            run.post(Resolve(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
+        else:
+            run.post(Begin(entry))
     elif guarded and not entry.resolved:
         run.post(Resolve(entry, "again"))
     else:
@@ -182,7 +185,7 @@ def _undo(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
                 undo.override, undo.arguments = dict(decision["arguments"]), None
             elif undo.override is None:
                 undo.arguments = None
-            undo.made, entry.decision = 0, None
+            undo.tries_from, entry.decision = undo.made, None
             if entry.outcome == "unknown" and not entry.resolved and entry.asked and undo.started_at is None:
                 run.post(Resolve(entry, "backward"))
             else:
@@ -240,11 +243,17 @@ def confirmed_by_hand(run: Run, entry: Entry) -> None:
     run.post(ConfirmClosed(entry))
 
 
-def written(run: Run, entry: Entry, outcome: Outcome, purpose: str) -> None:
-    """The guard has taken a person's `done`, or had a row that wins."""
+def written(run: Run, entry: Entry, outcome: Outcome, purpose: Purpose, attempts: int | None) -> None:
+    """The guard has taken a person's `done`, or had a row that wins; a guard in trouble is asked again."""
     op: EntryOp = "undo" if purpose == "backward" else "confirm" if purpose == "not_done" else "do"
+    step = run.step(entry)
+    counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
+    assert counted is not None
+    counts = joining.counted(counted.made, attempts, counted.attempts, outcome, step.do.retry)
+    counted.made, counted.attempts = counts
     if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
         if op == "do":
+            entry.last_end = run.now
             forward.done(run, entry, outcome.result)
         elif op == "confirm":
             confirmed_by_hand(run, entry)
@@ -252,13 +261,17 @@ def written(run: Run, entry: Entry, outcome: Outcome, purpose: str) -> None:
             if outcome.marker == "nothing_to_undo":
                 entry.resolved = True
             undone_by_hand(run, entry)
-        return
-    entry.decision = None
-    if op == "do" and run.phase == "backward":
+    elif op == "do" and run.phase == "backward":
+        entry.decision = None
         forward.settle_backward(run, entry)
-        return
-    said = outcome.parks or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
-    run.park(entry, op, f"the guard did not take the decision: {said}")
+    elif outcome.kind in ("unknown", "failed") and outcome.retryable and outcome.parks is None:
+        summary = f"retry ✎ {step.name}: done, says a person"
+        wait = step.do.retry.max_interval
+        run.depart(f"{entry.id}~write-retry", "timer", entry, "write", purpose, seconds=wait, summary=summary)
+    else:
+        entry.decision = None
+        said = outcome.parks or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
+        run.park(entry, op, f"the guard did not take the decision: {said}")
 
 
 def _residue(run: Run, entry: Entry, kind: str, op: EntryOp) -> None:

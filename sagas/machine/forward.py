@@ -178,10 +178,12 @@ def ended(run: Run, entry: Entry) -> None:
 
 
 def may_repeat(run: Run, entry: Entry) -> bool:
+    """The step's own retries allow another attempt; a person's retry starts the count anew."""
     retry = run.step(entry).do.retry
-    if entry.made >= retry.max_attempts:
+    if entry.made - entry.tries_from >= retry.max_attempts:
         return False
-    return retry.give_up_after is None or run.now - (entry.started_at or run.now) < retry.give_up_after
+    since = entry.tries_since if entry.tries_since is not None else entry.started_at
+    return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
 
 
 def repeat_after_probe(run: Run, entry: Entry) -> None:
@@ -240,6 +242,9 @@ def _pivot_ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
     """Rule 5: only the pivot's row decides. What the last attempt said is only the reason."""
     step = run.step(entry)
     if not step.do.guarded and _first_and_only(entry, outcome, before):
+        if calls.asked_once(step) and outcome.kind == "failed" and outcome.retryable and run.recorded is None:
+            again_later(run, entry, interval(step.do.retry, entry.made))
+            return
         entry.resolved = True
     if step.on_failure == "park" and run.recorded is None:
         run.park(entry, "do", why(entry))

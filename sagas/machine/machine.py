@@ -15,6 +15,7 @@ from sagas.machine import (
     answers,
     asking_again,
     backward,
+    calls,
     commit,
     compensate,
     decisions,
@@ -96,6 +97,11 @@ class Machine:
     @property
     def finished(self) -> bool:
         return self._run.finished
+
+    @property
+    def started_at(self) -> float | None:
+        """When the saga began, seconds since the epoch; None before it did."""
+        return self._run.started_at
 
     @property
     def idle(self) -> bool:
@@ -205,7 +211,7 @@ class Machine:
             case "seal":
                 resolve.sealed(run, entry, outcome, flight.purpose)
             case "write":
-                decisions.written(run, entry, outcome, flight.purpose)
+                decisions.written(run, entry, outcome, flight.purpose, event.attempts)
             case "undo-mark":
                 compensate.marked(run, entry, outcome)
             case "undo":
@@ -248,6 +254,8 @@ class Machine:
             run.post(Begin(entry))
         elif flight.ask in ("seal", "probe"):
             resolve.timer_fired(run, entry, flight)
+        elif flight.ask == "write":
+            calls.send(run, entry, "write", flight.purpose)
         elif flight.ask == "confirm":
             commit.begin(run, entry)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from sagas.machine.calls import asked_once
 from sagas.machine.decisions import op_of
 from sagas.machine.events import DecisionMade
 from sagas.machine.plan import is_nested, is_read
@@ -91,13 +92,16 @@ def _without_evidence(run: Run, decision: DecisionMade, entry: Entry, op: EntryO
 
 
 def _unchangeable(run: Run, decision: DecisionMade, entry: Entry, op: EntryOp) -> str | None:
+    """What must not be repeated after an attempt that may have happened, where no guard can tell."""
     step = run.step(entry)
     unsure = op == "do" and entry.outcome == "unknown" and not entry.resolved and not is_read(step)
-    if decision.decision != "retry" or decision.arguments is None or not unsure:
+    if decision.decision != "retry" or not unsure or step.do.guarded or is_nested(step):
         return None
-    if step.do.guarded or is_nested(step):
-        return None
-    return f"{entry.id} may have happened and has no guard: retry it without --with, or decide done or skip"
+    if asked_once(step) and step.probe is None:
+        return f"{entry.id} may have happened, and its participant must not be asked twice: look there, then decide"
+    if decision.arguments is not None:
+        return f"{entry.id} may have happened and has no guard: retry it without --with, or decide done or skip"
+    return None
 
 
 def _other_definition(run: Run, decision: DecisionMade) -> str | None:

@@ -64,7 +64,7 @@ def probed(run: Run, entry: Entry, outcome: Outcome, flight: Flight) -> None:
             run.post(Resolved(entry, purpose, "unknown"))
         return
     try:
-        said, result = arguments.probed(run, entry, probe, outcome.result)
+        said, result = arguments.probed(run, entry, probe, outcome)
     except DefinitionFault as error:
         _definition(run, entry, purpose, str(error))
         return

@@ -42,13 +42,14 @@ Purpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward
 class Operation:
     """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``made`` counts at least that many.
 
-    ``marked``: the guard where the step ran has decided, the action itself lives elsewhere. ``clean``: no attempt so
-    far may have left an effect.
+    ``marked``: the guard where the step ran has decided, the action itself lives elsewhere. ``tries_from``: the
+    attempts that a person's retry does not count any more.
     """
 
     state: OpState = "PENDING"
     attempts: int | None = 0
     made: int = 0
+    tries_from: int = 0
     alternate: int = 0
     started_at: float | None = None
     error: dict[str, Any] | None = None
@@ -66,7 +67,7 @@ class Entry:
 
     ``made`` counts the attempts of this generation at the least, ``attempts`` all of them (None: unknown).
     ``resolved``: nothing of the forward action is there, and nothing will be. ``asked``: a probe had its say going
-    backward. ``continued``: its failure is treated as if it had not run.
+    backward. ``tries_from``, ``tries_since``: what a person's retry does not count any more. ``continued``: its failure is treated as if it had not run.
     """
 
     id: str
@@ -81,7 +82,8 @@ class Entry:
     attempts: int | None = 0
     made: int = 0
     rounds: int = 0
-    probes: int = 0
+    tries_from: int = 0
+    tries_since: float | None = None
     arguments: dict[str, Any] | None = None
     override: dict[str, Any] | None = None
     started_at: float | None = None

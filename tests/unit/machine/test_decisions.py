@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Definition
-from tests.unit.machine.driver import World, op, saga, step, undo
+from tests.unit.machine.driver import World, op, probe, saga, step, undo
 
 STEP = saga(step("a"), step("b", on_failure="park"), step("c"))
 OPEN_STEP = saga(step("a"), step("b", on=None, on_failure="park"), step("c"))
@@ -291,3 +291,26 @@ def test_decisions_survive_a_restore_at_every_point(decision: str) -> None:
     restored = World(STEP, answers=answers, restore=True).run().decide("b", decision)
     assert restored.story == plain.story
     assert restored.log == plain.log
+
+
+def test_a_guard_in_trouble_is_asked_again_to_take_the_decision() -> None:
+    answers = {"b": "unknown", "b~write": ["infrastructure", "unknown", "done"]}
+    world = World(STEP, answers=answers).run().decide("b", "done", result=1).run()
+    assert world.log.count("b~write") == 3
+    assert world.state == "COMPLETED"
+
+
+def test_a_step_that_is_not_idempotent_is_not_repeated_by_a_person_either() -> None:
+    keyless = step("b", on=None, idempotent=False, on_failure="park")
+    world = World(saga(step("a"), keyless), answers={"b": "unknown"}).run()
+    assert "must not be asked twice" in (world.refusal("b", "retry") or "")
+
+
+def test_with_a_probe_a_persons_retry_asks_the_probe_first() -> None:
+    keyless = step("b", on=None, idempotent=False, on_failure="park", probe=probe(seals=True))
+    answers = {"b": ["unknown", "done"], "b~probe": ["unsure", "unsure", "unsure", "absent"]}
+    world = World(saga(step("a"), keyless), answers=answers).run()
+    assert world.state == "PARKED"
+    world.decide("b", "retry").run()
+    assert world.log[-2:] == ["b~probe", "b"]
+    assert world.state == "COMPLETED"
