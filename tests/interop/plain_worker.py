@@ -1,8 +1,8 @@
 """A participant that knows Temporal and nothing of this project: any language could do the same.
 
 ``python plain_worker.py ADDRESS [--namespace default] [--task-queue loyalty]`` serves the activity types
-``loyalty.add`` and ``loyalty.remove`` until it gets SIGTERM. Each takes one JSON argument,
-``{customer, points, "_saga": {key, saga_id, step, op, generation}}``. It keeps the points of each customer and honours
+``loyalty.add`` (customer, points) and ``loyalty.remove`` (customer) until it gets SIGTERM. One JSON argument each:
+these and ``"_saga": {key, saga_id, step, op, generation}``. It keeps the points of each customer and honours
 the key: answers and refusals are remembered under it, and a key whose undo it has seen is refused. Every request is
 printed as one line of JSON.
 """
@@ -29,6 +29,7 @@ class Loyalty:
 
     def __init__(self) -> None:
         self.points: dict[str, int] = {}
+        self.added: dict[str, int] = {}
         self.answers: dict[str, dict[str, Any]] = {}
         self.refusals: dict[str, str] = {}
         self.undone: set[str] = set()
@@ -47,6 +48,7 @@ class Loyalty:
         if key not in self.answers:
             customer = argument["customer"]
             self.points[customer] = self.points.get(customer, 0) + argument["points"]
+            self.added[key] = argument["points"]
             self.answers[key] = {"customer": customer, "balance": self.points[customer]}
         return self.answers[key]
 
@@ -59,9 +61,8 @@ class Loyalty:
         self.undone.add(forward)
         if key not in self.answers:
             customer = argument["customer"]
-            if forward in self.answers:
-                self.points[customer] -= argument["points"]
-            self.answers[key] = {"customer": customer, "balance": self.points.get(customer, 0)}
+            self.points[customer] = self.points.get(customer, 0) - self.added.pop(forward, 0)
+            self.answers[key] = {"customer": customer, "balance": self.points[customer]}
         return self.answers[key]
 
 
