@@ -14,7 +14,7 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from activities.connections import Connections
+from activities.connections import ISOLATIONS, Connections
 from activities.guard import Address, Body, Guard, Sql
 from activities.guard.schema import create
 from sagas.errors import Rejected
@@ -140,11 +140,14 @@ async def laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     await opened.connections.close()
 
 
-@pytest_asyncio.fixture(params=["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-async def postgres_levels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
-    """PostgreSQL at each isolation level."""
-    url = database_url("postgres", request, tmp_path)
-    opened = await open_laboratory("postgres", url, isolation=request.param)
+LEVELS = [(kind, level) for kind in ("postgres", "mariadb") for level in ISOLATIONS]
+
+
+@pytest_asyncio.fixture(params=LEVELS, ids=lambda param: "-".join(param))
+async def levels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    """PostgreSQL and MariaDB at each isolation level."""
+    kind, level = request.param
+    opened = await open_laboratory(kind, database_url(kind, request, tmp_path), isolation=level)
     yield opened
     await opened.connections.close()
 

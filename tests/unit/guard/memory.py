@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from activities.guard import protocol
 from activities.guard.address import Address
@@ -90,7 +90,15 @@ class MemoryGuard(Guard):
         super().__init__("memory", cast("Any", None))
         self.memory = memory
 
-    async def _run(self, address: Address, op: RowOp, script: Script, *_: Any) -> Outcome:
+    async def _run(
+        self,
+        address: Address,
+        op: RowOp | Literal["seal"],
+        script: Script,
+        scheduled_at: float,
+        deadline: float,
+        args_hash: str | None = None,
+    ) -> Outcome:
         tx = MemoryTransaction(self.memory, address.generation)
         try:
             verdict = await script(tx)
