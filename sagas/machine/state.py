@@ -67,7 +67,8 @@ class Entry:
 
     ``made`` counts the attempts of this generation at the least, ``attempts`` all of them (None: unknown).
     ``resolved``: nothing of the forward action is there, and nothing will be. ``asked``: a probe had its say going
-    backward. ``tries_from``, ``tries_since``: what a person's retry does not count any more. ``continued``: its failure is treated as if it had not run.
+    backward. ``tries_from``, ``tries_since``: what a person's retry does not count any more. ``continued``: its failure
+    is treated as if it had not run. ``decision``: what a person decided, until it is carried out.
     """
 
     id: str
@@ -92,7 +93,6 @@ class Entry:
     resolved: bool = False
     asked: bool = False
     continued: bool = False
-    held: bool = False
     flight: str | None = None
     decision: dict[str, Any] | None = None
     undo: Operation | None = None
