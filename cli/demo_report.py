@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from cli.output import print_table, say
+from cli.output import say
 
 if TYPE_CHECKING:
     from workers.demo.books import Books
@@ -40,36 +40,15 @@ def opening(shop: Demo) -> str:
 def print_books(books: Books, outcomes: Sequence[Outcome]) -> None:
     """The sums per outcome over the shop's own columns, and why sagas were undone."""
     ledger = books.ledger
-    rows: list[Sequence[Any]] = [
-        (
-            total.state,
-            *_right(
-                total.runs,
-                total.orders,
-                total.units_held,
-                total.units_sold,
-                _money(total.money),
-                total.coupons,
-            ),
-        )
+    header = ("", "sagas", "orders", "units reserved", "units sold", "money", "coupons")
+    rows = [
+        _row(total.state, total.runs, total.orders, total.units_held, total.units_sold, total.money, total.coupons)
         for total in books.totals
     ]
-    rows.append(
-        (
-            "the shop has",
-            *_right(
-                "",
-                ledger.orders,
-                ledger.units_held,
-                ledger.units_sold,
-                _money(ledger.held + ledger.charged),
-                ledger.coupons,
-            ),
-        )
-    )
+    money = ledger.held + ledger.charged
+    shop = _row("the shop has", "", ledger.orders, ledger.units_held, ledger.units_sold, money, ledger.coupons)
     say("")
-    header = ("", *_right("sagas", "orders", "units reserved", "units sold", "money", "coupons"))
-    print_table(_same_width([header, *rows]))
+    _say_table([header, *rows, shop])
     reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.story["state"] == "COMPENSATED")
     if reasons:
         say("\nCOMPENSATED, and nothing of it is left, because")
@@ -109,7 +88,7 @@ def print_verdict(before: Books, after: Books) -> None:
         for finding in books.findings if when == "after" else ():
             if finding.count:
                 say(f"✖ after the help: {finding.check.rule}: not so for {', '.join(finding.wrong)}")
-    if _is_right(before) and _is_right(after):
+    if _is_numbers(before) and _is_numbers(after):
         states = ", ".join(f"{total.runs} {total.state}" for total in after.totals)
         say(f"✔ The books balance to the cent: {states}.")
     else:
@@ -127,15 +106,13 @@ def print_farewell(shop: Demo, outcomes: Sequence[Outcome], ran: float, total: f
         if outcome.story.get("web_ui"):
             say(f"    {outcome.story['web_ui']}")
     say(f"\nAll of it is in {shop.settings.root}; there:")
-    first = next(iter(worth_a_look(outcomes)))[0]
-    print_table(
-        [
-            (f"saga show {first.story['id']}", "the whole story of one saga"),
-            ("saga list --state COMPENSATED", "one line for each"),
-            ("saga dev down", "stop everything (--wipe: and delete the data)"),
-        ],
-        indent=2,
-    )
+    first = worth_a_look(outcomes)[0][0]
+    for command, what in (
+        (f"saga show {first.story['id']}", "the whole story of one saga"),
+        ("saga list --state COMPENSATED", "one line for each"),
+        ("saga dev down", "stop everything (--wipe: and delete the data)"),
+    ):
+        say(f"  {command:<44} {what}")
 
 
 def worth_a_look(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
@@ -182,7 +159,7 @@ def document(shop: Demo, outcomes: Sequence[Outcome], looks: tuple[Books, Books]
     }
 
 
-def _is_right(books: Books) -> bool:
+def _is_numbers(books: Books) -> bool:
     from workers.demo.books import mismatches
 
     return books.balanced and not mismatches(books)
@@ -198,11 +175,13 @@ def _money(amount: Decimal) -> str:
     return f"{amount:,.2f}"
 
 
-def _right(*cells: Any) -> list[str]:
-    return [f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells]
+def _row(name: str, *values: Decimal | int | str) -> list[str]:
+    return [name, *(_money(one) if isinstance(one, Decimal) else f"{one:,}" if one != "" else "" for one in values)]
 
 
-def _same_width(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Numbers flush right; the first column stays flush left."""
+def _say_table(rows: Sequence[Sequence[str]]) -> None:
+    """Numbers flush right, the first column flush left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [[row[0], *(row[column].rjust(widths[column]) for column in range(1, len(row)))] for row in rows]
+    for name, *numbers in rows:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
+        say("  ".join([name.ljust(widths[0]), *cells]))

@@ -25,7 +25,10 @@ from workers.dev.stack import Stack
 
 SAGAS = ("checkout", "checkout-tcc", "weekly-order")
 IN_FLIGHT = 40  # sagas under way at once; more would only wait in queues
-LOOK_AGAIN = 2.0  # seconds between two questions whether a saga is parked: a parked one never ends by itself
+# Seconds between two questions whether a saga is parked: a parked one never ends by itself. The first order is known
+# to park, and all others wait for it; each question costs the worker some work.
+LOOK_AGAIN_FIRST = 0.5
+LOOK_AGAIN = 5.0
 APPROVAL = "approve"
 
 Story = Mapping[str, Any]
@@ -95,22 +98,22 @@ class Demo:
         """Start a saga for every basket and follow each until it has ended or is parked."""
         slots = asyncio.Semaphore(IN_FLIGHT)
 
-        async def one(order: Order) -> Outcome:
+        async def one(order: Order, look_again: float = LOOK_AGAIN) -> Outcome:
             async with slots:
-                story = await self._run_one(order)
+                story = await self._run_one(order, look_again)
             on_end(order, story)
             return Outcome(order, story)
 
         # The oversized order goes first and alone: so the shelves hold what it wants, and it gets to the warehouse.
         first, *others = self.plan.orders
-        outcomes = [await one(first)]
+        outcomes = [await one(first, LOOK_AGAIN_FIRST)]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(order)) for order in others]
         return outcomes + [task.result() for task in tasks]
 
     async def follow(self, outcome: Outcome) -> Outcome:
         """Wait again for a saga that somebody has helped on."""
-        return Outcome(outcome.order, await self._follow(self.saga_id(outcome.order), patient=True))
+        return Outcome(outcome.order, await self._follow(self.saga_id(outcome.order), None))
 
     async def hire_lorry(self) -> str:
         """What the warehouse does about an order that no carrier takes; returns the SQL of it."""
@@ -128,12 +131,12 @@ class Demo:
         """Let go of the database; the stack goes on running."""
         await self.engine.dispose()
 
-    async def _run_one(self, order: Order) -> Story:
+    async def _run_one(self, order: Order, look_again: float) -> Story:
         saga_id = self.saga_id(order)
         await self.client.start(order.saga, order.input, id=saga_id)
         if order.saga == "weekly-order":
             await self._answer(saga_id, order)
-        return await self._follow(saga_id)
+        return await self._follow(saga_id, look_again)
 
     async def _answer(self, saga_id: str, order: Order) -> None:
         """The manager's word on a large order. An order that waits for none never reads it."""
@@ -147,16 +150,16 @@ class Demo:
             reject=refusal if order.basket.amount > limit else None,
         )
 
-    async def _follow(self, saga_id: str, *, patient: bool = False) -> Story:
-        """The story at the end, or as soon as the saga is parked (not, when ``patient``)."""
+    async def _follow(self, saga_id: str, look_again: float | None) -> Story:
+        """The story at the end, or once the saga is parked; that is asked every ``look_again`` seconds (None: never)."""
         handle = self.client.temporal.get_workflow_handle(saga_id)
         while True:
             try:
-                await asyncio.wait_for(handle.result(), LOOK_AGAIN)
+                await asyncio.wait_for(handle.result(), look_again)
             except WorkflowFailureError:
                 pass  # compensated: the story tells
             except TimeoutError:
-                parked = None if patient else await self._parked(saga_id)
+                parked = await self._parked(saga_id)
                 if parked is None:
                     continue
                 return parked
