@@ -88,7 +88,7 @@ def print_verdict(before: Books, after: Books) -> None:
         for finding in books.findings if when == "after" else ():
             if finding.count:
                 say(f"✖ after the help: {finding.check.rule}: not so for {', '.join(finding.wrong)}")
-    if _is_numbers(before) and _is_numbers(after):
+    if _is_right(before) and _is_numbers(after):
         states = ", ".join(f"{total.runs} {total.state}" for total in after.totals)
         say(f"✔ The books balance to the cent: {states}.")
     else:
@@ -159,7 +159,7 @@ def document(shop: Demo, outcomes: Sequence[Outcome], looks: tuple[Books, Books]
     }
 
 
-def _is_numbers(books: Books) -> bool:
+def _is_right(books: Books) -> bool:
     from workers.demo.books import mismatches
 
     return books.balanced and not mismatches(books)

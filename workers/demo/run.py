@@ -151,7 +151,7 @@ class Demo:
         )
 
     async def _follow(self, saga_id: str, look_again: float | None) -> Story:
-        """The story at the end, or once the saga is parked; that is asked every ``look_again`` seconds (None: never)."""
+        """The story at the end, or once it is parked, which is asked every ``look_again`` seconds (None: never)."""
         handle = self.client.temporal.get_workflow_handle(saga_id)
         while True:
             try:
