@@ -88,7 +88,7 @@ def print_verdict(before: Books, after: Books) -> None:
         for finding in books.findings if when == "after" else ():
             if finding.count:
                 say(f"✖ after the help: {finding.check.rule}: not so for {', '.join(finding.wrong)}")
-    if _is_right(before) and _is_numbers(after):
+    if _is_right(before) and _is_right(after):
         states = ", ".join(f"{total.runs} {total.state}" for total in after.totals)
         say(f"✔ The books balance to the cent: {states}.")
     else:
