@@ -118,7 +118,8 @@ class SqlAlchemyTransaction:
 
     async def _abandon(self) -> None:
         """Throw the connection away: a statement on it was cut short."""
-        await self._connection.invalidate()
+        if not self._connection.invalidated:  # SQLAlchemy may have seen the cancellation first
+            await self._connection.invalidate()
 
     def _left(self) -> float:
         return max(0.05, self._deadline - time.time())
@@ -158,11 +159,14 @@ class MysqlTransaction(SqlAlchemyTransaction):
     """
 
     _first = text(f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) SELECT {_PLACES} FROM DUAL WHERE {_NOT_BELOW}")
+    _thread_id: int | None = None
     _next = text(f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) VALUES ({_PLACES})")
     _rows = text(f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_ENTRY} LOCK IN SHARE MODE")
 
     async def _open(self) -> None:
         """The limits are whole seconds of the session, so most transactions find them set already."""
+        raw: Any = (await self._connection.get_raw_connection()).driver_connection
+        self._thread_id = int(raw.thread_id())
         info = self._connection.info
         level = self._isolation or "READ COMMITTED"
         if info.get("saga_isolation") != level:
@@ -183,19 +187,12 @@ class MysqlTransaction(SqlAlchemyTransaction):
 
     async def _abandon(self) -> None:
         """Kill the connection on the server: without that its statement, and its locks, would live on."""
-        thread = await self._thread_id()
-        await self._connection.invalidate()
-        if thread is None:
+        await super()._abandon()
+        if self._thread_id is None:
             return
         killer = create_async_engine(
             self._connection.engine.url, poolclass=NullPool, connect_args={"connect_timeout": 2}
         )
         with suppress(SQLAlchemyError, OSError, TimeoutError):  # out of reach: the session's limits will end it
             async with asyncio.timeout(5), killer.connect() as connection:
-                await connection.exec_driver_sql(f"KILL {thread}")
-
-    async def _thread_id(self) -> int | None:
-        if self._connection.invalidated:
-            return None
-        raw: Any = (await self._connection.get_raw_connection()).driver_connection
-        return int(raw.thread_id())
+                await connection.exec_driver_sql(f"KILL {self._thread_id}")

@@ -212,3 +212,26 @@ async def test_times_are_read_from_the_attempt(laboratory: Laboratory) -> None:
     await laboratory.guard.do(address, "h", laboratory.body("applied"), scheduled_at=500.0, deadline=time.time() + 9)
     (row,) = await laboratory.rows("select created_at from saga_guard where saga_id = :s", s=address.saga_id)
     assert row.created_at == 500.0
+
+
+async def test_a_statement_cut_short_leaves_no_lock(server_laboratory: Laboratory) -> None:
+    """The attempt is cancelled while the server works on a statement: its transaction must not live on there."""
+    laboratory, address = server_laboratory, new_address()
+    laboratory.current = address
+    sleep = "select pg_sleep(20)" if laboratory.kind == "postgres" else "select sleep(20)"
+    reached = asyncio.Event()
+
+    async def slow(sql: Sql) -> None:
+        await laboratory.body("applied")(sql)
+        reached.set()
+        await sql.execute(sleep)
+
+    doing = asyncio.create_task(laboratory.guard.do(address, "h", slow, **clock()))
+    await reached.wait()
+    await asyncio.sleep(0.3)
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+    outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(4))
+    assert outcome.marker == "nothing_to_undo"
+    assert (await laboratory.state(address)).applied == 0
