@@ -59,7 +59,7 @@ def _confirm_entries(run: Run, record: StepRecord) -> bool:
     while record.confirm_cursor < len(record.entries) and record.confirms_running < step.max_parallel:
         entry = record.entries[record.confirm_cursor]
         record.confirm_cursor += 1
-        if entry.outcome == "done" and not entry.continued and entry.state == "DONE":
+        if entry.outcome == "done" and not entry.continued and not entry.resolved:
             record.confirms_running += 1
             run.post(Confirm(entry))
     return record.confirms_running == 0 and record.confirm_cursor >= len(record.entries)

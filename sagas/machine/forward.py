@@ -54,7 +54,8 @@ def _start(run: Run, record: StepRecord) -> None:
     record.results = [None] * len(record.items)
     if not record.items:
         entry = run.new_entry(record, None)
-        entry.state, entry.outcome = "DONE", "done"
+        # DONE, but nothing of it ever ran: there is nothing to confirm and nothing to undo.
+        entry.state, entry.outcome, entry.resolved = "DONE", "done", True
         entry.started_at = entry.ended_at = run.now
         _settle(run, record)
         return
@@ -95,10 +96,7 @@ def begin(run: Run, entry: Entry) -> None:
     entry.state = "RUNNING"
     if entry.started_at is None:
         entry.started_at = run.now
-    if step.compensate is not None and entry.undo is None:
-        entry.undo = Operation()
-    if step.confirm is not None and entry.confirm is None:
-        entry.confirm = Operation()
+    _register(run, entry)
     try:
         if step.do.uses == "require":
             attempt_ended(run, entry, waits.require(run, entry), 1)
@@ -112,6 +110,14 @@ def begin(run: Run, entry: Entry) -> None:
             calls.send(run, entry, "do")
     except DefinitionFault as error:
         attempt_ended(run, entry, arguments.fault(error), 0)
+
+
+def _register(run: Run, entry: Entry) -> None:
+    step = run.step(entry)
+    if step.compensate is not None and entry.undo is None:
+        entry.undo = Operation()
+    if step.confirm is not None and entry.confirm is None:
+        entry.confirm = Operation()
 
 
 def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
@@ -264,6 +270,7 @@ def done(run: Run, entry: Entry, result: object) -> None:
     entry.outcome, entry.result, entry.error = "done", result, None
     entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
     entry.resolved = False
+    _register(run, entry)  # a person's `done` may come before any attempt
     if entry.decision is not None:
         # The row wins over a person's decision.
         entry.decision = None

@@ -414,3 +414,9 @@ def test_compensations_may_name_the_reason() -> None:
         saga(step("a", compensate=undo(op("u", with_, on="shop"))), step("b")), answers={"b": "rejected"}
     ).run()
     assert world.call("a~undo").arguments == {"why": "no"}
+
+
+def test_rule_12_an_empty_step_is_neither_confirmed_nor_undone() -> None:
+    empty = step("a", for_each="${{ [] }}", confirm=op("ok", on="shop"))
+    assert World(saga(empty)).run().log == []
+    assert World(saga(empty, step("b")), answers={"b": "rejected"}).run().log == ["b"]
