@@ -152,8 +152,8 @@ def roll(run: Run, id: str) -> None:
             else:
                 run.post(Undo(entry))
             return
-        if entry.resolved and entry.state == "DONE" and run.plan.steps[id].compensate is not None:
-            entry.state = "NOTHING_TO_UNDO"  # an empty for_each
+        if entry.resolved and entry.state == "DONE" and entry.undo is not None:
+            entry.state = entry.undo.state = "NOTHING_TO_UNDO"  # an empty for_each
         record.undo_cursor -= 1
     record.undo_closed = True
     run.undo_open -= 1

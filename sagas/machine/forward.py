@@ -57,6 +57,7 @@ def _start(run: Run, record: StepRecord) -> None:
         # DONE, but nothing of it ever ran: there is nothing to confirm and nothing to undo.
         entry.state, entry.outcome, entry.resolved = "DONE", "done", True
         entry.started_at = entry.ended_at = run.now
+        entry.undo = Operation() if step.compensate is not None else None
         _settle(run, record)
         return
     start_items(run, record)
