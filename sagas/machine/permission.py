@@ -32,20 +32,25 @@ def refusal(run: Run, decision: DecisionMade) -> str | None:
     if parked is None and not _stuck(run, entry, op, decision.at):
         return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
     return (
-        _not_among(decision, decisions_of(run, entry, op), _words(entry, op))
+        _unchangeable(run, decision, entry, op)
+        or _not_among(decision, decisions_of(run, entry, op), _words(entry, op))
         or _without_evidence(run, decision, entry, op)
-        or _unchangeable(run, decision, entry, op)
         or _other_definition(run, decision)
     )
 
 
 def decisions_of(run: Run, entry: Entry, op: EntryOp) -> list[str]:
-    """The row of the table in cli.md."""
-    if op in ("undo", "confirm") or run.phase != "forward":
+    """The row of the table in cli.md; without `retry` where the participant must not be asked twice."""
+    if op in ("undo", "confirm"):
         return ["retry", "done", "skip"]
-    if run.step(entry).pivot:
-        return ["retry", "done", "compensate"]
-    return ["retry", "done", "skip", "compensate"]
+    step = run.step(entry)
+    unsure = entry.outcome == "unknown" and not entry.resolved
+    possible = [] if unsure and asked_once(step) and step.probe is None else ["retry"]
+    if run.phase != "forward":
+        return [*possible, "done", "skip"]
+    if step.pivot:
+        return [*possible, "done", "compensate"]
+    return [*possible, "done", "skip", "compensate"]
 
 
 def _words(entry: Entry, op: EntryOp) -> str:
