@@ -32,13 +32,17 @@ RESULT_LIMIT = 2 * 1024 * 1024 - 64 * 1024
 
 @dataclass(frozen=True)
 class Attempt:
-    """The circumstances of one attempt. Times are seconds since the epoch; ``number`` counts from 1."""
+    """The circumstances of one attempt. Times are seconds since the epoch; ``number`` counts from 1.
+
+    ``traceparent`` (W3C trace context) goes along with requests to other systems; None: nobody traces.
+    """
 
     number: int
     scheduled_at: float
     deadline: float
     heartbeat: Callable[[Any], None]
     logger: logging.Logger | logging.LoggerAdapter[Any]
+    traceparent: str | None = None
 
 
 class NotServed(Exception):
@@ -115,7 +119,7 @@ class Dispatcher:
                 generation=invocation.generation,
                 logger=attempt.logger,
                 _heartbeat=attempt.heartbeat,
-                _sql=sql,
+                _sql=sql if sql is None or action.asynchronous else sql.sync(),
             )
             result = await run_action(action, step, bound)
             if sql is not None:
@@ -135,6 +139,7 @@ class Dispatcher:
                 timeout=attempt.deadline - time.time(),
                 attempt=attempt.number,
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
+                traceparent=attempt.traceparent,
             )
         body = self._body(invocation.action, invocation.arguments, invocation, attempt)
         return await unguarded(body, invocation.op)

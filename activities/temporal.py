@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import json
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.dispatch import Attempt, Dispatcher, NotServed
 from activities.load import Loader
+from activities.watching import Watched, Watcher
 from sagas.errors import SagaError
 from sagas.outcomes import Failure, Outcome
 from sagas.wire import LOAD, Invocation, decode_call, encode_done, encode_failure
@@ -23,9 +25,10 @@ from sagas.wire import LOAD, Invocation, decode_call, encode_done, encode_failur
 class SagaActivities:
     """Holds what the activities of one worker need."""
 
-    def __init__(self, dispatcher: Dispatcher, loader: Loader) -> None:
+    def __init__(self, dispatcher: Dispatcher, loader: Loader, watchers: Sequence[Watcher] = ()) -> None:
         self._dispatcher = dispatcher
         self._loader = loader
+        self._watchers = tuple(watchers)
 
     @activity.defn(dynamic=True)
     async def perform(self, args: Sequence[RawValue]) -> Any:
@@ -40,15 +43,26 @@ class SagaActivities:
             raise ApplicationError(
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
-        attempt = _attempt()
+        watched = Watched(info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt)
+        with contextlib.ExitStack() as watching:
+            for watcher in self._watchers:
+                watching.enter_context(watcher(watched))
+            attempt = _attempt(watched.traceparent)
+            outcome = watched.outcome = await self._perform(invocation, attempt, watched)
+        return _answer(outcome, invocation, attempt.number)
+
+    async def _perform(self, invocation: Invocation, attempt: Attempt, watched: Watched) -> Outcome:
         work = self._dispatcher.perform(invocation, attempt)
         try:
-            outcome = await (_deaf(work) if invocation.deaf else work)
+            return await (_deaf(work) if invocation.deaf else work)
         except NotServed:
             raise ApplicationError(
-                f"no action called {info.activity_type} is registered on this worker", type="NotFoundError"
+                f"no action called {invocation.action} is registered on this worker", type="NotFoundError"
             ) from None
-        return _answer(outcome, invocation, attempt.number)
+        except asyncio.CancelledError:
+            # The saga goes backward, or this worker stops; nobody can say what the attempt did.
+            watched.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
+            raise
 
     async def _load(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -59,7 +73,7 @@ class SagaActivities:
             ) from None
 
 
-def _attempt() -> Attempt:
+def _attempt(traceparent: str | None) -> Attempt:
     info = activity.info()
     timeout = info.start_to_close_timeout or timedelta(seconds=30)
     return Attempt(
@@ -68,6 +82,7 @@ def _attempt() -> Attempt:
         deadline=(info.started_time + timeout).timestamp(),
         heartbeat=_heartbeat(),
         logger=activity.logger,
+        traceparent=traceparent,
     )
 
 
@@ -97,7 +112,6 @@ async def _deaf(work: Any) -> Outcome:
 
 def _answer(outcome: Outcome, invocation: Invocation, number: int) -> Any:
     """Return or raise what Temporal records. Expected answers are benign: no stack trace in the log for a no."""
-    total = invocation.earlier_attempts + number
     if outcome.kind == "done":
         return encode_done(outcome, number)
     failure = outcome.failure or Failure("Unknown", "no reason was given")
@@ -110,7 +124,6 @@ def _answer(outcome: Outcome, invocation: Invocation, number: int) -> Any:
             seconds = invocation.intervals[min(number - 1, len(invocation.intervals) - 1)]
         wait = None if seconds is None else timedelta(seconds=seconds)
     details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
-    activity.logger.debug("attempt %s of %s ended: %s", total, invocation.key, outcome.kind)
     raise ApplicationError(
         failure.message,
         details,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.context import load_settings
+from cli.context import load_settings, options
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 
 def worker(
@@ -14,28 +17,44 @@ def worker(
     grace: Annotated[str, typer.Option(help="how long attempts in flight may take to end after SIGTERM")] = "30s",
     deployment: Annotated[str | None, typer.Option(help="name of the worker deployment, for versioning")] = None,
     build_id: Annotated[str | None, typer.Option("--build-id", help="build of this worker, for versioning")] = None,
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+    retention: Annotated[str, typer.Option(help="how long the guards remember a finished saga")] = "30d",
 ) -> int:
     """Serve the project's sagas and actions. SIGTERM drains: nothing new is taken, what runs may end."""
     import asyncio
-    import logging
-    from datetime import timedelta
 
     from temporalio.common import WorkerDeploymentVersion
 
-    from sagas.definition.durations import parse_duration
     from sagas.errors import UsageError
     from sagas.project import Project
+    from workers.logs import configure_logs
     from workers.run import run_worker
 
     if (deployment is None) != (build_id is None):
         raise UsageError("--deployment and --build-id belong together")
     version = WorkerDeploymentVersion(deployment, build_id) if deployment and build_id else None
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        seconds = parse_duration(grace)
-    except ValueError as error:
-        raise UsageError(f"--grace: {error}", help="for example --grace 30s") from None
+    if log_format not in ("text", "json"):
+        raise UsageError(f"--log-format is text or json, not {log_format}")
+    configure_logs(log_format, debug=options().debug)
     asyncio.run(
-        run_worker(Project(load_settings()), health=health, grace=timedelta(seconds=seconds), deployment=version)
+        run_worker(
+            Project(load_settings()),
+            health=health,
+            grace=_duration(grace, "--grace"),
+            deployment=version,
+            retention=_duration(retention, "--retention"),
+        )
     )
     return 0
+
+
+def _duration(text: str, option: str) -> timedelta:
+    from datetime import timedelta
+
+    from sagas.definition.durations import parse_duration
+    from sagas.errors import UsageError
+
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", help=f"for example {option} 30s") from None

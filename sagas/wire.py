@@ -27,6 +27,8 @@ GENERATION_HEADER = "saga-generation"
 CANCEL_SIGNAL = "saga-cancel"
 UNDO_SUFFIX = "~undo"
 LOAD = "saga.load"
+STARTED_MEMO = "saga-started-at"
+"""In the memo of a run that continues another one: when the saga began, seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ with workflow.unsafe.imports_passed_through():
         DEFINITION_HEADER,
         GENERATION_HEADER,
         LOAD,
+        STARTED_MEMO,
         UNDO_SUFFIX,
         decode_done,
         decode_failure,
@@ -117,7 +118,7 @@ class SagaWorkflow:
             if self._finish is None:
                 await self._rest(workflow.all_handlers_finished)
                 if self._machine is not None and self._machine.idle:
-                    workflow.continue_as_new(self._carry())
+                    workflow.continue_as_new(self._carry(), memo={STARTED_MEMO: self._machine.started_at})
         await self._rest(workflow.all_handlers_finished)
         return self._close(self._finish)
 
@@ -436,7 +437,19 @@ class SagaWorkflow:
 
     # --- what people see, and the end --------------------------------------------------------------------------
 
+    @property
+    def ended(self) -> Finish | None:
+        """How the saga ended, for metrics and traces; None while it runs."""
+        return self._finish
+
+    @property
+    def started_at(self) -> float | None:
+        """When the saga began, in whichever run of its chain; seconds since the epoch."""
+        return self._machine.started_at if self._machine is not None else None
+
     def _record(self, record: Record) -> None:
+        if record.state == "PARKED":
+            workflow.logger.warning("parked at %s: `saga parked` shows what a person may decide", record.step)
         values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
         updates = [
             SearchAttributeKey.for_keyword(name).value_set(value)

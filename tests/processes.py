@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from workers.dev.ports import HOST, choose
 from workers.dev.service import http_get
@@ -40,7 +41,7 @@ class Process:
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def start(self, patience: float = 30.0) -> Process:
+    def start(self, patience: float = 30.0) -> Self:
         self.launch()
         self.wait(patience)
         return self
@@ -125,11 +126,17 @@ class TemporalServer(Process):
 
 
 class WorkerProcess(Process):
-    """`saga worker` for a project folder, as a process of its own. ``env`` adds variables (failpoints …)."""
+    """`saga worker` for a project folder, as a process of its own. ``env`` adds variables (failpoints …).
 
-    def __init__(self, name: str, project: Path, *, env: Mapping[str, str] | None = None) -> None:
-        port = choose({"health": None}, {}, ())["health"]
+    ``health_port`` serves /livez, /readyz and /metrics; ``options`` are added to the command.
+    """
+
+    def __init__(
+        self, name: str, project: Path, *, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        port = self.health_port = choose({"health": None}, {}, ())["health"]
         argv = [sys.executable, "-P", "-m", "cli.main", "worker", "--health", f"{HOST}:{port}", "--grace", "5s"]
+        argv += options
         super().__init__(
             name,
             argv,

@@ -9,6 +9,9 @@ from sagas.errors import UsageError
 
 Answer = tuple[int, str]
 Page = Callable[[], Awaitable[Answer]]
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""The version is that of Prometheus' text format, which /metrics has; elsewhere nobody minds it."""
+
 REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -43,7 +46,7 @@ class HealthServer:
             method, path, *_ = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
             status, text = await self._page(method, path.split("?", 1)[0])
             body = text.encode()
-            head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {TEXT}\r\n"
             head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             writer.write(head.encode() + (b"" if method == "HEAD" else body))
             await writer.drain()

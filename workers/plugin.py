@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -22,7 +23,14 @@ from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.settings import load_settings
 from sagas.workflow import SagaWorkflow
+from workers.attempt_log import log_attempt
 from workers.headers import HeaderInterceptor
+from workers.metrics import Metrics
+from workers.tracing_setup import tracing_from_environment, tracing_interceptors
+from workers.watching import WatchInterceptor
+
+if TYPE_CHECKING:
+    from workers.tracing import Tracing
 
 
 class SagaPlugin(SimplePlugin):
@@ -37,16 +45,26 @@ class SagaPlugin(SimplePlugin):
 
     Args:
         project: the project; default: the one found from the current folder upwards.
+        metrics: where to count; default: a collector of its own, the attribute ``metrics``.
+        tracing: where spans go; default: what the OTEL_* variables say, which is nowhere unless they are set.
     """
 
-    def __init__(self, project: Project | None = None) -> None:
+    def __init__(
+        self, project: Project | None = None, *, metrics: Metrics | None = None, tracing: Tracing | None = None
+    ) -> None:
         self._project = project or Project(load_settings())
         self._open: tuple[Connections, HttpConnections] | None = None
+        self.metrics = metrics or Metrics()
+        self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
             workflows=[SagaWorkflow],
             workflow_runner=_pass_through,
-            interceptors=[HeaderInterceptor()],
+            interceptors=[
+                HeaderInterceptor(),
+                WatchInterceptor(self.metrics),
+                *tracing_interceptors(self._tracing),
+            ],
         )
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
@@ -61,7 +79,8 @@ class SagaPlugin(SimplePlugin):
         client = config.get("client")
         assert client is not None
         dispatcher = Dispatcher(self._project.actions, databases, http)
-        activities = SagaActivities(dispatcher, _loader(client, self._project))
+        watchers = [log_attempt, self.metrics.watch, *([self._tracing.watch] if self._tracing else ())]
+        activities = SagaActivities(dispatcher, _loader(client, self._project), watchers)
         config["activities"] = [*config.get("activities", ()), activities.perform]
         return config
 
@@ -74,6 +93,8 @@ class SagaPlugin(SimplePlugin):
                 databases, http = self._open
                 await databases.close()
                 await http.aclose()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.flush)
 
 
 def _pass_through(runner: WorkflowRunner | None) -> WorkflowRunner:

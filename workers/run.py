@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from prometheus_client import CollectorRegistry, generate_latest
+from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from activities.connections import Connections
+from activities.guard.watermark import RETENTION
 from sagas.project import Project
-from workers.health import HealthServer
+from workers.health import Answer, HealthServer, Page
+from workers.metrics import Metrics
+from workers.plugin import SagaPlugin
 from workers.serve import make_worker
+from workers.standing import StandingMetrics
 from workers.temporal_client import connect
+from workers.upkeep import Upkeep, longest_attempt
 
 log = logging.getLogger("saga.worker")
 
@@ -26,8 +36,11 @@ async def run_worker(
     health: str | None = None,
     grace: timedelta = timedelta(seconds=30),
     deployment: WorkerDeploymentVersion | None = None,
+    retention: timedelta = timedelta(seconds=RETENTION),
 ) -> None:
     """Run a worker until SIGTERM or SIGINT; then take nothing new and give attempts in flight ``grace`` to end.
+
+    ``retention`` is how long the guards remember a finished saga at least.
 
     Raises UsageError: no server, an action module that cannot be loaded, a port that is taken.
     """
@@ -35,14 +48,17 @@ async def run_worker(
     for diagnostic in project.diagnostics:
         log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
     client = await connect(project.settings)
-    worker = make_worker(client, project, grace=grace, deployment=deployment)
+    plugin = SagaPlugin(project)
+    worker = make_worker(client, project, grace=grace, deployment=deployment, plugin=plugin)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         if health is not None:
-            await stack.enter_async_context(HealthServer(health, _pages(worker, client, stop)))
+            standing = StandingMetrics(client, project.definitions.values())
+            pages = {**_pages(worker, client, stop), "/metrics": _metrics(plugin.metrics, standing)}
+            await stack.enter_async_context(HealthServer(health, pages))
         log.info(
             "serving %d sagas and %d actions on task queue %s of %s",
             len(project.definitions),
@@ -50,6 +66,7 @@ async def run_worker(
             project.settings.temporal.task_queue,
             client.namespace,
         )
+        await stack.enter_async_context(_upkeep(project, client, retention))
         running = asyncio.create_task(worker.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -60,11 +77,47 @@ async def run_worker(
         await running
 
 
-def _pages(worker: Worker, client: object, stop: asyncio.Event) -> dict:
-    from temporalio.client import Client
+@contextlib.asynccontextmanager
+async def _upkeep(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
+    """Clean the guards up in the background, over connections of its own: attempts never wait for it."""
+    databases = Connections(
+        {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()},
+        pool_size=1,
+    )
+    work = Upkeep(
+        client,
+        databases,
+        retention=retention.total_seconds(),
+        longest_transaction=longest_attempt(project.definitions.values()),
+    )
+    task = asyncio.create_task(work.run_for_ever())
+    task.add_done_callback(_tell_of_a_bug)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await databases.close()
 
-    assert isinstance(client, Client)
 
+def _tell_of_a_bug(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the guards are no longer cleaned up: this is a bug in saga", exc_info=task.exception())
+
+
+def _metrics(metrics: Metrics, standing: StandingMetrics) -> Page:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    registry.register(standing)
+
+    async def show() -> Answer:
+        await standing.refresh()
+        return 200, generate_latest(registry).decode()
+
+    return show
+
+
+def _pages(worker: Worker, client: Client, stop: asyncio.Event) -> dict[str, Page]:
     async def live() -> tuple[int, str]:
         return 200, "ok\n"
 

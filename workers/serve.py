@@ -19,6 +19,7 @@ def make_worker(
     *,
     grace: timedelta = timedelta(seconds=30),
     deployment: WorkerDeploymentVersion | None = None,
+    plugin: SagaPlugin | None = None,
     **options: Any,
 ) -> Worker:
     """A worker that serves the project's sagas; use it as an async context manager.
@@ -42,4 +43,4 @@ def make_worker(
         **options,
     }
     task_queue = project.settings.temporal.task_queue
-    return Worker(client, task_queue=task_queue, plugins=[SagaPlugin(project)], **settings)
+    return Worker(client, task_queue=task_queue, plugins=[plugin or SagaPlugin(project)], **settings)

@@ -1,0 +1,132 @@
+"""The metrics of a real `saga worker`, as Prometheus would scrape them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sagas.project import Project
+from tests.integration.observability.shop import connect, make_shop
+from tests.lab import finished
+from tests.processes import TemporalServer, WorkerProcess
+from workers.client import Client
+from workers.dev.service import http_get
+from workers.metrics import Metrics
+from workers.standing import StandingMetrics
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass
+class Shop:
+    client: Client
+    worker: WorkerProcess
+    project: Project
+
+    def scrape(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """Every sample by its name and labels."""
+        status, text = http_get(self.worker.health_port, "/metrics")
+        assert status == 200, text
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text.decode())
+            for sample in family.samples
+        }
+
+    async def run(self, sku: str, limit: int) -> dict:
+        run = await self.client.start("checkout", {"sku": sku, "limit": limit}, id=f"{sku}-{uuid.uuid4()}")
+        return await finished(self.client, run.id)
+
+
+def sample(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+@pytest.fixture
+async def shop(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Shop]:
+    project = await make_shop(tmp_path / "shop", temporal)
+    worker = WorkerProcess("worker", tmp_path / "shop").start()
+    try:
+        yield Shop(await connect(project, temporal), worker, project)
+    finally:
+        worker.kill()
+
+
+async def test_metrics_tell_of_a_completed_a_compensated_and_a_parked_saga(shop: Shop) -> None:
+    before = time.time()
+    assert (await shop.run("apple", 100))["state"] == "COMPLETED"
+    assert (await shop.run("pear", 1))["state"] == "COMPENSATED"
+    assert (await shop.run("glued", 1))["state"] == "PARKED"
+    await asyncio.sleep(1.5)  # the parked one is overdue after a second, and visibility lags behind
+
+    found = shop.scrape()
+    saga = {"saga": "checkout"}
+    assert found[sample("saga_started_total", **saga)] == 3
+    assert found[sample("saga_finished_total", **saga, state="COMPLETED", reason="")] == 1
+    assert found[sample("saga_finished_total", **saga, state="COMPENSATED", reason="rejected")] == 1
+    assert sum(value for (name, _), value in found.items() if name == "saga_finished_total") == 2
+    assert found[sample("saga_duration_seconds_count", **saga, state="COMPLETED")] == 1
+    assert 0 < found[sample("saga_duration_seconds_sum", **saga, state="COMPLETED")] < 60
+
+    attempts = "saga_step_attempts_total"
+    assert found[sample(attempts, **saga, step="reserve", op="do", outcome="done")] == 3
+    assert found[sample(attempts, **saga, step="charge", op="do", outcome="done")] == 1
+    assert found[sample(attempts, **saga, step="charge", op="do", outcome="rejected")] == 2
+    assert found[sample(attempts, **saga, step="reserve", op="undo", outcome="done")] == 1
+    assert found[sample(attempts, **saga, step="reserve", op="undo", outcome="rejected")] == 1
+    assert found[sample("saga_step_duration_seconds_count", **saga, step="reserve", op="undo")] == 2
+    assert found[sample("saga_guard_late_total")] == 0
+
+    # Temporal is asked about the whole namespace, which other tests use too: at least ours is there.
+    assert found[sample("saga_parked", **saga, step="reserve")] >= 1
+    assert found[sample("saga_parked_oldest_seconds", **saga)] > 0
+    assert found[sample("saga_overdue", **saga)] >= 1
+    assert found[sample("saga_parked_oldest_seconds", **saga)] < time.time() - before + 3600
+
+
+async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
+    story = await shop.run("glued", 1)
+    assert shop.scrape()[sample("saga_started_total", saga="checkout")] == 1
+
+    # Another worker takes the run over: it replays the history, and answers the decision of a person.
+    shop.worker.kill()
+    shop.worker.start()
+    decision = {"step": "reserve", "decision": "skip", "reason": "written off", "who": "test"}
+    await shop.client.resolve(story["id"], decision)
+    assert (await finished(shop.client, story["id"]))["state"] == "RESIDUE"
+    found = shop.scrape()
+    assert sample("saga_started_total", saga="checkout") not in found
+    assert found[sample("saga_finished_total", saga="checkout", state="RESIDUE", reason="rejected")] == 1
+
+
+async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
+    story = await shop.run("glued", 1)
+    await asyncio.sleep(1.5)
+    standing = StandingMetrics(shop.client.temporal, shop.project.definitions.values())
+    handle = shop.client.temporal.get_workflow_handle(story["id"])
+    described = await handle.describe()
+    said = datetime.fromisoformat(story["parked"][0]["since"]).timestamp()
+    assert abs(await standing._parked_since(described) - said) < 1.0
+
+
+def test_the_page_names_exactly_the_metrics_there_are() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
+    standing = StandingMetrics.__new__(StandingMetrics)
+    standing._last = None
+    counted = {_exposed(metric.name, metric.type) for metric in Metrics().collect()}
+    asked = {metric.name for metric in standing.collect()}
+    assert named == counted | asked
+
+
+def _exposed(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name
