@@ -56,7 +56,7 @@ def _before_repeating(run: Run, entry: Entry, verdict: Verdict) -> None:
         forward.repeat_after_probe(run, entry)
         return
     step = run.step(entry)
-    if step.probe is not None and entry.rounds < step.do.retry.max_attempts:
+    if step.probe is not None and (forward.unlimited(run, entry) or entry.rounds < step.do.retry.max_attempts):
         resolve.later(run, entry, "retry")
         return
     entry.state, entry.ended_at = "UNKNOWN", run.now

@@ -151,10 +151,10 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
         run.park(entry, "do", outcome.parks)
     elif step.pivot:
         _pivot_ended(run, entry, outcome, before)
-    elif run.committed and step.on_failure == "compensate":
-        _committed_trouble(run, entry, outcome)
     elif calls.asked_once(step) and outcome.kind == "unknown":
         run.post(Resolve(entry, "retry"))
+    elif run.committed and step.on_failure == "compensate":
+        _committed_trouble(run, entry, outcome)
     elif calls.asked_once(step) and outcome.retryable and outcome.kind == "failed" and may_repeat(run, entry):
         again_later(run, entry, interval(step.do.retry, entry.made))
     else:
@@ -193,10 +193,18 @@ def may_repeat(run: Run, entry: Entry) -> bool:
     return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
 
 
+def unlimited(run: Run, entry: Entry) -> bool:
+    """Past the commit point a step is tried for as long as it takes, unless its `on_failure` says otherwise."""
+    return run.committed and run.step(entry).on_failure == "compensate"
+
+
 def repeat_after_probe(run: Run, entry: Entry) -> None:
     """A probe said absent: the participant may be asked again, if the retries allow it."""
-    if may_repeat(run, entry):
-        again_later(run, entry, interval(run.step(entry).do.retry, entry.made))
+    retry = run.step(entry).do.retry
+    if unlimited(run, entry):
+        again_later(run, entry, retry.max_interval)
+    elif may_repeat(run, entry):
+        again_later(run, entry, interval(retry, entry.made))
     else:
         entry.resolved = True
         ended_resolved(run, entry)

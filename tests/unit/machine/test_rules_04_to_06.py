@@ -351,3 +351,14 @@ def test_a_local_attempt_is_never_alone() -> None:
     world = World(definition, answers={"a": ("rejected", 1)}).run()
     assert world.row("a")["outcome"] == "unknown"
     assert world.log == ["a", "a~seal"]
+
+
+def test_not_idempotent_past_the_commit_point_a_probe_stands_before_every_repetition() -> None:
+    keyless = step("n", kind="retriable", on=None, idempotent=False, probe=probe(seals=True))
+    answers = {"n": ["unknown", "done"], "n~probe": ["unsure"] * 9 + ["absent"]}
+    world = World(saga(step("p", kind="pivot"), keyless), answers=answers).run()
+    assert world.log.count("n~probe") == 10
+    assert world.log.count("n") == 2
+    assert world.state == "COMPLETED"
+    bare = step("n", kind="retriable", on=None, idempotent=False)
+    assert World(saga(step("p", kind="pivot"), bare), answers={"n": "unknown"}).run().state == "PARKED"
