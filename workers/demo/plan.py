@@ -10,27 +10,28 @@ from typing import Any
 from workers.demo.model import Basket, Order, Plan, Week
 
 COLLECTED = 10  # one basket in this many is collected in the shop (checkout-tcc)
-WEEKLY = 40  # and one in this many is a weekly order, the dearest ones
+WEEKLY = 20  # and one in this many is a weekly order, dear and cheap ones alike
 GIFT = "Christmas stollen"
 SLOT_PLACES = 2
 BICYCLE_UNITS = 12
 
 
 def make_plan(week: Week) -> Plan:
-    """The orders of the week, the one that no carrier takes first, the others in order of time."""
+    """The orders of the week: the one that no carrier takes, then those of regular customers, then by time."""
     oversized = find_oversized(week)
     rest = [basket for basket in week.baskets if basket is not oversized]
-    dearest = sorted(rest, key=lambda basket: basket.amount, reverse=True)[: len(week.baskets) // WEEKLY]
-    weekly = {basket.id for basket in dearest}
+    by_price = sorted(rest, key=lambda basket: basket.amount, reverse=True)
+    regular = by_price[::WEEKLY][: len(week.baskets) // WEEKLY]
+    weekly = {basket.id for basket in regular}
     # `checkout-tcc` knows no coupons.
     plain = [basket for basket in rest if basket.id not in weekly and not basket.coupons]
     collected = {basket.id for basket in plain[COLLECTED - 1 :: COLLECTED]}
 
-    orders = [checkout(oversized)]
+    orders = [checkout(oversized), *map(weekly_order, regular)]
     for basket in rest:
         if basket.id in weekly:
-            orders.append(weekly_order(basket))
-        elif basket.id in collected:
+            continue
+        if basket.id in collected:
             orders.append(Order("checkout-tcc", basket, _lines(basket)))
         else:
             orders.append(checkout(basket))
@@ -38,8 +39,8 @@ def make_plan(week: Week) -> Plan:
         orders=tuple(orders),
         oversized=orders[0],
         carriers=_carriers(oversized.units),
-        slots={basket.hour: SLOT_PLACES for basket in dearest},
-        gifts={GIFT: len(dearest) // 2},
+        slots={basket.hour: SLOT_PLACES for basket in regular},
+        gifts={GIFT: len(regular) // 2},
     )
 
 

@@ -49,11 +49,13 @@ def test_a_coupon_that_was_used_or_is_presented_twice_rules_the_oversized_order_
     assert find_oversized(week([*twice, used, sure], coupons=sent)) is sure
 
 
-def test_the_dearest_baskets_are_weekly_orders_with_a_slot_and_too_few_gifts():
+def test_one_in_twenty_is_a_weekly_order_with_a_slot_and_too_few_gifts():
     baskets = [basket(str(number), units=3, amount=f"{number}.00") for number in range(1, 121)]
+    baskets.append(basket("large", units=4))
     plan = make_plan(week(baskets, limit="10000.00"))
     weekly = [order for order in plan.orders if order.saga == "weekly-order"]
-    assert {order.basket.amount for order in weekly} == {Decimal(120), Decimal(119), Decimal(118)}
+    assert {order.basket.amount for order in weekly} == {Decimal(120 - 20 * number) for number in range(6)}
+    assert plan.orders[1:7] == tuple(weekly)
     assert set(plan.slots) == {order.input["slot"] for order in weekly}
     assert plan.gifts[GIFT] < len(weekly)
 
