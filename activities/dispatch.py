@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from activities.connections import Connections
@@ -20,13 +20,16 @@ from activities.outbox import insert_event
 from activities.python_action import BadArguments, bind, run_action
 from activities.sql import run_sql
 from sagas.actions import Actions
-from sagas.errors import AlreadyCompensated, Rejected
+from sagas.errors import AlreadyCompensated, Rejected, UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.probing import Absent, Done, Unknown
 from sagas.step import Step
 from sagas.wire import Invocation, arguments_hash, undone_key
 
 Body = Callable[[Sql | None], Awaitable[Any]]
+SETTLE = "saga.done"
+"""A person's `done`: writes the row of the operation with the given result."""
+
 RESULT_LIMIT = 2 * 1024 * 1024 - 64 * 1024
 
 
@@ -66,7 +69,7 @@ class Dispatcher:
             if invocation.guard is not None:
                 return await self._guarded(invocation, attempt)
             return await self._unguarded(invocation, attempt)
-        except BadArguments as error:
+        except (BadArguments, UsageError) as error:
             # Found before anything was called: the definition is wrong, and trying again cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
 
@@ -76,6 +79,9 @@ class Dispatcher:
         guard = self._databases.guard(asked.connection)
         address = Address(invocation.saga_id, invocation.step, invocation.generation)
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
+        if invocation.action == SETTLE:
+            result = invocation.arguments.get("result")
+            return await guard.settle(address, invocation.op, result, mode=asked.mode, **clock)
         if invocation.op == "seal":
             return await guard.seal(address, **clock)
         body = (
@@ -121,7 +127,14 @@ class Dispatcher:
                 _heartbeat=attempt.heartbeat,
                 _sql=sql if sql is None or action.asynchronous else sql.sync(),
             )
-            result = await run_action(action, step, bound)
+            try:
+                result = await run_action(action, step, bound)
+            except (Rejected, AlreadyCompensated):
+                raise
+            except Exception:
+                # The outcome keeps one sentence of it; whoever looks for the bug wants to see the place.
+                attempt.logger.debug("%s raised an error", name, exc_info=True)
+                raise
             if sql is not None:
                 for event in step.events:
                     await insert_event(sql, event, invocation)
@@ -142,6 +155,12 @@ class Dispatcher:
                 traceparent=attempt.traceparent,
             )
         body = self._body(invocation.action, invocation.arguments, invocation, attempt)
+        action = self._actions.get(invocation.action)
+        if invocation.op == "probe" and action is not None and action.connection is not None:
+            guard = self._databases.guard(action.connection)
+            address = Address(invocation.saga_id, invocation.step, invocation.generation)
+            told = await guard.ask(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
+            return probed(told.result) if told.kind == "done" else replace(told, kind="unknown")
         return await unguarded(body, invocation.op)
 
 
@@ -156,14 +175,20 @@ async def unguarded(body: Body, op: str) -> Outcome:
     except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
         return Outcome("unknown", failure=Failure(type(error).__name__, str(error) or type(error).__name__))
     if op == "probe":
-        match result:
-            case Done():
-                return Outcome.done({"probe": "done", "result": result.result})
-            case Absent():
-                return Outcome.done({"probe": "absent"}, marker="absent")
-            case Unknown():
-                return Outcome.done({"probe": "unknown", "message": result.message})
+        return probed(result)
     size = len(json.dumps(result))
     if size > RESULT_LIMIT:
         return Outcome.done({"omitted": "size", "bytes": size})
     return Outcome.done(result)
+
+
+def probed(answer: Any) -> Outcome:
+    """What a probe action said, for the machine. Anything but Done, Absent and Unknown cannot be believed."""
+    match answer:
+        case Done():
+            return Outcome.done({"probe": "done", "result": answer.result})
+        case Absent():
+            return Outcome.done({"probe": "absent"}, marker="absent")
+        case Unknown():
+            return Outcome.done({"probe": "unknown", "message": answer.message})
+    return Outcome.done({"probe": "unknown", "message": "the probe answered neither Done, Absent nor Unknown"})
