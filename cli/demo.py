@@ -71,6 +71,8 @@ async def _help_one(shop: Demo, outcomes: list[Outcome]) -> list[Outcome]:
     await asyncio.to_thread(_run_command, command[1:], shop.settings.root)
     helped = await shop.follow(first)
     say(f"  {helped.story['id']} is {helped.story['state']}.")
+    if len(stuck) > 1:
+        say("  The others are left to you: `saga parked` shows what to type.")
     return [helped if outcome is first else outcome for outcome in outcomes]
 
 

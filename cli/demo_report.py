@@ -98,7 +98,7 @@ def print_verdict(before: Books, after: Books) -> None:
 def print_farewell(shop: Demo, outcomes: Sequence[Outcome], ran: float, total: float) -> None:
     """Where to look next, and how to stop."""
     baskets = len(outcomes)
-    say(f"{baskets} baskets in {ran:.1f} s ({baskets / ran:.0f} a second), {total:.1f} s with everything.")
+    say(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s, {total:.1f} s with everything.")
     say(f"\nWeb UI  {shop.settings.temporal.web_ui}")
     say("\nWorth a look:")
     for outcome, why in worth_a_look(outcomes):
@@ -127,11 +127,9 @@ def worth_a_look(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
     def state(name: str) -> list[Outcome]:
         return [one for one in outcomes if one.story["state"] == name]
 
-    # The more there was to undo, the more there is to see.
-    undone = sorted(state("COMPENSATED"), key=lambda one: len(one.story["steps"]), reverse=True)
-    late = [one for one in undone if not (one.story["reason"]["step"] or "").startswith("reserve")]
     add([one for one in outcomes if one.story["operator"]], "was parked and helped on by a person")
-    add(late or undone, "was undone step by step")
+    # The more kinds of steps had to be undone, the more there is to see.
+    add(sorted(state("COMPENSATED"), key=_undone, reverse=True), "was undone step by step")
     add([one for one in state("COMPLETED") if one.order.saga == "weekly-order"], "has branches and a saga inside")
     add(state("PARKED"), "waits for a person")
     add(state("COMPLETED"), "went through")
@@ -163,6 +161,12 @@ def _is_right(books: Books) -> bool:
     from workers.demo.books import mismatches
 
     return books.balanced and not mismatches(books)
+
+
+def _undone(outcome: Outcome) -> tuple[int, int]:
+    """How many steps, and how many entries of them, were undone."""
+    undone = [step["step"] for step in outcome.story["steps"] if step["state"] == "COMPENSATED"]
+    return len(set(undone)), len(undone)
 
 
 def _reason(outcome: Outcome) -> str:
