@@ -114,6 +114,15 @@ class Guard:
             return await self.confirm(address, said, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
         raise ValueError(f"a person can settle do, undo or confirm, not {op}")
 
+    async def ask(self, address: Address, body: Body, *, scheduled_at: float, deadline: float) -> Outcome:
+        """Run a probe's ``body`` in a transaction of its own that keeps no row; below the watermark it is ``late``."""
+
+        async def script(tx: Transaction) -> Verdict:
+            await tx.rows()
+            return Verdict(Outcome.done(await body(tx.sql), attempt=None), commit=True)
+
+        return await self._run(address, "do", script, scheduled_at, deadline)
+
     async def _run(
         self,
         address: Address,
