@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -25,14 +28,29 @@ def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise BadArguments(str(error)) from None
 
 
-async def run_action(action: Action, step: Step, bound: Mapping[str, Any]) -> Any:
+async def run_action(action: Action, step: Step, bound: Mapping[str, Any], threads: Executor) -> Any:
     """The action's result as JSON (or its probe answer). Plain functions run in a thread."""
     positional = (step,) if action.takes_step else ()
     if action.asynchronous:
         result = await action.function(*positional, **bound)
     else:
-        result = await asyncio.to_thread(action.function, *positional, **bound)
+        call = functools.partial(contextvars.copy_context().run, action.function, *positional, **bound)
+        result = await _to_the_end(asyncio.get_running_loop().run_in_executor(threads, call))
     return jsonable(result)
+
+
+async def _to_the_end(thread: asyncio.Future[Any]) -> Any:
+    """A thread cannot be interrupted: a cancelled attempt ends when its thread does, and its answer counts.
+
+    Ending earlier would let a compensation start while the action still runs.
+    """
+    while not thread.done():
+        try:
+            await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            if thread.cancelled():
+                raise
+    return thread.result()
 
 
 def jsonable(value: Any) -> Any:

@@ -21,6 +21,13 @@ from sagas.errors import SagaError
 from sagas.outcomes import Failure, Outcome
 from sagas.wire import LOAD, Invocation, decode_call, encode_done, encode_failure
 
+NOT_SERVED_INTERVAL = 60.0
+"""Seconds until an attempt that found no action is repeated by the platform."""
+
+DETAILS_LIMIT = 256 * 1024
+MESSAGE_LIMIT = 8 * 1024
+"""Bytes of a failure's details, characters of its sentence: what is larger would fail on its way to the server."""
+
 
 class SagaActivities:
     """Holds what the activities of one worker need."""
@@ -55,10 +62,8 @@ class SagaActivities:
         work = self._dispatcher.perform(invocation, attempt)
         try:
             return await (_deaf(work) if invocation.deaf else work)
-        except NotServed:
-            raise ApplicationError(
-                f"no action called {invocation.action} is registered on this worker", type="NotFoundError"
-            ) from None
+        except NotServed as error:
+            raise _not_served(str(error), invocation, attempt.number) from None
         except asyncio.CancelledError:
             # The saga goes backward, or this worker stops; nobody can say what the attempt did.
             watched.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
@@ -71,6 +76,20 @@ class SagaActivities:
             raise ApplicationError(
                 error.message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
+
+
+def _not_served(action: str, invocation: Invocation, number: int) -> ApplicationError:
+    """No attempt was made. The first time the saga hears of it at once, and asks again after a while, uncounted.
+
+    Later attempts follow others that may have had an effect, so they stay in the platform's hands until another
+    worker answers; when they end like this, only the earlier ones count, and those are unknown.
+    """
+    sentence = f"no action called {action} is registered on this worker"
+    details = {"outcome": "unknown", "attempt": number, "details": {}}
+    wait = timedelta(seconds=NOT_SERVED_INTERVAL)
+    if number == 1:
+        return ApplicationError(sentence, details, type="NotFoundError", non_retryable=True)
+    return ApplicationError(sentence, details, type="NotFoundError", next_retry_delay=wait)
 
 
 def _attempt(traceparent: str | None) -> Attempt:
@@ -124,8 +143,11 @@ def _answer(outcome: Outcome, invocation: Invocation, number: int) -> Any:
             seconds = invocation.intervals[min(number - 1, len(invocation.intervals) - 1)]
         wait = None if seconds is None else timedelta(seconds=seconds)
     details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
+    size = len(json.dumps(details["details"]))
+    if size > DETAILS_LIMIT:
+        details["details"] = {"omitted": "size", "bytes": size}
     raise ApplicationError(
-        failure.message,
+        failure.message[:MESSAGE_LIMIT],
         details,
         type=failure.type,
         non_retryable=final,

@@ -24,6 +24,12 @@ from sagas.step import Step
 NOTE = "__saga_action__"
 OWN_PACKAGES = ("sagas", "activities", "workers", "cli", "spark_steps")
 
+_WITHOUT_A_NAME = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -156,9 +162,17 @@ def action(
         rejects: False promises that it never raises Rejected, so it may stand after the pivot without a warning.
         idempotent: False says that the participant does not honour ``step.key``.
         seals: for probes: from the moment it answers Absent, the participant refuses the key.
+
+    Raises UsageError when the function takes ``*args``, ``**kwargs`` or positional-only arguments.
     """
 
     def mark(function: F) -> F:
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in _WITHOUT_A_NAME:
+                raise UsageError(
+                    f"the action {name} takes {parameter}, which a definition cannot give by name",
+                    help="name every argument: the signature is what definitions are checked against",
+                )
         setattr(function, NOTE, Action(name, function, connection, rejects, idempotent, seals))
         return function
 
@@ -218,6 +232,8 @@ def _load_module(name: str) -> ModuleType:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise UsageError(f"the action module {name} was not found", help="check `actions` in saga.toml") from error
         raise UsageError(f"the action module {name} needs {error.name}, which is not installed") from error
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(f"the action module {name} cannot be imported: {_sentence(error)}") from error
 
@@ -237,6 +253,9 @@ def _load_file(name: str, root: Path) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
+    except UsageError:
+        del sys.modules[module_name]
+        raise
     except Exception as error:
         del sys.modules[module_name]
         raise UsageError(f"the action file {name} cannot be loaded: {_sentence(error)}") from error

@@ -25,6 +25,7 @@ NOT_STARTED = frozenset({"NotFoundError", "ActivityNotRegisteredError"})
 DEFINITION_HEADER = "saga-definition"
 GENERATION_HEADER = "saga-generation"
 CANCEL_SIGNAL = "saga-cancel"
+RESIDUE_SIGNAL = "saga-residue"
 UNDO_SUFFIX = "~undo"
 LOAD = "saga.load"
 STARTED_MEMO = "saga-started-at"
@@ -158,7 +159,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         return Outcome("rejected", failure=failure, attempt=attempt, retryable=False)
     if type == LATE:
         return Outcome("late", failure=failure, attempt=attempt, retryable=False)
-    if type in NOT_STARTED:
+    if type in NOT_STARTED and (attempt is None or attempt <= 1):
         return Outcome("failed", failure=failure, attempt=attempt, not_started=True)
     if ours is None:
         return Outcome("unknown", failure=failure)

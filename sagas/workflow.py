@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import (
     Priority,
     RawValue,
@@ -35,6 +36,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from sagas.definition.snapshot import from_snapshot
     from sagas.details import details_table
+    from sagas.machine.arguments import DefinitionFault
     from sagas.machine.commands import (
         Call,
         CancelCall,
@@ -59,13 +61,14 @@ with workflow.unsafe.imports_passed_through():
         UndoRequested,
     )
     from sagas.machine.machine import Machine
-    from sagas.machine.story import shrink
+    from sagas.machine.story import blank, shrink
     from sagas.outcomes import Failure, Outcome
     from sagas.wire import (
         CANCEL_SIGNAL,
         DEFINITION_HEADER,
         GENERATION_HEADER,
         LOAD,
+        RESIDUE_SIGNAL,
         STARTED_MEMO,
         UNDO_SUFFIX,
         decode_done,
@@ -80,6 +83,9 @@ TASK_LIMIT = 1024 * 1024
 """Bytes of commands in one workflow task; the wire carries 4 MiB."""
 
 STORY_LIMIT = 512 * 1024
+SUMMARY_LIMIT = 200
+"""Characters of a summary: Temporal takes 400 bytes, and refuses more by failing the task for ever."""
+
 MARK = "sagas/1"
 
 
@@ -96,30 +102,34 @@ class SagaWorkflow:
         self._attributes: frozenset[str] = frozenset()
         self._finish: Finish | None = None
         self._crash: Exception | None = None
+        self._begun = False
         self._native_cancel = False
         self._continuing = False
-        self._held: list[Command] = []
+        self._rooted = False
+        self._recorded = False
+        self._shown = ""
+        self._children_left: dict[str, Mapping[str, Any]] = {}
         self._bytes = 0
+        self._task = 0
         self._feeds = 0
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
-        first = await self._uncancelled(self._open(args))
-        if self._native_cancel:
-            # Cancelled before the first step: the machine hears of the start, then of the cancel.
-            self._early.append(self._cancel_event())
-        self._feed(first)
+        first = await self._opened(args)
+        self._take(first)
         while self._early:
-            self._feed(self._early.pop(0))
+            # What came before the start: the machine hears of the start first.
+            self._take(self._early.pop(0))
         while self._finish is None:
             await self._rest(lambda: self._finish is not None or self._crash is not None or self._ready_to_continue)
             if self._crash is not None:
                 raise self._crash
             if self._finish is None:
                 await self._rest(workflow.all_handlers_finished)
-                if self._machine is not None and self._machine.idle:
-                    workflow.continue_as_new(self._carry(), memo={STARTED_MEMO: self._machine.started_at})
+                if self._ready_to_continue:
+                    self._continue()
         await self._rest(workflow.all_handlers_finished)
+        await self._tell_parent(self._finish)
         return self._close(self._finish)
 
     # --- the beginning -----------------------------------------------------------------------------------------
@@ -144,6 +154,8 @@ class SagaWorkflow:
         self._attributes = frozenset(loaded.get("attributes", ()))
         if undo:
             self._machine = Machine.restore(loaded["machine"])
+            if not self._machine.can_undo:
+                raise _refused(f"{info.workflow_id.removesuffix(UNDO_SUFFIX)} cannot be undone")
             who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
             return UndoRequested(at=workflow.time(), reason=reason, who=who)
         self._machine = Machine(
@@ -154,7 +166,18 @@ class SagaWorkflow:
             variables=loaded.get("vars") or {},
             parent=info.parent.workflow_id if info.parent else None,
         )
+        self._label(self._machine)
         return Started(at=workflow.time())
+
+    def _label(self, machine: Machine) -> None:
+        """Our client sends the labels with the start; whoever else started it left that to us."""
+        try:
+            labels = [f"{name}={value}" for name, value in machine.labels().items()]
+        except DefinitionFault as error:
+            raise _refused(str(error)) from None
+        key = SearchAttributeKey.for_keyword_list("SagaLabels")
+        if labels and key.name in self._attributes and key not in workflow.info().typed_search_attributes:
+            workflow.upsert_search_attributes([key.value_set(labels)])
 
     async def _load(self, value: Any, undo: bool) -> dict[str, Any]:
         info = workflow.info()
@@ -167,53 +190,73 @@ class SagaWorkflow:
             return await workflow.execute_activity(
                 LOAD,
                 request,
+                activity_id=LOAD,
                 result_type=dict,
-                summary=f"read the definition of {info.workflow_type}",
+                summary=_short(f"read the definition of {info.workflow_type}"),
                 start_to_close_timeout=timedelta(seconds=30),
                 retry_policy=RetryPolicy(maximum_attempts=1_000_000, maximum_interval=timedelta(seconds=10)),
             )
         except ActivityError as error:
             cause = error.cause
             message = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
-            raise ApplicationError(
-                message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
-            ) from None
+            raise _refused(message) from None
 
     def _resume(self, carried: Mapping[str, Any]) -> Event:
-        state = json.loads(zlib.decompress(base64.b64decode(carried["machine"])))
+        state = json.loads(zlib.decompress(base64.b85decode(carried["machine"])))
         self._attributes = frozenset(carried["attributes"])
         self._native_cancel = carried["native_cancel"]
+        self._recorded = carried["recorded"]
         self._machine = machine = Machine.restore(state)
         for command in machine.outstanding(workflow.time()):
             self._execute(command)
         return TimerFired(id="continued", at=workflow.time())
 
-    def _carry(self) -> dict[str, Any]:
+    def _continue(self) -> None:
+        """Move the whole machine to a new run, unless it is too large to move: then this run goes on."""
         assert self._machine is not None
-        packed = base64.b64encode(zlib.compress(json.dumps(self._machine.snapshot()).encode(), 6)).decode()
-        return {
-            "_saga": MARK,
-            "machine": packed,
-            "attributes": sorted(self._attributes),
-            "native_cancel": self._native_cancel,
-        }
+        machine = _packed(self._machine)
+        if len(machine) < PAYLOAD_LIMIT - 64 * 1024:
+            carried = {
+                "_saga": MARK,
+                "machine": machine,
+                "attributes": sorted(self._attributes),
+                "native_cancel": self._native_cancel,
+                "recorded": self._recorded,
+            }
+            workflow.continue_as_new(carried, memo={STARTED_MEMO: self._machine.started_at})
+        workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(machine))
+        self._continuing, self._rooted = False, True
+        for command in self._machine.outstanding(workflow.time()):
+            if isinstance(command, Call | CancelCall | StartSaga | UndoSaga):
+                self._execute(command)
 
     # --- events in, commands out -------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        machine = self._machine
-        if machine is None:
+        if not self._begun:
             self._early.append(event)
-            return
+        else:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        machine = self._machine
+        assert machine is not None
+        self._begun = True
         if self._finish is not None:
             return
-        if not self._continuing and workflow.info().is_continue_as_new_suggested():
+        if self._should_continue(machine):
             # From here on nothing new starts; when all that runs has ended, the whole machine moves to a new run.
             self._continuing = True
         for command in machine.next(event):
             self._execute(command)
         self._feeds += 1
         self._show(machine)
+
+    def _should_continue(self, machine: Machine) -> bool:
+        """The history is long. A nested saga reports to this very run, and may take days: not while one runs."""
+        if self._continuing or self._rooted or not workflow.info().is_continue_as_new_suggested():
+            return False
+        return not machine.child_running
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -239,7 +282,7 @@ class SagaWorkflow:
                 if self._continuing:
                     return
                 request = {"reason": command.message, "who": workflow.info().workflow_id}
-                self._spawn(command.id, self._child(command.id, None, command.saga_id + UNDO_SUFFIX, request))
+                self._spawn(command.id, self._child(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request))
             case Record():
                 self._record(command)
             case Finish():
@@ -258,14 +301,13 @@ class SagaWorkflow:
 
     async def _call(self, call: Call) -> None:
         argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX))
-        payload = workflow.payload_converter().to_payload(argument)
-        size = len(payload.data)
-        if size > PAYLOAD_LIMIT:
-            sentence = f"the arguments of {call.action} have {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}"
-            failure = Failure("definition", sentence)
+        try:
+            payload = _payload(argument, f"the arguments of {call.action}")
+        except DefinitionFault as error:
+            failure = Failure("definition", str(error))
             self._end(call.id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
             return
-        await self._pace(size)
+        await self._pace(len(payload.data))
         if call.id in self._doomed:
             self._doomed.discard(call.id)
             failure = Failure("Cancelled", "it was cancelled before it started")
@@ -298,7 +340,7 @@ class SagaWorkflow:
                 call.action,
                 argument,
                 activity_id=call.id,
-                summary=call.summary,
+                summary=_short(call.summary),
                 start_to_close_timeout=timeout,
                 schedule_to_close_timeout=give_up,
                 retry_policy=policy,
@@ -308,7 +350,7 @@ class SagaWorkflow:
             call.action,
             argument,
             activity_id=call.id,
-            summary=call.summary,
+            summary=_short(call.summary),
             task_queue=call.task_queue,
             start_to_close_timeout=timeout,
             schedule_to_close_timeout=give_up,
@@ -329,10 +371,15 @@ class SagaWorkflow:
 
     async def _pace(self, size: int) -> None:
         """Spread many large commands over several workflow tasks."""
-        while self._bytes + size > TASK_LIMIT and self._bytes > 0:
+        while self._sent_in_this_task() + size > TASK_LIMIT and self._bytes > 0:
             await workflow.sleep(timedelta(milliseconds=1), summary="spread many commands over several tasks")
-            self._bytes = 0
         self._bytes += size
+
+    def _sent_in_this_task(self) -> int:
+        task = workflow.info().get_current_history_length()
+        if task != self._task:
+            self._task, self._bytes = task, 0
+        return self._bytes
 
     def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
         self._tasks.pop(id, None)
@@ -341,29 +388,51 @@ class SagaWorkflow:
     # --- timers and nested sagas -------------------------------------------------------------------------------
 
     async def _timer(self, timer: StartTimer) -> None:
-        await workflow.sleep(timedelta(seconds=timer.seconds), summary=timer.summary or timer.id)
+        await workflow.sleep(timedelta(seconds=timer.seconds), summary=_short(timer.summary or timer.id))
         self._tasks.pop(f"timer {timer.id}", None)
         self._feed(TimerFired(id=timer.id, at=workflow.time()))
 
-    async def _child(self, id: str, saga: str | None, saga_id: str, input: Any) -> None:
-        state, story = "COMPLETED", None
+    async def _child(self, id: str, saga: str, saga_id: str, input: Any) -> None:
+        undo = saga_id.endswith(UNDO_SUFFIX)
+        state, story = "COMPENSATED" if undo else "COMPLETED", None
         try:
+            payload = _payload(input, f"the input of {saga}")
+            await self._pace(len(payload.data))
             handle = await workflow.start_child_workflow(
-                saga or workflow.info().workflow_type,
-                input,
+                saga,
+                RawValue(payload),
                 id=saga_id,
+                static_summary=_short(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent asks for a cancel by signal and waits; Temporal never does it on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
             output = await handle
             story = {"output": output}
+            if saga_id in self._children_left:
+                # It closed Completed, past its commit point, but told us that something stayed or is missing.
+                state, story = "RESIDUE", {**self._children_left.pop(saga_id), "output": output}
+        except DefinitionFault as error:
+            state, story = "REFUSED", {"reason": {"message": str(error)}}
         except WorkflowAlreadyStartedError:
-            state = "REFUSED"
+            state, story = "REFUSED", {"reason": {"message": f"there is a run with the id {saga_id} already"}}
         except ChildWorkflowError as error:
             state, story = _child_end(error)
         self._tasks.pop(id, None)
         self._feed(SagaEnded(id=id, state=state, at=workflow.time(), story=story))  # pyright: ignore[reportArgumentType]
+
+    async def _tell_parent(self, finish: Finish) -> None:
+        """A nested saga that ends RESIDUE past its commit point closes Completed: its parent has to hear of it."""
+        parent = workflow.info().parent
+        if parent is None or finish.state != "RESIDUE" or not finish.committed or self._machine is None:
+            return
+        story = shrink(self._machine.story(workflow.time()), STORY_LIMIT)
+        told = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
+        handle = workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id)
+        task = asyncio.create_task(handle.signal(RESIDUE_SIGNAL, told))
+        await self._rest(task.done)
+        if (trouble := task.exception()) is not None:
+            workflow.logger.info("the parent %s is over, it could not be told: %s", parent.workflow_id, trouble)
 
     async def _cancel_child(self, command: CancelSaga) -> None:
         self._tasks.pop(f"cancel {command.id}", None)
@@ -378,6 +447,10 @@ class SagaWorkflow:
     @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga goes backward, and takes this one with it.")
     def cancelled_by_parent(self, message: str = "") -> None:
         self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
+
+    @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
+    def child_left_residue(self, story: dict[str, Any]) -> None:
+        self._children_left[story["id"]] = story
 
     @workflow.signal(dynamic=True, description="Answers a `wait` step of that name.")
     def signalled(self, name: str, args: Sequence[RawValue]) -> None:
@@ -398,18 +471,18 @@ class SagaWorkflow:
     @workflow.query(name="saga", description="The whole story of this saga, as `saga show` prints it.")
     def story(self) -> dict[str, Any]:
         if self._machine is None:
-            return {"id": workflow.info().workflow_id, "saga": workflow.info().workflow_type, "state": "RUNNING"}
+            return blank(workflow.info().workflow_id, workflow.info().workflow_type)
         return shrink(self._machine.story(workflow.time()), STORY_LIMIT)
 
     @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
     def machine_state(self) -> str | None:
         if self._machine is None:
             return None
-        return base64.b64encode(zlib.compress(json.dumps(self._machine.snapshot()).encode())).decode()
+        return _packed(self._machine)
 
     @workflow.update(name="cancel", description="Undo what was done, if the point of no return is not passed.")
     async def cancel(self, request: dict[str, Any] | None = None) -> str:
-        await workflow.wait_condition(lambda: self._machine is not None)
+        await workflow.wait_condition(lambda: self._begun)
         assert self._machine is not None
         answer = self._machine.cancel_answer()
         request = request or {}
@@ -424,16 +497,15 @@ class SagaWorkflow:
 
     @resolve.validator
     def check_decision(self, decision: dict[str, Any]) -> None:
-        if self._machine is None:
-            raise ApplicationError("the saga has not begun yet; try again", type="SagaRefused")
+        if self._machine is None or not self._begun:
+            raise _refused("the saga has not begun yet; try again")
         try:
             event = _decision(decision)
         except (KeyError, TypeError, AttributeError) as error:
-            sentence = f"a decision needs step, decision, reason and who: {error}"
-            raise ApplicationError(sentence, type="SagaRefused", non_retryable=True) from None
+            raise _refused(f"a decision needs step, decision, reason and who: {error}") from None
         refusal = self._machine.check_decision(event)
         if refusal is not None:
-            raise ApplicationError(refusal, type="SagaRefused", non_retryable=True)
+            raise _refused(refusal)
 
     # --- what people see, and the end --------------------------------------------------------------------------
 
@@ -457,12 +529,14 @@ class SagaWorkflow:
             if value is not None and name in self._attributes
         ]
         if updates:
+            self._recorded = True
             workflow.upsert_search_attributes(updates)
 
     def _show(self, machine: Machine) -> None:
         """Refresh the details of the Web UI; seldom for long sagas, so that a step's cost does not grow with them."""
         rows = machine.size
-        if rows <= 40 or self._feeds % (rows // 20) == 0 or self._finish is not None:
+        if rows <= 40 or self._feeds % (rows // 20) == 0 or machine.state != self._shown:
+            self._shown = machine.state
             workflow.set_current_details(details_table(machine.story(workflow.time())))
 
     def _close(self, finish: Finish) -> Any:
@@ -470,11 +544,14 @@ class SagaWorkflow:
         story = shrink(self._machine.story(workflow.time()), STORY_LIMIT)
         workflow.set_current_details(details_table(story))
         workflow.upsert_memo({"saga": story})
+        if finish.state == "COMPLETED" and self._recorded:
+            # On the plain path the close status says it; here an earlier state would go on saying something else.
+            self._record(Record("COMPLETED"))
         if finish.state == "COMPLETED" or (finish.state == "RESIDUE" and finish.committed):
-            return finish.output
+            return _fitting(finish.output)
         undone = workflow.info().workflow_id.endswith(UNDO_SUFFIX)
         if undone and finish.state == "COMPENSATED":
-            return finish.output
+            return _fitting(finish.output)
         reason = dict(finish.reason or {})
         if finish.state == "COMPENSATED" and self._native_cancel and reason.get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
@@ -493,9 +570,12 @@ class SagaWorkflow:
     def _busy(self) -> bool:
         return any(not name.startswith("timer ") for name in self._tasks)
 
-    def _cancel_event(self) -> CancelRequested:
-        reason = workflow.cancellation_reason() or ""
-        return CancelRequested(at=workflow.time(), message=reason)
+    def _cancelled(self) -> None:
+        """Temporal's own cancel: one more event. The run closes Canceled if this cancel is what leads backward."""
+        machine = self._machine
+        if not self._begun or (machine is not None and machine.cancel_answer() in ("accepted", "recorded")):
+            self._native_cancel = True
+        self._feed(CancelRequested(at=workflow.time(), message=workflow.cancellation_reason() or ""))
 
     async def _rest(self, condition: Any) -> None:
         """Wait; a native cancel on the way is one more event and interrupts nothing."""
@@ -503,17 +583,53 @@ class SagaWorkflow:
             try:
                 await workflow.wait_condition(condition)
             except asyncio.CancelledError:
-                self._native_cancel = True
-                self._feed(self._cancel_event())
+                self._cancelled()
 
-    async def _uncancelled(self, work: Coroutine[Any, Any, Event]) -> Event:
-        task = asyncio.create_task(work)
+    async def _opened(self, args: Sequence[RawValue]) -> Event:
+        task = asyncio.create_task(self._open(args))
         while not task.done():
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:
-                self._native_cancel = True
+                self._cancelled()
         return task.result()
+
+
+def _packed(machine: Machine) -> str:
+    """The whole machine as text: Base85, because Base64 would waste a third of what a payload may hold."""
+    return base64.b85encode(zlib.compress(json.dumps(machine.snapshot()).encode(), 6)).decode()
+
+
+def _payload(value: Any, what: str) -> Payload:
+    """``value`` as Temporal carries it. Raises DefinitionFault: it is not JSON, or too large to be sent."""
+    try:
+        payload = workflow.payload_converter().to_payload(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DefinitionFault(f"{what} cannot be written as JSON: {error}") from None
+    size = len(payload.data)
+    if size > PAYLOAD_LIMIT:
+        raise DefinitionFault(f"{what} has {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}")
+    return payload
+
+
+def _fitting(output: Any) -> Any:
+    """The output, unless it is too large to be the result of a workflow: then only its size."""
+    size = len(json.dumps(output, default=str).encode())
+    return output if size <= PAYLOAD_LIMIT else {"omitted": "size", "bytes": size}
+
+
+def _short(text: str) -> str:
+    """One line of the Web UI, within what Temporal takes."""
+    if len(text) <= SUMMARY_LIMIT and len(text.encode()) <= 2 * SUMMARY_LIMIT - 8:
+        return text
+    short = text[: SUMMARY_LIMIT - 1]
+    while len(short.encode()) > 2 * SUMMARY_LIMIT - 16:
+        short = short[:-1]
+    return short + "…"
+
+
+def _refused(sentence: str) -> ApplicationError:
+    return ApplicationError(sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
 
 
 def _failed(error: ActivityError) -> Outcome:

@@ -104,6 +104,28 @@ def output(run: Run) -> Any:
     return _evaluate(run, ("output",), run.definition.output, context(run))
 
 
+def labels(run: Run) -> dict[str, str]:
+    """What people search for; the values are text."""
+    made = _evaluate(run, ("labels",), dict(run.definition.labels), context(run)) if run.definition.labels else {}
+    return {name: str(value) for name, value in made.items()}
+
+
+FAIRNESS_KEY_BYTES = 64
+"""Temporal refuses longer ones, and by failing the task for ever."""
+
+
+def fairness_key(run: Run, entry: Entry) -> str | None:
+    """Temporal's fairness key of the step's operations, from the names that the forward attempt may use."""
+    source = run.step(entry).fairness_key
+    if source is None or "${{" not in source:
+        key = source
+    else:
+        key = str(_evaluate(run, (entry.step, "fairness_key"), source, context(run, entry)))
+    if key is not None and len(key.encode()) > FAIRNESS_KEY_BYTES:
+        raise DefinitionFault(f"{entry.id}: the fairness key is longer than {FAIRNESS_KEY_BYTES} bytes")
+    return key
+
+
 def probed(run: Run, entry: Entry, probe: Probe, answer: Outcome) -> tuple[str, Any]:
     """What a probe's answer says: ``done`` with the result, ``absent`` or ``unknown``."""
     response = answer.result

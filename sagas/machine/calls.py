@@ -179,7 +179,7 @@ def _call(
         heartbeat=action.heartbeat,
         task_queue=action.task_queue,
         priority=step.priority,
-        fairness_key=step.fairness_key,
+        fairness_key=arguments.fairness_key(run, entry),
         local=engine or action.local,
         cancellable=op in ("do", "probe"),
     )

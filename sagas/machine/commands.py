@@ -113,6 +113,7 @@ class UndoSaga:
 
     id: str
     entry: str
+    saga: str
     saga_id: str
     message: str
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sagas.definition.model import Definition
 from sagas.machine import (
     answers,
+    arguments,
     asking_again,
     backward,
     calls,
@@ -104,9 +105,9 @@ class Machine:
         return self._run.started_at
 
     @property
-    def idle(self) -> bool:
-        """No call and no nested saga is in flight, so the run may continue as a new one."""
-        return not any(flight.kind in ("call", "saga") for flight in self._run.flights.values())
+    def child_running(self) -> bool:
+        """A nested saga is in flight; it reports to this very run, so the run must not continue as a new one."""
+        return any(flight.kind == "saga" for flight in self._run.flights.values())
 
     @property
     def can_undo(self) -> bool:
@@ -117,6 +118,10 @@ class Machine:
     def size(self) -> int:
         """How many rows the story has at most."""
         return sum(max(1, len(record.items or ())) for record in self._run.steps.values())
+
+    def labels(self) -> dict[str, str]:
+        """The labels people search for. Raises DefinitionFault when they cannot be made from this input."""
+        return arguments.labels(self._run)
 
     def cancel_answer(self) -> CancelAnswer:
         """What a cancel that came now would be told (rule 6)."""

@@ -47,7 +47,8 @@ def cancel(run: Run, entry: Entry, message: str) -> CancelSaga:
 
 def undo_of(run: Run, entry: Entry) -> UndoSaga:
     reason = (run.reason or {}).get("message") or "the parent saga goes backward"
-    return UndoSaga(f"{entry.id}~undo", entry.id, child_id(run, entry), str(reason))
+    saga = str(run.children[entry.id]["saga"])
+    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_id(run, entry), str(reason))
 
 
 def ended(run: Run, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:

@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from sagas.definition.model import Step
+from sagas.definition.model import Definition, Step
+from sagas.machine.arguments import DefinitionFault, labels
 from sagas.machine.keys import entry_id
 from sagas.machine.moments import iso
 from sagas.machine.permission import can_undo, decisions_of
@@ -27,7 +28,7 @@ def story(run: Run, at: float) -> dict[str, Any]:
         "reason": run.reason,
         "input": run.input,
         "output": run.output,
-        "labels": {},
+        "labels": _labels(run),
         "started_at": iso(run.started_at),
         "committed_at": iso(run.committed_at),
         "ended_at": iso(run.ended_at),
@@ -45,6 +46,19 @@ def story(run: Run, at: float) -> dict[str, Any]:
         "residue": [dict(row) for row in run.residue],
         "operator": [dict(row) for row in run.operator],
     }
+
+
+def blank(saga_id: str, saga: str) -> dict[str, Any]:
+    """The document of a run that has not begun: every field is there."""
+    plain = Definition(saga, ())
+    return {**story(Run(plain, None, saga_id, 1, {}, None), 0.0), "digest": None, "reason": None}
+
+
+def _labels(run: Run) -> dict[str, str]:
+    try:
+        return labels(run)
+    except DefinitionFault:
+        return {}  # nobody starts such a saga: the client refuses the input, and the worker refuses the run
 
 
 def _rows(run: Run, step: Step) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ def test_what_is_in_flight_is_asked_again_after_a_restore_with_the_time_that_rem
     again = machine.outstanding(START + 40)
     assert [command for command in again if isinstance(command, Call)] == world.calls
     assert [(c.id, c.seconds) for c in again if isinstance(c, StartTimer)] == [("deadline", 60.0)]
-    assert not machine.idle
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:

@@ -264,7 +264,7 @@ def test_rule_14_the_child_id_is_the_steps_key_and_it_is_shown() -> None:
     child = world.flights["c"]
     assert (child.saga_id, child.saga, child.input) == ("s1/c", "child", {"x": 1})  # pyright: ignore
     assert world.story["children"] == [{"id": "s1/c", "step": "c", "saga": "child", "state": "RUNNING"}]
-    assert not world.machine.idle
+    assert world.machine.child_running
 
 
 @pytest.mark.parametrize(
