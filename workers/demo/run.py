@@ -29,6 +29,7 @@ IN_FLIGHT = 40  # sagas under way at once; more would only wait in queues
 # to park, and all others wait for it; each question costs the worker some work.
 LOOK_AGAIN_FIRST = 0.5
 LOOK_AGAIN = 5.0
+LAST_WRITES = 2.0  # seconds
 APPROVAL = "approve"
 
 Story = Mapping[str, Any]
@@ -73,7 +74,9 @@ async def open_demo(baskets: int, say: Say, config: Path | str | None = None) ->
     engine = open_engine(settings.connection("shop"))
     ended = await _end_earlier(client)
     if ended:
-        say(f"the shop opens anew: {ended} unfinished sagas of an earlier demo were terminated")
+        say(f"the shop opens anew; unfinished sagas of an earlier demo that were terminated: {ended}")
+        # An attempt that the worker already holds still writes; it must not write into the new shop.
+        await asyncio.sleep(LAST_WRITES)
     plan = make_plan(week)
     number = await next_round(engine)
     await open_shop(engine, week, plan)
