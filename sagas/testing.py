@@ -1,3 +1,113 @@
-"""The pytest plugin for people who test their own sagas."""
+"""The pytest plugin for people who test their own sagas: in memory, without any server.
+
+::
+
+    def test_declined(saga):
+        run = saga.run("checkout", BASKET, outcomes={"charge": "rejected"})
+        assert run.state == "COMPENSATED" and run.undone == ["reserve#1", "reserve#0"]
+
+    def test_every_failure(saga):
+        saga.check_all("checkout", BASKET)
+
+The plugin is loaded into every pytest run of the environment, so the engine is imported when the fixture is used.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sagas.project import Project
+    from sagas.simulation import Cell, Run
+
+
+class Sagas:
+    """What the fixture ``saga`` gives to a test: the sagas of one project."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+
+    def run(
+        self,
+        name: str,
+        input: Any = None,
+        outcomes: Mapping[str, str | Sequence[str]] | None = None,
+        results: Mapping[str, Any] | None = None,
+        signals: Mapping[str, Any] | None = None,
+        cancel_at: str | None = None,
+    ) -> Run:
+        """Run a saga with the given outcomes of its steps; everything not named is done.
+
+        Args:
+            name: the saga.
+            input: its input; None makes one up from the schema.
+            outcomes: by step (``charge``), item (``reserve#1``) or operation (``charge/undo``, ``charge/confirm``):
+                ``rejected``, ``failed``, ``unknown``, ``crash after effect``, ``late``, ``done``, or a list of them for
+                one call after the other.
+            results: what steps return, by step or item; the rest is made up from how the definition uses it.
+            signals: the data of the signals that a `wait` gets, by the signal's name.
+            cancel_at: cancel the saga while this step is in flight.
+
+        Returns:
+            ``state``, ``undone`` (ledger ids in the order undone), ``output``, ``reason``, ``steps``, ``parked``,
+            ``residue`` and ``story``, the document of `saga show`.
+
+        Raises:
+            UsageError: the saga, a step or an outcome does not exist, or the input is not valid.
+        """
+        from sagas.simulation import Script, outside_of, sample_input, simulate
+
+        definition = self.project.definition(name)
+        script = Script(outcomes or {}, results or {}, signals or {}, cancel_at, invented=input is None)
+        given = sample_input(definition) if input is None else input
+        return simulate(definition, given, script, outside_of(self.project))
+
+    def check_all(
+        self,
+        name: str,
+        input: Any = None,
+        results: Mapping[str, Any] | None = None,
+        signals: Mapping[str, Any] | None = None,
+    ) -> list[Cell]:
+        """Run every failure point, as `saga simulate` does; the test fails when one leaves an effect behind."""
+        __tracebackhide__ = True
+        from sagas.simulation import Script, every_failure, outside_of, sample_input
+
+        definition = self.project.definition(name)
+        script = Script(results=results or {}, signals=signals or {}, invented=input is None)
+        given = sample_input(definition) if input is None else input
+        cells = every_failure(definition, given, script, outside_of(self.project))
+        bad = [cell for cell in cells if cell.residue]
+        if bad:
+            pytest.fail(_complaint(name, bad, len(cells)), pytrace=False)
+        return cells
+
+
+def _complaint(name: str, bad: Sequence[Cell], total: int) -> str:
+    lines = [f"{name} leaves a residue at {len(bad)} of {total} failure points:"]
+    for cell in bad:
+        for row in cell.residue:
+            what = "an effect stays" if row["kind"] == "effect_stays" else "an effect is missing"
+            lines.append(f"  {cell.step}, {cell.fault}: {cell.state}, but {what}: {row['step']} ({row['system']})")
+    lines.append(f"`saga simulate {name}` shows the whole table, `saga explain {name}` each step's guarantee.")
+    return "\n".join(lines)
+
+
+_PROJECTS = pytest.StashKey[dict[Path, "Project"]]()
+
+
+@pytest.fixture
+def saga(request: pytest.FixtureRequest) -> Sagas:
+    """The sagas of the project around this test: the nearest saga.toml in the test's folder or above it."""
+    from sagas.project import Project
+    from sagas.settings import load_settings
+
+    projects = request.config.stash.setdefault(_PROJECTS, {})
+    folder = request.path.parent
+    if folder not in projects:
+        projects[folder] = Project(load_settings(folder))
+    return Sagas(projects[folder])

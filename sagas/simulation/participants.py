@@ -1,0 +1,160 @@
+"""The participants of a simulated run: who has made which effect, and what a guard or a keyed participant remembers.
+
+They are written from the rules of the guard (docs/explanation/guard.md), not from the machine, so that a mistake of the
+machine shows as an effect that stays or is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.definition.model import Definition, Step
+from sagas.machine.commands import Call
+from sagas.machine.plan import is_read
+from sagas.outcomes import Failure, Outcome
+
+Key = tuple[str, str, int]
+"""Saga id, ledger id, generation."""
+
+
+@dataclass(slots=True)
+class Effect:
+    """What one entry has left in the world. ``again``: a late attempt made it once more, unseen."""
+
+    path: str
+    step: Step
+    entry: str
+    key: str = ""
+    result: Any = None
+    done: bool = False
+    undone: bool = False
+    sealed: bool = False
+    confirmed: bool = False
+    again: bool = False
+
+    @property
+    def there(self) -> bool:
+        return self.again or (self.done and not self.undone)
+
+    @property
+    def remembers(self) -> bool:
+        """A guard, or a participant that honours the key, recognises what it has seen."""
+        return self.step.do.guarded or self.step.do.idempotent
+
+
+class Participants:
+    """Everybody outside the engine. Reads leave nothing."""
+
+    def __init__(self) -> None:
+        self._effects: dict[Key, Effect] = {}
+        self._late: list[Effect] = []
+        self.undone: list[str] = []
+
+    def effects(self) -> Iterator[Effect]:
+        yield from self._effects.values()
+
+    def answer(self, definition: Definition, path: str, saga_id: str, call: Call, word: str, result: Any) -> Outcome:
+        """The end of one call, which stands for all the attempts the platform makes of it."""
+        step = definition.step(call.step)
+        effect = self._effects.setdefault(
+            (saga_id, call.entry, call.generation), Effect(path, step, call.entry, call.key)
+        )
+        match call.op:
+            case "do":
+                return self._do(call, effect, word, result)
+            case "seal":
+                return self._seal(effect)
+            case "probe":
+                return self._probe(effect, step)
+            case "undo":
+                return self._undo(call, effect, word)
+            case "confirm":
+                return self._confirm(call, effect, word)
+
+    def arrive(self) -> None:
+        """Attempts that were lost arrive now, after everything else."""
+        for effect in self._late:
+            known = effect.remembers and (effect.sealed or effect.undone or effect.done)
+            if known or is_read(effect.step):
+                continue
+            # A participant without a memory does it again, and nobody will undo that.
+            effect.again = effect.done or effect.undone
+            effect.done = True
+        self._late.clear()
+
+    def _do(self, call: Call, effect: Effect, word: str, result: Any) -> Outcome:
+        repeated = call.retry.max_attempts > 1 and not call.at_most_once
+        if effect.remembers and not is_read(effect.step):
+            if effect.sealed or effect.undone:
+                return Outcome("late", failure=Failure("AlreadyCompensated", "already undone"), retryable=False)
+            if effect.done and word in ("done", "rejected", "failed"):
+                return Outcome.done(effect.result)
+        if word == "late":
+            self._late.append(effect)
+            return trouble("unknown", call)
+        if word in ("rejected", "failed", "unknown"):
+            return trouble(word, call)
+        effect.done, effect.result = True, result
+        if word == "crash after effect" and not repeated:
+            return Outcome("unknown", failure=Failure("Timeout", "no answer"), retryable=False)
+        return Outcome.done(result, attempt=2 if word == "crash after effect" else 1)
+
+    def _seal(self, effect: Effect) -> Outcome:
+        if effect.undone:
+            return Outcome("late", failure=Failure("AlreadyCompensated", "already undone"), retryable=False)
+        if effect.done:
+            return Outcome.done(effect.result)
+        effect.sealed = True
+        return Outcome.done(None, marker="sealed")
+
+    def _probe(self, effect: Effect, step: Step) -> Outcome:
+        if effect.done and not effect.undone:
+            return Outcome.done({"probe": "done", "result": effect.result})
+        effect.sealed = effect.sealed or bool(step.probe and step.probe.operation.seals)
+        return Outcome.done({"probe": "absent"}, marker="absent")
+
+    def _undo(self, call: Call, effect: Effect, word: str) -> Outcome:
+        mode = call.guard.mode if call.guard is not None else "own"
+        if mode in ("decide", "mark"):
+            if effect.sealed or not effect.done:
+                effect.sealed = True
+                return Outcome.done(None, marker="nothing_to_undo")
+            if effect.confirmed and (call.guard is None or call.guard.confirmed is None):
+                return Outcome.done(None, marker="confirmed")
+            if mode == "mark":
+                return Outcome.done(None, marker="elsewhere")
+        if effect.undone:
+            return Outcome.done(None)
+        if word in ("rejected", "failed", "unknown", "late"):
+            return trouble("unknown" if word == "late" else word, call)
+        effect.undone = True
+        self.undone.append(effect.path + effect.entry)
+        return Outcome.done(None, attempt=2 if word == "crash after effect" else 1)
+
+    def _confirm(self, call: Call, effect: Effect, word: str) -> Outcome:
+        if call.guard is not None and call.guard.mode == "mark":
+            return Outcome.done(None, marker="elsewhere")
+        if word in ("rejected", "failed", "unknown", "late"):
+            return trouble("unknown" if word == "late" else word, call)
+        effect.confirmed = True
+        return Outcome.done(None)
+
+
+def trouble(word: str, call: Call) -> Outcome:
+    """An end without an effect; ``attempt`` says that it took all the attempts of the call."""
+    if word == "rejected":
+        failure = Failure("Rejected", f"{call.action} says no")
+        return Outcome("rejected", failure=failure, attempt=1, retryable=False)
+    if word == "failed":
+        failure = Failure("Failed", f"{call.action} fails")
+        return Outcome("failed", failure=failure, attempt=attempts(word, call))
+    return Outcome("unknown", failure=Failure("Timeout", f"no answer from {call.action}"))
+
+
+def attempts(word: str, call: Call) -> int:
+    """How many attempts a call makes that ends like this."""
+    if word in ("failed", "unknown", "late"):
+        return 1 if call.at_most_once else call.retry.max_attempts
+    return 2 if word == "crash after effect" and call.retry.max_attempts > 1 and not call.at_most_once else 1

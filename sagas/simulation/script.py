@@ -1,0 +1,90 @@
+"""What goes wrong in a simulated run, and what the participants answer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagas.definition.model import Definition
+from sagas.errors import UsageError
+
+WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", "late")
+"""How a call may end. ``failed`` and ``unknown``: without any effect, in every attempt. ``crash after effect``: the
+effect is made and the answer is lost. ``late``: nobody answers, and the attempt arrives after everything else."""
+
+OPERATIONS = ("undo", "confirm")
+"""``charge`` is the step itself, ``charge/undo`` its compensation, ``charge/confirm`` its confirm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One run's events. Keys are step ids or ledger ids (``reserve``, ``reserve#1``); the longer one wins.
+
+    ``outcomes``: one word for every call before the commit point (past it, where the engine repeats without limit, for
+    the first call), or a list of words for one call after the other and ``done`` from then on. What belongs to a step
+    of a nested saga is written ``buy/charge``. ``results``: what a step returns when it is done; a nested saga with a
+    result is not run. ``signals``: the data that a wait gets, by the signal's name. ``cancel_at`` and ``deadline_at``
+    name a step; a cancel, or the deadline, comes while it is in flight. ``invented``: the input is made up, so a nested
+    saga that cannot use what it gets is taken as done.
+    """
+
+    outcomes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    cancel_at: str | None = None
+    deadline_at: str | None = None
+    invented: bool = False
+
+    def word(self, path: str, entry: str, suffix: str, asked: int, *, endless: bool) -> str:
+        """How the call number ``asked`` (from 0) ends; ``endless``: the engine repeats it without limit."""
+        for name in _names(path, entry):
+            said = self.outcomes.get(name + suffix)
+            if isinstance(said, str):
+                return "done" if endless and asked and said != "rejected" else said
+            if said is not None:
+                return said[asked] if asked < len(said) else "done"
+        return "done"
+
+    def result(self, path: str, entry: str) -> tuple[bool, Any]:
+        """Whether a result is given for this entry, and which."""
+        for name in _names(path, entry):
+            if name in self.results:
+                return True, self.results[name]
+        return False, None
+
+    def check(self, definition: Definition) -> None:
+        """Raises UsageError: a word or a step that does not exist."""
+        steps = [step.id for step in definition.steps]
+        for key, said in self.outcomes.items():
+            for word in [said] if isinstance(said, str) else said:
+                if word not in WORDS:
+                    raise UsageError(f"{word!r} is no outcome; there are {', '.join(WORDS)}")
+            self._known(_without_operation(key), steps, definition.saga)
+        for place in (self.cancel_at, self.deadline_at):
+            if place is not None:
+                self._known(place, steps, definition.saga)
+
+    @staticmethod
+    def _known(name: str, steps: list[str], saga: str) -> None:
+        step = name.split("/")[0].partition("#")[0]
+        if step not in steps:
+            near = difflib.get_close_matches(step, steps, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; its steps are {', '.join(steps)}"
+            raise UsageError(f"{saga} has no step {step}{hint}")
+
+
+def _without_operation(key: str) -> str:
+    name, slash, last = key.rpartition("/")
+    return name if slash and last in OPERATIONS else key
+
+
+def _names(path: str, entry: str) -> tuple[str, ...]:
+    step = entry.partition("#")[0]
+    return (path + entry,) if step == entry else (path + entry, path + step)
+
+
+def at(place: str | None, path: str, entry: str) -> bool:
+    """True when ``place`` names this entry."""
+    return place is not None and place in _names(path, entry)
