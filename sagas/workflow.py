@@ -29,6 +29,7 @@ from temporalio.exceptions import (
     ApplicationErrorCategory,
     CancelledError,
     ChildWorkflowError,
+    FailureError,
     TimeoutError,
     WorkflowAlreadyStartedError,
 )
@@ -317,7 +318,7 @@ class SagaWorkflow:
             handle = self._start(call, RawValue(payload))
             self._calls[call.id] = handle
             value = await handle
-        except ActivityError as error:
+        except FailureError as error:
             self._calls.pop(call.id, None)
             outcome = _failed(error)
         else:
@@ -632,9 +633,9 @@ def _refused(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
 
 
-def _failed(error: ActivityError) -> Outcome:
-    """What the end of an activity says about its last attempt."""
-    cause = error.cause
+def _failed(error: FailureError) -> Outcome:
+    """What the end of an activity says about its last attempt. A local activity's failure comes bare."""
+    cause = error.cause if isinstance(error, ActivityError) else error
     if isinstance(cause, ApplicationError):
         return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
     if isinstance(cause, TimeoutError):
