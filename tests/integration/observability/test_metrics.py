@@ -97,9 +97,20 @@ async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
     story = await shop.run("glued", 1)
     assert shop.scrape()[sample("saga_started_total", saga="checkout")] == 1
 
-    # Another worker takes the run over: it replays the history, and answers the decision of a person.
+    # A question to a closed run makes another worker replay its history from the beginning to the end.
+    decision = {"step": "reserve", "decision": "skip", "reason": "written off", "who": "test"}
+    await shop.client.resolve(story["id"], decision)
+    assert (await finished(shop.client, story["id"]))["state"] == "RESIDUE"
     shop.worker.kill()
     shop.worker.start()
+    assert await shop.client.temporal.get_workflow_handle(story["id"]).query("machine")
+    assert not {name for name, _ in shop.scrape() if name in ("saga_started_total", "saga_finished_total")}
+
+
+async def test_a_run_taken_over_is_finished_once(shop: Shop) -> None:
+    story = await shop.run("glued", 1)
+    shop.worker.kill()
+    shop.worker.start()  # it replays the history, and goes on with what a person decides
     decision = {"step": "reserve", "decision": "skip", "reason": "written off", "who": "test"}
     await shop.client.resolve(story["id"], decision)
     assert (await finished(shop.client, story["id"]))["state"] == "RESIDUE"
