@@ -18,7 +18,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from prometheus_client import CollectorRegistry
 from temporalio.client import Client as Temporal
+from temporalio.worker import Worker
 
 from sagas import Rejected, action
 from sagas.settings.model import Connection
@@ -166,6 +168,31 @@ async def test_a_nested_saga_belongs_to_the_trace_of_whoever_started_it_all(
     assert parent(one(memory, "do charge")) == ids(day)[1]
     traces = {ids(span)[0] for span in memory.get_finished_spans()}
     assert traces == {click.get_span_context().trace_id}
+
+
+async def test_metrics_and_spans_in_a_worker_of_ones_own_in_temporals_sandbox(
+    temporal: TemporalServer, bank: PaymentServer, tmp_path: Path
+) -> None:
+    project = make_project(
+        tmp_path,
+        {"day": DAY},
+        [],
+        address=temporal.address,
+        options={"bank": Connection("bank", "http", tmp_path, bank.url)},
+    )
+    memory = InMemorySpanExporter()
+    plugin = SagaPlugin(project, tracing=Tracing([SimpleSpanProcessor(memory)]))
+    client = await Temporal.connect(temporal.address, plugins=[plugin])
+    async with Worker(client, task_queue=project.settings.temporal.task_queue):
+        run = await Client(client, project).start("day", {}, id=f"day-{uuid.uuid4()}")
+        await run.result()
+    # Given to the client, the plugin serves the worker too; nothing is seen twice.
+    assert sorted(span.name for span in memory.get_finished_spans()) == ["do charge", "saga day"]
+    registry = CollectorRegistry()
+    registry.register(plugin.metrics)
+    assert registry.get_sample_value("saga_started_total", {"saga": "day"}) == 1
+    finished_as = {"saga": "day", "state": "COMPLETED", "reason": ""}
+    assert registry.get_sample_value("saga_finished_total", finished_as) == 1
 
 
 class Collector(ThreadingHTTPServer):
