@@ -108,7 +108,8 @@ def _write(run: Run, entry: Entry, flight: Flight) -> Call:
     given = {"result": (entry.decision or {}).get("result")}
     call = _call(run, entry, flight, action, WRITE, given, f"✎ {op} {step.name}: done, says a person")
     # The row is written where it decides: at the step's own guard, unless that has sent us elsewhere already.
-    guard = Guard(_connection(action if mode == "own" else step.do), mode)
+    confirmed = (WRITE, given) if op == "undo" else None
+    guard = Guard(_connection(action if mode == "own" else step.do), mode, confirmed=confirmed)
     return replace(call, op=op, key=key, guard=guard, earlier_attempts=made, heartbeat=None, cancellable=False)
 
 
@@ -128,7 +129,8 @@ def _undo(run: Run, entry: Entry, flight: Flight) -> Call:
         undo.arguments = arguments.operation(run, entry, place, action, key, undo.override)
     guard = None
     if action.connection is not None:
-        if step.do.connection == action.connection and not undo.use_confirmed:
+        # Decided elsewhere already, an alternate at home has its own row too: the row of `undo` is taken by that word.
+        if step.do.connection == action.connection and not undo.use_confirmed and not undo.marked:
             guard = Guard(action.connection, "decide", known, _confirmed_here(run, entry, step, key))
         else:
             guard = Guard(action.connection, "own", known)

@@ -85,6 +85,8 @@ def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, cou
     if counted:
         retry = step.do.retry if step.compensate is None else calls.alternate(step, undo).retry
         undo.made, undo.attempts = joining.counted(undo.made, attempts, undo.attempts, outcome, retry)
+        if joining.hides_attempts(outcome, attempts, retry):
+            undo.made, undo.tries_from = undo.made + 1, undo.tries_from + 1
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":

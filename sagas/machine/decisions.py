@@ -141,6 +141,11 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
 
 def next_generation(run: Run, entry: Entry) -> None:
     """Run the entry again under a new key: the old one is rejected, failed or sealed for good."""
+    if run.recorded is not None and run.step(entry).pivot:
+        # A cancel or the deadline came while the seal decided. Nothing starts any more.
+        entry.decision = None
+        run.post(PivotFailed(entry, forward.cause_of(entry)))
+        return
     entry.generation += 1
     entry.outcome = entry.word = entry.error = entry.arguments = None
     entry.result, entry.resolved, entry.asked, entry.made, entry.rounds = None, False, False, 0, 0

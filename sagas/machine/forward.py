@@ -127,6 +127,10 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
     before = entry.made
     retry = calls.retry_of(step)
     entry.made, entry.attempts = joining.counted(entry.made, attempts, entry.attempts, outcome, retry)
+    murky = joining.hides_attempts(outcome, attempts, retry) and not is_read(step)
+    if murky:
+        # Perhaps one more than known: no longer alone, though it does not count against the retries.
+        entry.made, entry.tries_from = entry.made + 1, entry.tries_from + 1
     entry.last_end = run.now
     if outcome.failure is not None and outcome.kind != "done":
         entry.error = outcome.failure.to_json()
@@ -134,6 +138,8 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
         entry.error = Failure("Parked", outcome.parks).to_json()
     if outcome.not_started and entry.made == 0:
         entry.outcome = None
+    elif murky and entry.outcome != "done":
+        entry.outcome = "unknown"
     elif not outcome.not_started:
         entry.outcome = "done" if entry.outcome == "done" else _join(run, entry, outcome, before)
         entry.word = "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION else outcome.kind
@@ -308,7 +314,8 @@ def _needs_arguments(run: Run, entry: Entry) -> bool:
 def settle_backward(run: Run, entry: Entry) -> None:
     """Going backward, an entry whose attempts have ended is left to its turn."""
     if entry.state in ("RUNNING", "PARKED"):
-        entry.state = calls.STATE_OF[entry.outcome or "failed"]
+        known_absent = entry.resolved and entry.outcome == "unknown"
+        entry.state = "NOTHING_TO_UNDO" if known_absent else calls.STATE_OF[entry.outcome or "failed"]
     if entry.outcome is None:
         entry.outcome = "failed"
     entry.ended_at = entry.ended_at or run.now

@@ -36,6 +36,14 @@ def joined(operation: Operation, outcome: Outcome, made_before: int, execution: 
     return "unknown"
 
 
+def hides_attempts(outcome: Outcome, attempts: int | None, retry: Retry) -> bool:
+    """True when the last attempt found no worker, and nobody told whether it was the only one.
+
+    A worker that knew the action may have died in an earlier attempt, and one that does not know it taken its place.
+    """
+    return outcome.not_started and attempts is None and retry.max_attempts > 1
+
+
 def counted(
     made: int, attempts: int | None, total: int | None, outcome: Outcome, retry: Retry
 ) -> tuple[int, int | None]:

@@ -1,0 +1,71 @@
+"""What random lives (tests/unit/machine_properties) once found wrong: each the smallest case, kept for good."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagas.definition.model import Retry
+from sagas.machine.events import CallEnded
+from tests.unit.machine.driver import World, op, outcome, probe, saga, step, undo
+
+
+def not_started(world: World, id: str) -> None:
+    """The last attempt found no worker that knows the action, and nobody told how many there were."""
+    world.flights.pop(id)
+    world.hold.discard(id)
+    world.feed(CallEnded(id, outcome("not_started"), world.now, None))
+
+
+def test_an_attempt_that_found_no_worker_may_have_had_others_before_it() -> None:
+    world = World(saga(step("a", kind="pivot")), answers={"a": "rejected"}, hold=["a"]).start()
+    not_started(world, "a")
+    world.wait(3_600)
+    assert "a~seal" in world.log, "the rejection came from attempt 1 of the second call: the row has to decide"
+    assert world.state == "COMPENSATED"
+
+
+def test_such_a_step_is_resolved_and_undone_on_the_way_back() -> None:
+    world = World(saga(step("a")), answers={"a~seal": "done"}, hold=["a"]).start()
+    not_started(world, "a")
+    world.cancel()
+    assert world.row("a")["outcome"] == "done"
+    assert world.undone == ["a"]
+
+
+def test_the_only_attempt_that_found_no_worker_hides_nothing() -> None:
+    once = op("do.a", on="shop", retry=Retry(max_attempts=1))
+    world = World(saga(step("a", do=once)), hold=["a"]).start()
+    not_started(world, "a")
+    world.cancel()
+    assert world.state == "COMPENSATED"
+    assert "a~seal" not in world.log
+    assert world.undone == []
+
+
+def test_an_alternate_at_home_runs_after_the_first_one_was_decided_elsewhere() -> None:
+    compensate = undo(op("un.far", on="bank"), op("un.near", on="shop"))
+    world = World(saga(step("a", compensate=compensate), step("b")), answers={"b": "rejected", "un.far": "rejected"})
+    world.run()
+    assert world.state == "COMPENSATED"
+    assert [call.guard.mode for call in world.calls if call.op == "undo" and call.guard] == ["mark", "own", "own"]
+
+
+def test_a_seal_that_wins_after_a_cancel_starts_no_next_generation_of_the_pivot() -> None:
+    pivot = step("a", kind="pivot", on_failure="park")
+    world = World(saga(pivot), answers={"a": "rejected"}, hold=["a~seal"]).run()
+    world.decide("a", "retry").cancel()
+    world.end("a~seal", "sealed")
+    assert world.state == "COMPENSATED"
+    assert world.story["reason"]["kind"] == "cancelled"
+    assert world.row("a")["generation"] == 1
+
+
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_parked_step_that_a_probe_found_absent_has_nothing_to_undo(seals: bool) -> None:
+    lost = step("a", do=op("do.a"), on_failure="park", probe=probe(seals=seals), settle=0.0)
+    world = World(saga(lost), answers={"a": "unknown", "ask": "absent"}).run()
+    assert world.state == "PARKED"
+    world.decide("a", "compensate")
+    assert world.state == "COMPENSATED"
+    assert world.row("a")["state"] == "NOTHING_TO_UNDO"
+    assert world.undone == []
