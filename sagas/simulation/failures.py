@@ -100,7 +100,7 @@ def _run(
         case "compensation fails":
             script = _failing_compensation(definition, plain, step, entry, usual)
         case "rejected" if step.do.uses == "require":
-            definition = _never_met(definition, step)
+            definition = never_met(definition, step)
             script = plain
         case "rejected" | "failed" | "unknown" | "crash after effect" | "late" if fault in _words(step):
             script = _with(plain, {entry: fault})
@@ -123,7 +123,7 @@ def _words(step: Step) -> tuple[str, ...]:
     return FAULTS
 
 
-def _never_met(definition: Definition, step: Step) -> Definition:
+def never_met(definition: Definition, step: Step) -> Definition:
     """The same saga with a `require` whose condition is false."""
     never = replace(step, do=replace(step.do, with_={**(step.do.with_ or {}), "that": False}))
     return replace(definition, steps=tuple(never if one.id == step.id else one for one in definition.steps))

@@ -1,0 +1,17 @@
+"""The input of commands that only play: given, or made up from the saga's schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.inputs import read_input
+from sagas.definition.model import Definition
+
+
+def given_or_made_up(definition: Definition, text: str | None) -> tuple[Any, bool]:
+    """The input, and whether it is made up. Raises UsageError: ``text`` is no JSON."""
+    from sagas.simulation import sample_input
+
+    if text is not None:
+        return read_input(text, []), False
+    return sample_input(definition), True

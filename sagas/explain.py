@@ -1,0 +1,117 @@
+"""The plan of a saga: what `saga explain` says about a definition, as data and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.definition.model import Definition, Step
+from sagas.errors import UsageError
+from sagas.machine.plan import is_nested, is_read
+from sagas.simulation import Outside, Run, Script, sample_input, simulate
+
+KINDS = {
+    "compensatable": "can be undone",
+    "pivot": "the point of no return",
+    "retriable": "repeated until it is done",
+    "read": "only reads",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``order`` is topological. ``commit_point`` is the pivot's id, None when the end of all steps (or, with
+    ``recovery: forward``, the start) is the commit point. ``undo`` is empty without a failure."""
+
+    definition: Definition
+    failure: Run | None = None
+    failed: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        pivot = self.definition.pivot
+        return {
+            "order": [step.id for step in self.definition.steps],
+            "commit_point": pivot.id if pivot else None,
+            "steps": [self._step(step) for step in self.definition.steps],
+            "undo": self.failure.undone if self.failure else [],
+            "state": self.failure.state if self.failure else None,
+        }
+
+    def _step(self, step: Step) -> dict[str, Any]:
+        return {
+            "id": step.id,
+            "kind": step.kind,
+            "guarantee": step.guarantee,
+            "why": why(step),
+            "uses": step.do.uses,
+            "needs": list(step.needs),
+            "undone_by": [one.uses for one in step.compensate.alternates] if step.compensate else [],
+            "confirmed_by": step.confirm.uses if step.confirm else None,
+        }
+
+
+def explain(
+    definition: Definition,
+    fail: str | None = None,
+    input: Any = None,
+    script: Script | None = None,
+    outside: Outside | None = None,
+) -> Plan:
+    """The plan; with ``fail`` also what follows when this step (or item) is rejected, found by a simulated run.
+
+    Without ``input`` one is made up. Raises UsageError: the step does not exist, or is not reached with this input.
+    """
+    if fail is None:
+        return Plan(definition)
+    plain = script or Script(invented=input is None)
+    given = sample_input(definition) if input is None else input
+    step = next((one for one in definition.steps if one.id == fail.partition("#")[0]), None)
+    outcomes: dict[str, Any] = {fail: "rejected"}
+    broken = definition
+    if step is not None and step.do.uses == "require":
+        from sagas.simulation.failures import never_met
+
+        broken, outcomes = never_met(definition, step), {}
+    run = simulate(broken, given, _with(plain, outcomes), outside)
+    rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
+    if not rejected:
+        raise UsageError(
+            f"{fail} is not reached with this input, so it cannot fail", help="give another one with --input '{…}'"
+        )
+    return Plan(definition, run, fail)
+
+
+def _with(script: Script, outcomes: Mapping[str, Any]) -> Script:
+    from dataclasses import replace
+
+    return replace(script, outcomes={**script.outcomes, **outcomes})
+
+
+def commit_sentence(definition: Definition) -> str:
+    """Where the point of no return lies."""
+    if definition.recovery == "forward":
+        return "The commit point is the start: nothing is ever undone, every step is repeated until it is done."
+    pivot = definition.pivot
+    if pivot is not None:
+        return f"The commit point is {pivot.id}: before it a failure undoes everything, after it there is only forward."
+    return "There is no pivot: the commit point is the moment at which the last step is done."
+
+
+def why(step: Step) -> str:
+    """One plain sentence: why the step has this guarantee."""
+    if step.do.uses == "wait":
+        return "Waiting changes nothing outside."
+    if step.do.uses == "require":
+        return "A condition is only looked at."
+    if is_read(step):
+        return "It only reads, so reading twice does no harm."
+    if is_nested(step):
+        return "Each step of the nested saga has its own guarantee; it runs once under the id of this step."
+    if step.do.guarded:
+        return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
+    if step.do.idempotent:
+        return "Exactly once only if the participant honours the idempotency key it is sent with every attempt."
+    if step.probe is not None:
+        return f"The participant does not honour the key; {step.probe.operation.uses} is asked before any repetition."
+    return "The participant does not honour the key: after a lost answer nobody can say whether it happened."
