@@ -193,7 +193,7 @@ def _time_left(attempt: Attempt) -> float:
 
 
 def probed(answer: Any) -> Outcome:
-    """What a probe action said, for the machine. Anything but Done, Absent and Unknown cannot be believed."""
+    """What a probe action said, for the machine. Any other answer is for the probe's own expressions to judge."""
     match answer:
         case Done():
             return Outcome.done({"probe": "done", "result": answer.result})
@@ -201,4 +201,4 @@ def probed(answer: Any) -> Outcome:
             return Outcome.done({"probe": "absent"}, marker="absent")
         case Unknown():
             return Outcome.done({"probe": "unknown", "message": answer.message})
-    return Outcome.done({"probe": "unknown", "message": "the probe answered neither Done, Absent nor Unknown"})
+    return Outcome.done(answer)

@@ -1,0 +1,515 @@
+"""Every feature of the language, from YAML through a real Temporal server to the actions and back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sagas import Absent, Done, Rejected, Unknown
+from tests.integration.engine.world import World, begin, gate, handle, play, row, states, until
+from tests.lab import finished
+
+QUICK = "retry: {max_attempts: 2, initial_interval: 50ms, max_interval: 100ms}"
+FOREVER = "retry: {initial_interval: 10ms, max_interval: 50ms}"
+
+
+async def test_a_graph_runs_its_branches_at_once_and_is_undone_in_reverse(world: World) -> None:
+    definition = """
+        saga: graph
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: b, uses: book, compensate: unbook, needs: [a]}
+          - {id: c, uses: book, compensate: unbook, needs: [a]}
+          - {id: d, uses: work, needs: [b, c], effect: none}
+    """
+    world.plan["do d"] = [Rejected("no")]
+    async with world.serving(definition) as client:
+        story = await play(client, "graph")
+    assert story["state"] == "COMPENSATED"
+    log = world.log()
+    assert log[0] == "do a"
+    assert set(log[1:3]) == {"do b", "do c"}
+    assert set(log[4:6]) == {"undo b", "undo c"}
+    assert log[6:] == ["undo a"]
+    assert await world.effects() == []
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+async def test_for_each_gives_results_in_order_and_is_undone_from_the_last_item(world: World, parallel: int) -> None:
+    definition = f"""
+        saga: items
+        input: {{type: object, properties: {{lines: {{type: array, items: {{type: integer}}}}}}}}
+        steps:
+          - id: reserve
+            for_each: ${{{{ input.lines }}}}
+            max_parallel: {parallel}
+            uses: book
+            with: {{value: "${{{{ item * 10 + index }}}}"}}
+            compensate: unbook
+          - {{id: check, uses: require, with: {{that: "${{{{ steps.reserve.results.size() < 3 }}}}"}}}}
+        output: {{values: "${{{{ steps.reserve.results.map(r, r.value) }}}}"}}
+    """
+    async with world.serving(definition) as client:
+        good = await play(client, "items", {"lines": [3, 1]})
+        assert (good["state"], good["output"]) == ("COMPLETED", {"values": [30, 11]})
+        async with world.engine.begin() as connection:
+            await connection.exec_driver_sql("delete from effects")
+        world.asked.clear()
+        bad = await play(client, "items", {"lines": [1, 2, 3]})
+    assert bad["state"] == "COMPENSATED"
+    undone = [what for what in world.log() if what.startswith("undo")]
+    assert undone == ["undo reserve#2", "undo reserve#1", "undo reserve#0"]
+    undo = [one for one in world.asked if one.what == "undo reserve#1"]
+    assert [one.value for one in undo] == [21], "the short form takes the forward arguments"
+    assert await world.effects() == []
+
+
+async def test_the_first_item_that_fails_stops_the_items_after_it(world: World) -> None:
+    definition = """
+        saga: stopped
+        steps:
+          - {id: a, for_each: [1, 2, 3], uses: book, compensate: unbook}
+          - {id: b, uses: work, effect: none}
+    """
+    world.plan["do a#1"] = [Rejected("no")]
+    async with world.serving(definition) as client:
+        story = await play(client, "stopped")
+    assert states(story) == {"a#0": "COMPENSATED", "a#1": "REJECTED", "a#2": "PENDING", "b": "PENDING"}
+    assert story["reason"]["step"] == "a#1"
+
+
+async def test_an_empty_list_is_done_and_a_false_if_is_skipped(world: World) -> None:
+    definition = """
+        saga: empty
+        steps:
+          - {id: a, for_each: "${{ [] }}", uses: book, compensate: unbook}
+          - {id: b, if: "${{ 1 > 2 }}", uses: book, compensate: unbook}
+          - {id: c, uses: work, with: {value: "${{ steps.b.result == null }}"}, effect: none}
+        output: {results: "${{ steps.a.results }}", state: "${{ steps.b.state }}"}
+    """
+    async with world.serving(definition) as client:
+        story = await play(client, "empty")
+    assert story["state"] == "COMPLETED"
+    assert story["output"] == {"results": [], "state": "SKIPPED"}
+    assert world.asked[0].value is True
+
+
+async def test_require_is_a_business_no(world: World) -> None:
+    definition = """
+        saga: required
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: b, uses: require, with: {that: "${{ false }}", message: "not on a Sunday"}}
+    """
+    async with world.serving(definition) as client:
+        story = await play(client, "required")
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected")
+    assert story["reason"]["message"] == "not on a Sunday"
+    assert await world.effects() == []
+
+
+async def test_waiting_for_a_length_of_time_and_until_a_moment(world: World) -> None:
+    definition = """
+        saga: patience
+        input: {type: object, properties: {moment: {type: string}}}
+        steps:
+          - {id: a, uses: wait, with: {for: 100ms}}
+          - {id: b, uses: wait, with: {until: "${{ input.moment }}"}}
+    """
+    moment = datetime.now(UTC) + timedelta(seconds=1)
+    async with world.serving(definition) as client:
+        story = await play(client, "patience", {"moment": moment.isoformat()})
+    assert story["state"] == "COMPLETED"
+    assert datetime.fromisoformat(story["ended_at"]) >= moment - timedelta(milliseconds=2)
+
+
+APPROVAL = """
+    saga: approval
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - id: approve
+        uses: wait
+        with: {signal: approved, timeout: TIMEOUT, on_timeout: THEN}
+      - {id: b, uses: work, with: {value: "${{ steps.approve.result }}"}, pivot: true}
+"""
+
+
+def approval(timeout: str = "1h", then: str = "reject") -> str:
+    return APPROVAL.replace("TIMEOUT", timeout).replace("THEN", then)
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_signal_answers_whether_it_comes_early_or_late_and_only_the_first_counts(
+    world: World, early: bool
+) -> None:
+    move, begun, go = gate()
+    world.plan["do a"] = [move]
+    async with world.serving(approval()) as client:
+        saga = await begin(client, "approval")
+        await begun.wait()
+        if not early:
+            go.set()
+            await until(lambda: _state(client, saga, "approve", "RUNNING"))
+        await client.signal(saga, "approved", {"by": "mail"}, who="ada")
+        await client.signal(saga, "approved", {"by": "phone"}, who="bob")
+        go.set()
+        story = await finished(client, saga)
+    assert story["state"] == "COMPLETED"
+    result = row(story, "approve")["result"]
+    assert (result["data"], result["by"]) == ({"by": "mail"}, "ada")
+
+
+async def test_a_signal_of_a_foreign_client_is_plain_data(world: World) -> None:
+    async with world.serving(approval()) as client:
+        saga = await begin(client, "approval")
+        await handle(client, saga).signal("approved", {"ok": 1})
+        story = await finished(client, saga)
+    assert row(story, "approve")["result"]["data"] == {"ok": 1}
+
+
+async def test_a_refusing_signal_is_a_business_no(world: World) -> None:
+    async with world.serving(approval()) as client:
+        saga = await begin(client, "approval")
+        await client.signal(saga, "approved", who="ada", reject="too expensive")
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "too expensive")
+    assert await world.effects() == []
+
+
+@pytest.mark.parametrize(("then", "state"), [("reject", "COMPENSATED"), ("continue", "COMPLETED"), ("park", "PARKED")])
+async def test_what_happens_when_no_signal_comes(world: World, then: str, state: str) -> None:
+    async with world.serving(approval("200ms", then)) as client:
+        story = await play(client, "approval")
+        assert story["state"] == state
+        if state == "PARKED":
+            await handle(client, story["id"]).terminate()
+
+
+async def test_sql_from_yaml_with_a_row_that_must_be_there(world: World) -> None:
+    definition = """
+        saga: plainsql
+        input: {type: object, properties: {what: {type: string}}}
+        steps:
+          - id: insert
+            uses: sql
+            with:
+              connection: shop
+              run: "insert into effects (what) values (:what) returning what"
+              params: {what: "${{ input.what }}"}
+            compensate:
+              uses: sql
+              with: {connection: shop, run: "delete from effects where what = :what", params: {what: "${{ input.what }}"}}
+          - id: check
+            uses: sql
+            with:
+              connection: shop
+              run: "update effects set what = what where what = 'x'"
+              expect_rows: 1
+              rejected: "only x will do"
+            pivot: true
+        output: "${{ steps.insert.result }}"
+    """
+    async with world.serving(definition) as client:
+        bad = await play(client, "plainsql", {"what": "y"})
+        assert (bad["state"], bad["reason"]["kind"]) == ("COMPENSATED", "rejected")
+        assert await world.effects() == []
+        good = await play(client, "plainsql", {"what": "x"})
+        assert good["state"] == "COMPLETED", good["reason"]
+    assert await world.effects() == ["x"]
+
+
+async def test_try_confirm_cancel(world: World) -> None:
+    definition = """
+        saga: tcc
+        input: {type: object, properties: {no: {type: boolean, default: false}}}
+        steps:
+          - {id: a, uses: book, confirm: fix, compensate: unbook}
+          - {id: b, uses: require, with: {that: "${{ !input.no }}"}}
+    """
+    async with world.serving(definition) as client:
+        good = await play(client, "tcc")
+        assert (good["state"], states(good)["a"]) == ("COMPLETED", "CONFIRMED")
+        assert await world.effects() == ["a", "confirm a"]
+        async with world.engine.begin() as connection:
+            await connection.exec_driver_sql("delete from effects")
+        bad = await play(client, "tcc", {"no": True})
+        assert (bad["state"], states(bad)["a"]) == ("COMPENSATED", "COMPENSATED")
+    assert await world.effects() == []
+    assert world.log() == ["do a", "confirm a", "do a", "undo a"]
+
+
+async def test_a_confirm_is_asked_again_until_it_is_done(world: World) -> None:
+    definition = f"""
+        saga: confirms
+        steps:
+          - id: a
+            uses: book
+            confirm: {{uses: fix, {FOREVER}}}
+            compensate: unbook
+    """
+    world.plan["confirm a"] = [*[ValueError("broken")] * 5, None]
+    async with world.serving(definition) as client:
+        story = await play(client, "confirms")
+    assert story["state"] == "COMPLETED"
+    assert row(story, "a")["confirmation"]["attempts"] == 6
+    assert await world.effects() == ["a", "confirm a"]
+
+
+async def test_alternates_are_tried_in_their_order(world: World) -> None:
+    definition = """
+        saga: alternates
+        steps:
+          - id: a
+            uses: work
+            with: {value: 7}
+            compensate: [unwork, {uses: settle, with: {value: "${{ saga.reason.kind }}"}}]
+          - {id: b, uses: require, with: {that: "${{ false }}"}}
+    """
+    world.plan["undo a"] = [Rejected("not here"), "gone"]
+    async with world.serving(definition) as client:
+        story = await play(client, "alternates")
+    assert story["state"] == "COMPENSATED"
+    undo = [one for one in world.asked if one.what == "undo a"]
+    assert [(one.key.rsplit("/", 1)[1], one.value) for one in undo] == [("undo", 7), ("undo.1", "rejected")]
+    assert row(story, "a")["compensation"]["alternate"] == 1
+
+
+PROBED = f"""
+    saga: probed
+    steps:
+      - id: a
+        uses: work
+        {QUICK}
+        settle: 100ms
+        probe: look
+        compensate: unwork
+      - {{id: b, uses: work, effect: none}}
+    output: {{a: "${{{{ default(steps.a.result, 'none') }}}}"}}
+"""
+
+
+async def test_a_probe_finds_an_effect_whose_answer_was_lost(world: World) -> None:
+    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [Done({"found": True})]}
+    async with world.serving(PROBED) as client:
+        story = await play(client, "probed")
+    assert (story["state"], story["output"]) == ("COMPLETED", {"a": {"found": True}})
+
+
+async def test_a_probe_that_says_absent_leads_backward_without_an_undo(world: World) -> None:
+    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [Absent()]}
+    async with world.serving(PROBED) as client:
+        story = await play(client, "probed")
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "unknown")
+    assert "undo a" not in world.log()
+    assert states(story)["a"] == "NOTHING_TO_UNDO"
+
+
+async def test_a_probe_that_cannot_tell_leaves_it_unknown_and_it_is_undone(world: World) -> None:
+    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [Unknown("no idea")]}
+    async with world.serving(PROBED) as client:
+        story = await play(client, "probed")
+    assert story["state"] == "COMPENSATED"
+    assert world.log()[-1] == "undo a"
+
+
+async def test_a_probe_with_expressions_over_an_ordinary_answer(world: World) -> None:
+    definition = f"""
+        saga: asked
+        steps:
+          - id: a
+            uses: work
+            {QUICK}
+            compensate: unwork
+            probe:
+              uses: look
+              done: response.status == 'paid'
+              absent: response.status == 'none'
+              result: response.id
+        output: {{id: "${{{{ default(steps.a.result, 0) }}}}"}}
+    """
+    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [{"status": "paid", "id": 42}]}
+    async with world.serving(definition) as client:
+        story = await play(client, "asked")
+    assert (story["state"], story["output"]) == ("COMPLETED", {"id": 42})
+
+
+async def test_who_must_not_be_asked_twice_is_asked_again_only_when_the_probe_says_absent(world: World) -> None:
+    definition = f"""
+        saga: careful
+        steps:
+          - {{id: a, uses: careless, {QUICK}, settle: 50ms, probe: look, compensate: unwork}}
+    """
+    world.plan |= {"do a": [ConnectionError("lost"), "second"], "probe a": [Absent()]}
+    async with world.serving(definition) as client:
+        story = await play(client, "careful")
+    assert (story["state"], row(story, "a")["result"]) == ("COMPLETED", "second")
+    log = world.log()
+    assert (log[0], log[-1]) == ("do a", "do a")
+    assert log.count("do a") == 2
+    assert set(log[1:-1]) == {"probe a"}
+
+
+async def test_on_failure_park_and_continue(world: World) -> None:
+    definition = f"""
+        saga: failing
+        steps:
+          - {{id: a, uses: book, compensate: unbook}}
+          - {{id: b, uses: book, compensate: unbook, on_failure: continue, {QUICK}}}
+          - {{id: c, uses: book, compensate: unbook, on_failure: park, {QUICK}}}
+        output: {{b: "${{{{ steps.b.result }}}}"}}
+    """
+    world.plan |= {"do b": [ValueError("never")], "do c": [Rejected("no")]}
+    async with world.serving(definition) as client:
+        story = await play(client, "failing")
+        assert story["state"] == "PARKED"
+        assert states(story) == {"a": "DONE", "b": "NOTHING_TO_UNDO", "c": "PARKED"}
+        assert story["parked"][0]["decisions"] == ["retry", "done", "skip", "compensate"]
+        assert await world.effects() == ["a"]
+        await client.cancel(story["id"], reason="enough")
+        story = await finished(client, story["id"])
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert await world.effects() == []
+
+
+async def test_recovery_forward_retries_and_refuses_cancel(world: World) -> None:
+    definition = f"""
+        saga: onward
+        recovery: forward
+        steps:
+          - {{id: a, uses: book, {FOREVER}}}
+          - {{id: b, uses: book, {FOREVER}}}
+    """
+    move, begun, go = gate()
+    world.plan |= {"do a": [*[ValueError("broken")] * 4, move], "do b": [None]}
+    async with world.serving(definition) as client:
+        saga = await begin(client, "onward")
+        await begun.wait()
+        assert await handle(client, saga).execute_update("cancel", {}) == "past the point of no return"
+        go.set()
+        story = await finished(client, saga)
+    assert (story["state"], story["phase"]) == ("COMPLETED", "committed")
+    assert await world.effects() == ["a", "b"]
+
+
+async def test_a_deadline_leads_backward_and_warn_after_only_warns(world: World) -> None:
+    definition = """
+        saga: slow
+        deadline: 400ms
+        warn_after: 100ms
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: b, uses: wait, with: {signal: never}}
+    """
+    async with world.serving(definition) as client:
+        saga = await begin(client, "slow")
+        await until(lambda: _overdue(client, saga))
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "deadline")
+    assert story["overdue"] is True
+    assert await world.effects() == []
+
+
+async def test_priority_fairness_queue_labels_and_vars(world: World) -> None:
+    definition = """
+        saga: tenants
+        id: "tenants-${{ input.tenant }}-${{ input.n }}"
+        labels: {tenant: "${{ input.tenant }}"}
+        input: {type: object, properties: {tenant: {type: string}, n: {type: string}}}
+        steps:
+          - id: a
+            uses: work
+            with: {value: "${{ vars.limit }}"}
+            priority: 2
+            fairness_key: "tenant-${{ input.tenant }}"
+            effect: none
+    """
+    async with world.serving(definition, variables={"limit": "50.00"}) as client:
+        n = str(datetime.now(UTC).timestamp())
+        story = await play(client, "tenants", {"tenant": "acme", "n": n}, id=None)
+        assert (story["id"], story["labels"]) == (f"tenants-acme-{n}", {"tenant": "acme"})
+        described = await handle(client, story["id"]).describe()
+        assert [(p.key.name, p.value) for p in described.typed_search_attributes if p.key.name == "SagaLabels"] == [
+            ("SagaLabels", ["tenant=acme"])
+        ]
+        history = await handle(client, story["id"]).fetch_history()
+    scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
+    [priority] = [one.priority for one in scheduled if one.activity_id == "a"]
+    assert (priority.priority_key, priority.fairness_key) == (2, "tenant-acme")
+    assert world.asked[0].value == "50.00"
+
+
+async def test_a_fairness_key_that_temporal_would_refuse_fails_the_step_not_the_task(world: World) -> None:
+    definition = """
+        saga: unfair
+        input: {type: object, properties: {tenant: {type: string}}}
+        steps:
+          - {id: a, uses: work, fairness_key: "${{ input.tenant }}", effect: none}
+    """
+    async with world.serving(definition) as client:
+        story = await play(client, "unfair", {"tenant": "x" * 65})
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "definition")
+    assert "fairness key" in story["reason"]["message"]
+
+
+async def test_local_execution_is_guarded_as_well(world: World) -> None:
+    definition = """
+        saga: near
+        defaults: {execution: local, timeout: 2s}
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: b, uses: book, compensate: unbook}
+    """
+    world.plan["do b"] = [ValueError("once"), "fine", Rejected("no")]
+    async with world.serving(definition) as client:
+        good = await play(client, "near")
+        assert good["state"] == "COMPLETED"
+        history = await handle(client, good["id"]).fetch_history()
+        assert not any(e.HasField("activity_task_scheduled_event_attributes") for e in history.events)
+        async with world.engine.begin() as connection:
+            await connection.exec_driver_sql("delete from effects")
+        bad = await play(client, "near")
+    assert (bad["state"], bad["reason"]["kind"]) == ("COMPENSATED", "rejected")
+    assert await world.effects() == []
+
+
+async def test_intervals_are_the_waits_between_attempts(world: World) -> None:
+    definition = """
+        saga: steady
+        steps:
+          - {id: a, uses: work, retry: {intervals: [100ms, 400ms], max_attempts: 3}, effect: none}
+    """
+    moments: list[float] = []
+
+    async def note(step: object) -> None:
+        moments.append(asyncio.get_running_loop().time())
+        raise ValueError("again")
+
+    world.plan["do a"] = [note]
+    async with world.serving(definition) as client:
+        story = await play(client, "steady")
+    assert row(story, "a")["attempts"] == 3
+    first, second = (later - earlier for earlier, later in zip(moments, moments[1:], strict=False))
+    assert first >= 0.09
+    assert second >= 0.39
+
+
+async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
+    definition = """
+        saga: threads
+        steps:
+          - {id: a, for_each: "${{ [1, 2, 3] }}", max_parallel: 3, uses: plain, with: {value: "${{ item }}"}, effect: none}
+        output: "${{ steps.a.results.map(r, r.value) }}"
+    """
+    async with world.serving(definition) as client:
+        assert (await play(client, "threads"))["output"] == [1, 2, 3]
+
+
+async def _state(client, saga: str, step: str, wanted: str) -> bool:
+    story = await client.show(saga)
+    return states(story).get(step) == wanted
+
+
+async def _overdue(client, saga: str) -> bool:
+    return (await client.show(saga))["overdue"]
