@@ -11,7 +11,7 @@ COPY activities activities
 COPY workers workers
 COPY cli cli
 # Not editable: the image holds the packages themselves, and nothing of the build folder.
-RUN pip install -c constraints.txt '.[mysql]'
+RUN pip install -c constraints.txt '.[mysql,otel]'
 
 FROM python:3.11.14-slim-bookworm
 LABEL org.opencontainers.image.title="saga-orchestrator" org.opencontainers.image.licenses="Apache-2.0"
