@@ -9,7 +9,7 @@ from cli.output import console, to_json
 from sagas.definition.model import Definition
 from sagas.simulation import FAULTS, Cell
 
-HEADS = {"crash after effect": "crash after\neffect", "compensation fails": "compensation\nfails"}
+HEADS = {"crash after effect": "crash\nafter\neffect", "compensation fails": "undo\nfails"}
 STYLES = {"COMPLETED": "green", "COMPENSATED": "blue", "PARKED": "yellow"}
 
 
@@ -40,6 +40,7 @@ LEGEND = (
 
 def print_cells(definition: Definition, input: Any, cells: Sequence[Cell], *, made_up: bool) -> None:
     """Print the table, what its marks mean, and what deserves a closer look."""
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -47,7 +48,7 @@ def print_cells(definition: Definition, input: Any, cells: Sequence[Cell], *, ma
     out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}"))
     shown = to_json(input)
     words = "made-up input" if made_up else "input"
-    out.print(Text(f"{words}: {shown if len(shown) <= 200 else shown[:199] + '…'}", style="dim"))
+    out.print(Text(f"{words}: {shown}", style="dim"), no_wrap=True, overflow="ellipsis")
     out.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
     faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
@@ -59,16 +60,31 @@ def print_cells(definition: Definition, input: Any, cells: Sequence[Cell], *, ma
         row = [found.get((step, fault)) for fault in faults]
         pivot = definition.pivot is not None and definition.pivot.id == step
         table.add_row(Text(f"{step} ◆" if pivot else step, style="bold"), *(_cell(cell) for cell in row))
-    out.print(table)
+    # A long step id makes the table wider than the window; cut cells would be worse.
+    needed = Measurement.get(out, out.options.update(max_width=1000), table).maximum
+    out.print(table, width=max(needed, 1), crop=False, no_wrap=True)
+    ran = {cell.step.partition("#")[0] for cell in cells}
+    idle = [step.id for step in definition.steps if step.id not in ran]
+    if idle:
+        out.print(Text(f"did not run, or cannot fail: {', '.join(idle)}", style="dim"))
     out.print()
-    legend = [(f"{sign} {words}", style) for sign, words, style in LEGEND]
-    pivot = definition.pivot
-    out.print(
-        Text("   ").join([Text(*one) for one in legend] + ([Text("◆ commit point", style="dim")] if pivot else []))
-    )
+    kinds = {_kind(found.get((step, fault))) for step in {cell.step for cell in cells} for fault in faults}
+    legend = [(f"{sign} {words}", style) for sign, words, style in LEGEND if sign in kinds]
+    if definition.pivot is not None:
+        legend.append(("◆ commit point", "dim"))
+    out.print(Text("   ").join(Text(*one) for one in legend))
     _parked(cells)
     _residue(cells)
     _sum(cells)
+
+
+def _kind(cell: Cell | None) -> str:
+    """The sign of the legend that explains a cell."""
+    if cell is None:
+        return "·"
+    if cell.residue:
+        return "✖ n left"
+    return {"COMPLETED": "✔", "COMPENSATED": "↩ n", "PARKED": "⏸"}.get(cell.state, "")
 
 
 def _cell(cell: Cell | None) -> Any:
