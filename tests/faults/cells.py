@@ -1,0 +1,76 @@
+"""The table of the fault matrix: fault × position → how it must end. One line here is one row of the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.faults.checker import TRANSFER, Expected, Shape
+from tests.faults.gates import Target
+from tests.faults.stage import Stage
+
+Position = Literal["B", "P", "A", "C"]
+Play = Callable[[Stage], Awaitable[None]]
+
+TARGETS: Mapping[Position, Target] = {
+    "B": Target("hold", "do"),
+    "P": Target("capture", "do"),
+    "A": Target("ship", "do"),
+    "C": Target("hold", "undo"),
+}
+"""What is hit: in a compensatable step, in the pivot, after it, and between two compensations."""
+
+ALL_THREE = ("order", "hold", "debit")
+COMPLETED = Expected("COMPLETED")
+REFUSED = Expected("COMPENSATED", "rejected", "capture", undone=ALL_THREE)
+FORWARD: Mapping[Position, Expected] = {"B": COMPLETED, "P": COMPLETED, "A": COMPLETED, "C": REFUSED}
+"""A fault of the machinery changes nothing: forward is finished, and so is the way back."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """``play`` starts the saga, does the fault, and heals what it broke.
+
+    ``split``: workflows and effects in two worker processes; the first is shared with other cells unless
+    ``kills_flows``. ``own``: servers of this cell's own, because it kills them. ``proxied``: what its workers reach
+    through a fault proxy.
+    """
+
+    number: str
+    fault: str
+    play: Play
+    expected: Mapping[Position, Expected]
+    split: bool = True
+    kills_flows: bool = False
+    own: frozenset[Literal["temporal", "database"]] = frozenset()
+    proxied: frozenset[Literal["temporal", "database"]] = frozenset()
+    attempts: int = 8
+    edit: Mapping[str, str] = field(default_factory=dict)
+    shape: Shape = TRANSFER
+    saga: str = "transfer"
+    targets: Mapping[Position, Target] = field(default_factory=lambda: TARGETS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One test."""
+
+    row: Row
+    position: Position
+
+    @property
+    def id(self) -> str:
+        return f"{self.row.number}-{self.row.fault}-{self.position}"
+
+    @property
+    def expected(self) -> Expected:
+        return self.row.expected[self.position]
+
+    @property
+    def target(self) -> Target:
+        return self.row.targets[self.position]
+
+
+def cells(rows: tuple[Row, ...]) -> list[Cell]:
+    return [Cell(row, position) for row in rows for position in row.expected]

@@ -1,0 +1,74 @@
+"""The servers that cells share, and the stage of each cell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from activities.guard.schema import ddl
+from tests.faults.cells import Cell
+from tests.faults.stage import FLOWS, PROJECT, TEMPLATE, Stage
+from tests.processes import TemporalServer, WorkerProcess
+from tests.servers import HOST, DatabaseServer
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the cells share."""
+
+    temporal: TemporalServer
+    database: DatabaseServer
+    folder: Path
+
+
+SETTINGS = {"fsync": "off", "max_connections": "400"}
+"""No test here cuts the machine's power, so the disk need not be waited for: SIGKILL keeps what was written."""
+
+
+def prepare(server: DatabaseServer) -> None:
+    """The database that every cell gets a copy of."""
+    where = {"host": HOST, "port": server.port, "user": server.user, "autocommit": True}
+    with psycopg.connect(**where, dbname="postgres") as admin:
+        admin.execute(f'create database "{TEMPLATE}"'.encode())
+    with psycopg.connect(**where, dbname=TEMPLATE) as bank:
+        bank.execute(ddl("postgresql").encode())
+        bank.execute((PROJECT / "schema.sql").read_bytes())
+
+
+def shared_flows(temporal: TemporalServer, folder: Path) -> WorkerProcess:
+    """Runs the workflows of all split cells: their definitions travel with them, so it needs none."""
+    folder.mkdir(parents=True)
+    settings = f'definitions = ["."]\n[temporal]\naddress = "{temporal.address}"\ntask_queue = "{FLOWS}"\n'
+    (folder / "saga.toml").write_text(settings, encoding="utf-8")
+    return WorkerProcess("flows", folder)
+
+
+@asynccontextmanager
+async def stage_of(cell: Cell, ground: Ground) -> AsyncIterator[Stage]:
+    """Build the world of one cell, and take it down."""
+    row = cell.row
+    async with AsyncExitStack() as stack:
+        temporal, database = ground.temporal, ground.database
+        folder = ground.folder / cell.id
+        if "temporal" in row.own:
+            temporal = TemporalServer(folder / "temporal")
+            stack.push_async_callback(asyncio.to_thread, temporal.kill)
+            await asyncio.to_thread(temporal.start)
+        stage = Stage(
+            folder,
+            temporal,
+            database,
+            cell.target,
+            split=row.split,
+            kills_flows=row.kills_flows,
+            attempts=row.attempts,
+            saga=row.saga,
+        )
+        stack.push_async_callback(stage.end)
+        await stage.build(row.edit)
+        yield stage

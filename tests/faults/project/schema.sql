@@ -1,0 +1,38 @@
+-- A small bank whose money never changes in sum, and the turnstiles of the harness.
+create table accounts (id text primary key, balance int not null);
+insert into accounts values
+    ('customer', 100), ('transit', 0), ('fees', 0), ('merchant', 0), ('carrier', 0), ('marketing', 0);
+create table holds (saga_id text not null, amount int not null);
+create table orders (saga_id text primary key, state text not null);
+create table journal (id bigserial primary key, saga_id text not null, step text not null, op text not null);
+
+-- What the test wants the next attempts of an operation to do: an SQLSTATE to raise, or reject, fail, big.
+create table conduct (step text, op text, does text not null, times int not null);
+-- Counts attempts; a sequence is not taken back by a rollback.
+create sequence conduct_count;
+
+create function turnstile(point text, step text, op text) returns void language sql as $$
+    select pg_advisory_xact_lock_shared(7, hashtext(point || ' ' || step || ' ' || op))
+$$;
+
+create function enter(saga_id text, step text, op text) returns text language plpgsql as $$
+declare wanted record;
+begin
+    insert into journal (saga_id, step, op) values (saga_id, step, op);
+    perform turnstile('effect', step, op);
+    select * into wanted from conduct c where c.step = enter.step and c.op = enter.op;
+    if not found or nextval('conduct_count') > wanted.times then
+        return '';
+    elsif wanted.does ~ '^[0-9][0-9A-Z]{4}$' then
+        raise exception 'the test raises %', wanted.does using errcode = wanted.does;
+    end if;
+    return wanted.does;
+end $$;
+
+create function before_commit() returns trigger language plpgsql as $$
+begin
+    perform turnstile('commit', new.step, new.op);
+    return null;
+end $$;
+create constraint trigger before_commit after insert on journal deferrable initially deferred
+    for each row execute function before_commit();

@@ -1,0 +1,259 @@
+"""Where a cell of the fault matrix plays: real worker processes, a database of its own, and eyes on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import psycopg
+from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError
+
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.faults.gates import PATIENCE, Gate, Point, Target
+from tests.processes import Process, TemporalServer, WorkerProcess
+from tests.servers import HOST, DatabaseServer
+from workers.client import Client, Run
+from workers.temporal_client import connect
+
+PROJECT = Path(__file__).parent / "project"
+TEMPLATE = "bank"
+FLOWS = "fault-flows"
+"""Task queue of the worker that all split cells share: it runs their workflows, and never their effects."""
+
+_TOTAL = "select (select sum(balance) from accounts) + (select coalesce(sum(amount), 0) from holds)"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where this cell's workers find their servers, when it is not directly: a proxy's port."""
+
+    database: int | None = None
+    temporal: int | None = None
+
+
+@dataclass
+class Stage:
+    """One cell's world. ``target`` is the operation the fault hits."""
+
+    folder: Path
+    temporal: TemporalServer
+    server: DatabaseServer
+    target: Target
+    split: bool
+    kills_flows: bool = False
+    attempts: int = 8
+    saga: str = "transfer"
+    ports: Ports = Ports()
+    saga_id: str = field(default_factory=lambda: f"transfer-{uuid.uuid4()}")
+    database: str = field(default_factory=lambda: f"cell_{uuid.uuid4().hex[:12]}")
+    workers: list[WorkerProcess] = field(default_factory=list)
+    totals: set[int] = field(default_factory=set)
+    """Every sum of the bank that was ever seen, also while faults went on."""
+    last_fault: float = 0.0
+    seconds: float | None = None
+    """From the last fault to the end."""
+    _client: Client | None = None
+
+    # --- making it ---------------------------------------------------------------------------------------------
+
+    async def build(self, edit: Mapping[str, str] | None = None) -> None:
+        """The database and the project folder; ``edit`` replaces texts of the definition."""
+        await self.admin(f'create database "{self.database}" template "{TEMPLATE}"', database="postgres")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / "bank.py", self.folder / "bank.py")
+        self.write_definitions(edit or {})
+        self._write_settings()
+
+    def write_definitions(self, edit: Mapping[str, str]) -> None:
+        for source in PROJECT.glob("*.saga.yaml"):
+            text = source.read_text(encoding="utf-8")
+            for old, new in {"ATTEMPTS": str(self.attempts), "QUEUE": self.queue, **edit}.items():
+                text = text.replace(old, new)
+            (self.folder / source.name).write_text(text, encoding="utf-8")
+
+    def _write_settings(self) -> None:
+        url = self.server.url(self.database, port=self.ports.database)
+        address = f"{HOST}:{self.ports.temporal}" if self.ports.temporal else self.temporal.address
+        lines = ['definitions = ["."]', 'actions = ["./bank.py"]', "[temporal]", f'address = "{address}"']
+        lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"', ""]
+        (self.folder / "saga.toml").write_text("\n".join(lines), encoding="utf-8")
+
+    @property
+    def queue(self) -> str:
+        return f"effects-{self.database}"
+
+    @property
+    def flows(self) -> str:
+        """Where the workflows of a split cell run: with all others, unless the cell has a worker of its own."""
+        return f"flows-{self.database}" if self.kills_flows else FLOWS
+
+    async def worker(self, name: str | None = None, options: tuple[str, ...] = ()) -> WorkerProcess:
+        """Start another worker of this cell and wait until it is ready."""
+        worker = WorkerProcess(name or f"worker-{len(self.workers)}", self.folder, options=options)
+        self.workers.append(worker)
+        await asyncio.to_thread(worker.start)
+        return worker
+
+    async def client(self) -> Client:
+        """Talks to Temporal directly, whatever stands between it and the workers."""
+        if self._client is None:
+            queue = self.flows if self.split else self.queue
+            env = {"SAGA_TEMPORAL__ADDRESS": self.temporal.address, "SAGA_TEMPORAL__TASK_QUEUE": queue}
+            project = Project(load_settings(self.folder, env=env))
+            errors = [one for one in project.diagnostics if one.severity == "error"]
+            assert not errors, errors
+            self._client = Client(await connect(project.settings, env={}), project)
+        return self._client
+
+    async def end(self) -> None:
+        for worker in self.workers:
+            await asyncio.to_thread(worker.kill)
+        with suppress(psycopg.Error):
+            await self.admin(f'drop database "{self.database}" with (force)', database="postgres")
+
+    # --- what the harness does ---------------------------------------------------------------------------------
+
+    async def admin(self, statement: str, *values: Any, database: str | None = None) -> list[Any]:
+        """Run one statement with a connection of the harness's own."""
+        conninfo = self.conninfo(database)
+        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+            cursor = await connection.execute(cast("Any", statement), values or None)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+    def conninfo(self, database: str | None = None) -> str:
+        name = database or self.database
+        return f"host={HOST} port={self.server.port} user={self.server.user} dbname={name} application_name=harness"
+
+    def gate(self, point: Point, target: Target | None = None) -> Gate:
+        return Gate(self.conninfo(), point, target or self.target)
+
+    async def conduct(self, step: str, op: str, does: str, times: int = 1_000_000) -> None:
+        """What the next ``times`` attempts of an operation do: an SQLSTATE, reject, fail or big."""
+        await self.admin("insert into conduct values (%s, %s, %s, %s)", step, op, does, times)
+
+    async def heal(self) -> None:
+        await self.admin("delete from conduct")
+        self.fault_is_over()
+
+    def fault_is_over(self) -> None:
+        self.last_fault = time.monotonic()
+
+    async def start(self, input: Mapping[str, Any] | None = None) -> Run:
+        """Start the cell's saga. Going backward begins at the pivot, which the test refuses, when a C is hit."""
+        if self.target.op == "undo" and self.saga == "transfer":
+            await self.conduct("capture", "do", "reject")
+        self.fault_is_over()
+        return await (await self.client()).start(self.saga, input or default_input(), id=self.saga_id)
+
+    @property
+    def handle(self) -> WorkflowHandle[Any, Any]:
+        assert self._client is not None
+        return self._client.temporal.get_workflow_handle(self.saga_id)
+
+    async def effect_is_there(self) -> None:
+        """Wait until the target's effect is committed."""
+        question = "select 1 from journal where saga_id = %s and step = %s and op = %s"
+        await self.until(lambda: self.admin(question, self.saga_id, self.target.step, self.target.op), "the effect")
+
+    @property
+    def activity(self) -> str:
+        """The target's activity id."""
+        return activity_id(self.target)
+
+    async def own_flows(self) -> WorkerProcess:
+        """A workflow worker of this cell's own, because the cell kills it."""
+        name = f"flows-{len(self.workers)}"
+        worker = WorkerProcess(name, self.folder, env={"SAGA_TEMPORAL__TASK_QUEUE": self.flows})
+        self.workers.append(worker)
+        await asyncio.to_thread(worker.start)
+        return worker
+
+    async def recorded(self, target: Target) -> None:
+        """Wait until Temporal has recorded the end of an operation."""
+        await self.until(lambda: self._has(target, "done"), f"the recorded end of {target}")
+
+    async def scheduled(self, target: Target) -> None:
+        await self.until(lambda: self._has(target, "open"), f"the scheduling of {target}")
+
+    async def _has(self, target: Target, end: str) -> bool:
+        from tests.faults.evidence import activities_of
+
+        found = await activities_of(self, self.saga_id)
+        return any(one.id == activity_id(target) and one.end == end for one in found)
+
+    async def pending_state(self) -> str | None:
+        """What Temporal says about the target's attempt: SCHEDULED, STARTED, or None when it is not pending."""
+        described = await self.handle.describe()
+        for pending in described.raw_description.pending_activities:
+            if pending.activity_id == self.activity:
+                return PendingActivityState.Name(pending.state).removeprefix("PENDING_ACTIVITY_STATE_")
+        return None
+
+    async def in_workflow_task(self) -> bool:
+        """A workflow task has been given to a worker and not been answered."""
+        last = [event.event_type async for event in self.handle.fetch_history_events()][-1]
+        return last == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED or await self._task_begun()
+
+    async def _task_begun(self) -> bool:
+        described = await self.handle.describe()
+        return described.raw_description.pending_workflow_task.HasField("started_time")
+
+    async def backend_is_gone(self, worker: int) -> None:
+        """Wait until PostgreSQL has ended every session of a dead worker."""
+        question = "select 1 where not exists (select 1 from pg_stat_activity where application_name = %s)"
+        await self.until(lambda: self.admin(question, f"saga-worker-{worker}"), "the end of the dead worker's sessions")
+
+    async def until(self, ask: Any, what: str, patience: float = PATIENCE) -> Any:
+        end = time.monotonic() + patience
+        while not (found := await ask()):
+            if time.monotonic() > end:
+                raise AssertionError(f"{what} did not come within {patience:.0f} s")
+            await asyncio.sleep(0.05)
+        return found
+
+    async def finished(self, patience: float = 40.0) -> dict[str, Any]:
+        """Wait until the saga is over or parked, watching the sum of the bank meanwhile; gives its story."""
+        end = time.monotonic() + patience
+        while True:
+            with suppress(psycopg.OperationalError):
+                self.totals.add((await self.admin(_TOTAL))[0][0])
+            with suppress(RPCError):
+                described = await self.handle.describe()
+                state = {pair.key.name: pair.value for pair in described.typed_search_attributes}.get("SagaState")
+                if described.status is not WorkflowExecutionStatus.RUNNING or state == "PARKED":
+                    break
+            if time.monotonic() > end:
+                story = await (await self.client()).show(self.saga_id)
+                rows = [(row["id"], row["state"], row["error"]) for row in story["steps"]]
+                logs = "\n".join(f"--- {worker.name}\n{worker.tail(15)}" for worker in self.workers)
+                raise AssertionError(f"I12: {self.saga_id} is {story['state']} after {patience} s: {rows}\n{logs}")
+            await asyncio.sleep(0.1)
+        self.seconds = time.monotonic() - self.last_fault
+        return await (await self.client()).show(self.saga_id)
+
+
+def activity_id(target: Target) -> str:
+    return target.step if target.op == "do" else f"{target.step}~{target.op}"
+
+
+def default_input() -> dict[str, Any]:
+    steps = ("debit", "debit_back", "hold", "release", "order", "order_cancel", "capture", "ship", "thank")
+    return {"customer": "customer", "notes": dict.fromkeys(steps, "as planned")}
+
+
+@asynccontextmanager
+async def killed_at_the_end(process: Process) -> AsyncIterator[Process]:
+    try:
+        yield process
+    finally:
+        await asyncio.to_thread(process.kill)
