@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated
@@ -61,8 +62,18 @@ def refuse_occupied(folder: Path) -> None:
 
 
 def new_files(name: str) -> dict[str, str]:
-    """The templates with the project's name filled in, by path."""
+    """The templates with the project's name filled in, by path, and the schema that the editor's line names."""
+    from sagas.definition.schema import language_schema
+
     templates = Path(__file__).parent / "templates" / "project"
+    schema = json.dumps(language_schema(), indent=2, ensure_ascii=False) + "\n"
+    return {
+        "saga.schema.json": schema,
+        **_templates(templates, name),
+    }
+
+
+def _templates(templates: Path, name: str) -> dict[str, str]:
     return {
         str(file.relative_to(templates)).replace("NAME", name).removesuffix(".template"): file.read_text(
             encoding="utf-8"

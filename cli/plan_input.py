@@ -6,12 +6,11 @@ from typing import Any
 
 from cli.inputs import read_input
 from sagas.definition.model import Definition
+from sagas.simulation import Outside, sample_input
 
 
-def given_or_made_up(definition: Definition, text: str | None) -> tuple[Any, bool]:
+def given_or_made_up(definition: Definition, text: str | None, outside: Outside) -> tuple[Any, bool]:
     """The input, and whether it is made up. Raises UsageError: ``text`` is no JSON."""
-    from sagas.simulation import sample_input
-
     if text is not None:
         return read_input(text, []), False
-    return sample_input(definition), True
+    return sample_input(definition, outside), True

@@ -25,8 +25,9 @@ def simulate(
 
     project = Project(load_settings())
     definition = project.definition(name)
-    given, made_up = given_or_made_up(definition, input)
-    cells = every_failure(definition, given, Script(invented=made_up), outside_of(project))
+    outside = outside_of(project)
+    given, made_up = given_or_made_up(definition, input, outside)
+    cells = every_failure(definition, given, Script(invented=made_up), outside)
     if html is not None:
         from cli.simulation_html import page
 

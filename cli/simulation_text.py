@@ -71,7 +71,7 @@ def print_cells(definition: Definition, input: Any, cells: Sequence[Cell], *, ma
     kinds = {_kind(found.get((step, fault))) for step in {cell.step for cell in cells} for fault in faults}
     legend = [(f"{sign} {words}", style) for sign, words, style in LEGEND if sign in kinds]
     if definition.pivot is not None:
-        legend.append(("◆ commit point", "dim"))
+        legend.append(("◆ pivot", "dim"))
     out.print(Text("   ").join(Text(*one) for one in legend))
     _parked(cells)
     _residue(cells)

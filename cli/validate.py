@@ -37,7 +37,7 @@ def validate(
     files, found = _check(settings, [Path(path) for path in paths or ()])
     if not files:
         where = ", ".join(paths or [str(_short(path)) for path in settings.definitions])
-        raise UsageError(f"There is no definition in {where}.", help="a definition is a file NAME.saga.yaml")
+        raise UsageError(f"There is no definition in {where}.", help="a definition is a file NAME.saga.yaml; saga init DIR makes a project with one")
     found = hardened(found) if strict else found
     if format in ("github", "sarif") or (format == "json" and not wants_json()):
         print(format_diagnostics(found, format), flush=True)
@@ -55,12 +55,17 @@ def _check(settings: Settings, paths: list[Path]) -> tuple[list[Path], list[Diag
     from sagas.project import Project
 
     project = Project(settings)
-    files = find_files(paths or settings.definitions)
+    # A folder that is only the default need not exist; a path that somebody typed must.
+    files = find_files(paths or [folder for folder in settings.definitions if folder.exists()])
     everything = list(files)
     if paths:
         # The rest of the project is read as well, so that nested sagas are known; files given by name come first.
         given = {path.resolve() for path in files}
-        everything += [path for path in find_files(settings.definitions) if path.resolve() not in given]
+        everything += [
+            path
+            for path in find_files(one for one in settings.definitions if one.exists())
+            if path.resolve() not in given
+        ]
     connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
     _, found = load_definitions(everything, project.actions, connections=connections)
     wanted = {str(path) for path in files}

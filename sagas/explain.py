@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sagas.definition.model import Definition, Step
 from sagas.errors import UsageError
 from sagas.machine.plan import is_nested, is_read
 from sagas.simulation import Outside, Run, Script, sample_input, simulate
+from sagas.simulation.failures import never_met
 
 KINDS = {
     "compensatable": "can be undone",
@@ -65,13 +66,11 @@ def explain(
     if fail is None:
         return Plan(definition)
     plain = script or Script(invented=input is None)
-    given = sample_input(definition) if input is None else input
+    given = sample_input(definition, outside) if input is None else input
     step = next((one for one in definition.steps if one.id == fail.partition("#")[0]), None)
     outcomes: dict[str, Any] = {fail: "rejected"}
     broken = definition
     if step is not None and step.do.uses == "require":
-        from sagas.simulation.failures import never_met
-
         broken, outcomes = never_met(definition, step), {}
     run = simulate(broken, given, _with(plain, outcomes), outside)
     rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
@@ -83,8 +82,6 @@ def explain(
 
 
 def _with(script: Script, outcomes: Mapping[str, Any]) -> Script:
-    from dataclasses import replace
-
     return replace(script, outcomes={**script.outcomes, **outcomes})
 
 

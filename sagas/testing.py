@@ -63,8 +63,9 @@ class Sagas:
 
         definition = self.project.definition(name)
         script = Script(outcomes or {}, results or {}, signals or {}, cancel_at, invented=input is None)
-        given = sample_input(definition) if input is None else input
-        return simulate(definition, given, script, outside_of(self.project))
+        outside = outside_of(self.project)
+        given = sample_input(definition, outside) if input is None else input
+        return simulate(definition, given, script, outside)
 
     def check_all(
         self,
@@ -79,8 +80,9 @@ class Sagas:
 
         definition = self.project.definition(name)
         script = Script(results=results or {}, signals=signals or {}, invented=input is None)
-        given = sample_input(definition) if input is None else input
-        cells = every_failure(definition, given, script, outside_of(self.project))
+        outside = outside_of(self.project)
+        given = sample_input(definition, outside) if input is None else input
+        cells = every_failure(definition, given, script, outside)
         bad = [cell for cell in cells if cell.residue]
         if bad:
             pytest.fail(_complaint(name, bad, len(cells)), pytrace=False)

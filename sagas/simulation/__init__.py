@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sagas.simulation.driver import Outside, Run, simulate
 from sagas.simulation.failures import FAULTS, Cell, every_failure
-from sagas.simulation.samples import sample_input
+from sagas.simulation.inventing import sample_input
 from sagas.simulation.script import Script
 from sagas.simulation.surroundings import outside_of
 

@@ -26,6 +26,9 @@ from sagas.expressions.nodes import (
 )
 
 ITEMS = 2
+DIGITS = "1"
+"""A text that can also be read as an amount."""
+
 MAX_DEPTH = 12
 FORMATS = {
     "date": "2026-01-01",
@@ -39,16 +42,16 @@ FORMATS = {
 }
 
 
-def sample_input(definition: Definition) -> Any:
-    """A made-up input for a saga; the same schema always gives the same one. Not every schema can be met this way."""
-    return sample(definition.input, "input", definition.input) if definition.input else {}
+def sample_of(definition: Definition, text: str | None) -> Any:
+    """A made-up input for a saga. ``text`` stands wherever any text will do; None: the name of the property."""
+    return sample(definition.input, "input", definition.input, text) if definition.input else {}
 
 
-def sample(schema: Any, name: str, root: Any, depth: int = 0) -> Any:
-    """A value for one schema. ``name`` becomes the text where any text will do."""
+def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: int = 0) -> Any:
+    """A value for one schema. Not every schema can be met this way."""
     schema = resolve(schema, root)
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
-        return name
+        return text or name
     if "const" in schema:
         return schema["const"]
     for key in ("examples", "enum"):
@@ -60,7 +63,7 @@ def sample(schema: Any, name: str, root: Any, depth: int = 0) -> Any:
     for key in ("oneOf", "anyOf", "allOf"):
         if schema.get(key):
             merged = {**{k: v for k, v in schema.items() if k != key}, **resolve(schema[key][0], root)}
-            return sample(merged, name, root, depth + 1)
+            return sample(merged, name, root, text, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
@@ -70,10 +73,10 @@ def sample(schema: Any, name: str, root: Any, depth: int = 0) -> Any:
         case "object":
             properties = schema.get("properties") or {}
             wanted = [*properties, *(one for one in schema.get("required") or () if one not in properties)]
-            return {one: sample(properties.get(one, {}), one, root, depth + 1) for one in wanted}
+            return {one: sample(properties.get(one, {}), one, root, text, depth + 1) for one in wanted}
         case "array":
             count = min(max(ITEMS, schema.get("minItems", 0)), schema.get("maxItems", 1_000_000))
-            items = [sample(schema.get("items", {}), _singular(name), root, depth + 1) for _ in range(count)]
+            items = [sample(schema.get("items", {}), _singular(name), root, text, depth + 1) for _ in range(count)]
             return [_numbered(item, n) for n, item in enumerate(items)] if schema.get("uniqueItems") else items
         case "integer" | "number":
             return _number(schema)
@@ -81,7 +84,7 @@ def sample(schema: Any, name: str, root: Any, depth: int = 0) -> Any:
             return True
         case "null":
             return None
-    return _text(schema, name)
+    return _text(schema, text or name)
 
 
 def _number(schema: Mapping[str, Any]) -> Any:
@@ -92,13 +95,11 @@ def _number(schema: Mapping[str, Any]) -> Any:
     return -(-value // step) * step if step else value
 
 
-def _text(schema: Mapping[str, Any], name: str) -> str:
+def _text(schema: Mapping[str, Any], text: str) -> str:
     if schema.get("format") in FORMATS:
         return FORMATS[schema["format"]]
-    # Amounts are written as texts ("3.98"), and a text of digits is as good as any other.
-    text = "1"
-    length = max(schema.get("minLength", 0), 1)
-    return text * min(length, schema.get("maxLength", length)) if length > 1 else text
+    least = max(schema.get("minLength", 0), 1)
+    return (text * least if len(text) < least else text)[: schema.get("maxLength")]
 
 
 def _singular(name: str) -> str:
@@ -122,7 +123,7 @@ def made_up_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[
     results: dict[str, Any] = {}
     for step in definition.steps:
         schema = schemas.get(step.do.uses)
-        known = sample(schema, "result", schema) if schema is not None else None
+        known = sample(schema, "result", schema, DIGITS) if schema is not None else None
         results[step.id] = _merged(known, wishes[step.id])
     return results
 
