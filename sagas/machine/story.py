@@ -40,6 +40,7 @@ def story(run: Run, at: float) -> dict[str, Any]:
         "steps_omitted": None,
         "parent": run.parent,
         "children": [dict(child) for child in run.children.values()],
+        "web_ui": None,  # the caller knows where the server's pages are
         "steps": [row for step in run.definition.steps for row in _rows(run, step)],
         "parked": [_parked(run, parked) for parked in run.parked.values()],
         "not_done": list(run.not_done),

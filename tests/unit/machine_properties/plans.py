@@ -1,0 +1,139 @@
+"""Two ways to decide what happens: from a tape of chance, or exactly one fault at exactly one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.machine.commands import Call, UndoSaga
+from sagas.machine.events import SignalReceived
+
+from .children import ChildFate, ChildFlight
+from .tape import Tape
+from .world import CHOICES, Fate
+
+PATIENCE = 12
+"""Decisions after which the person only tries again: then every saga has to end."""
+
+
+class TapePlan:
+    """Chance decides, from two tapes: one for faults, one for the order of things."""
+
+    def __init__(self, faults: Tape, order: Tape) -> None:
+        self.faults, self.order = faults, order
+        self.percent = faults.pick((10, 30, 60, 0))
+        self.faults_left = faults.pick((3, 6, 10, 20))
+        self.cancel_percent = order.pick((0, 0, 8, 3))
+        self.deadline_percent = order.pick((0, 0, 8, 3))
+        self.crash_percent = order.pick((0, 20, 5))
+        self.continue_percent = order.pick((0, 0, 10))
+        self.disorder = order.pick((50, 90, 10))
+        self.decisions = 0
+
+    def fate(self, call: Call, attempt: int) -> Fate:
+        if self.faults_left == 0 or not self.faults.chance(self.percent):
+            return "ok"
+        self.faults_left -= 1
+        return self.faults.pick(CHOICES[call.op])
+
+    def child(self, flight: ChildFlight) -> ChildFate:
+        if isinstance(flight.command, UndoSaga):
+            fates: Sequence[ChildFate] = ("completed", "completed", "completed", "residue", "terminated")
+        elif flight.cancelled:
+            fates = ("failed", "completed", "failed", "residue")
+        else:
+            fates = ("completed", "completed", "rejected", "failed", "residue", "residue_committed", "terminated")
+        if self.faults_left == 0:
+            return fates[0]
+        fate = self.faults.pick(fates)
+        self.faults_left -= fate != "completed"
+        return fate
+
+    def coin(self, percent: int) -> bool:
+        return self.order.chance(percent)
+
+    def next(self, options: Sequence[str]) -> int:
+        return self.order.below(len(options)) if len(options) > 1 and self.order.chance(self.disorder) else 0
+
+    def cancel_now(self, events: int) -> bool:
+        return self.cancel_percent > 0 and self.order.chance(self.cancel_percent)
+
+    def deadline_now(self, events: int) -> bool:
+        return self.deadline_percent > 0 and self.order.chance(self.deadline_percent)
+
+    def crash_now(self) -> bool:
+        return self.crash_percent > 0 and self.order.chance(self.crash_percent)
+
+    def continue_now(self) -> bool:
+        return self.continue_percent > 0 and self.order.chance(self.continue_percent)
+
+    def wish(self, item: Mapping[str, Any]) -> str:
+        self.decisions += 1
+        return "retry" if self.decisions > PATIENCE else self.order.pick(("retry", "skip", "done", "compensate"))
+
+    def signal(self, name: str) -> SignalReceived | None:
+        return SignalReceived(name, 0.0, reject="no", who="ann") if self.faults.chance(10) else None
+
+    def undo_later(self) -> bool:
+        return not self.order.chance(30)
+
+
+@dataclass
+class OneFault:
+    """Everything goes well and in order, except: one kind of attempt, a cancel or the deadline at a given event."""
+
+    step: str | None = None
+    op: str = "do"
+    fault: Fate = "ok"
+    times: int = 1
+    cancel_at: int | None = None
+    deadline_at: int | None = None
+    wished: str = "retry"
+    crash: bool = False
+
+    def fate(self, call: Call, attempt: int) -> Fate:
+        if call.step == self.step and call.op == self.op and self.times > 0:
+            self.times -= 1
+            return self.fault
+        return "ok"
+
+    def child(self, flight: ChildFlight) -> ChildFate:
+        if flight.command.entry == self.step and self.op == "do" and self.fault == "rejected" and self.times > 0:
+            self.times -= 1
+            return "rejected"
+        return "failed" if flight.cancelled else "completed"
+
+    def coin(self, percent: int) -> bool:
+        return False
+
+    def next(self, options: Sequence[str]) -> int:
+        return 0
+
+    def cancel_now(self, events: int) -> bool:
+        if events == self.cancel_at:
+            self.cancel_at = None
+            return True
+        return False
+
+    def deadline_now(self, events: int) -> bool:
+        if events == self.deadline_at:
+            self.deadline_at = None
+            return True
+        return False
+
+    def crash_now(self) -> bool:
+        return self.crash
+
+    def continue_now(self) -> bool:
+        return False
+
+    def wish(self, item: Mapping[str, Any]) -> str:
+        wished, self.wished = self.wished, "retry"
+        return wished
+
+    def signal(self, name: str) -> SignalReceived | None:
+        return None
+
+    def undo_later(self) -> bool:
+        return True

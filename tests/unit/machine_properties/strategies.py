@@ -1,0 +1,235 @@
+"""Random sagas of one to eight steps of every kind, legal by the language, built from a tape.
+
+A calm tape gives one guarded compensatable step; shrinking therefore ends at the smallest saga that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.definition.model import (
+    Compensation,
+    Definition,
+    Guarantee,
+    Kind,
+    OnFailure,
+    Operation,
+    Probe,
+    Retry,
+    Step,
+)
+
+from .tape import Tape
+
+DEADLINE = 7_777.0
+"""Seconds; unlike any other duration here, so that the judge recognises the deadline's timer."""
+
+NAMES = "abcdefgh"
+HOME, OTHER = "shop", "bank"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A saga to run and what to run it with."""
+
+    definition: Definition
+    input: Mapping[str, Any]
+    generation: int
+
+
+def make_case(tape: Tape) -> Case:
+    """One saga with its input."""
+    return _Maker(tape).case()
+
+
+def operation(uses: str, connection: str | None = HOME, **changes: Any) -> Operation:
+    """An action with short patience; ``connection`` None: unguarded."""
+    changes.setdefault("retry", Retry(max_attempts=2))
+    return Operation(uses=uses, connection=connection, **changes)
+
+
+def guarantee_of(do: Operation) -> Guarantee:
+    if do.guarded:
+        return "guarded"
+    return "participant-keyed" if do.idempotent else "at-least-once"
+
+
+class _Maker:
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.input: dict[str, Any] = {"n": 7}
+        self.steps: list[Step] = []
+
+    def case(self) -> Case:
+        tape = self.tape
+        count = tape.pick((1, 2, 3, 4, 2, 3, 5, 6, 7, 8))
+        shape = tape.pick(("no pivot", "pivot", "pivot", "no pivot", "forward"))
+        pivot_at = tape.below(count) if shape == "pivot" else None
+        for at in range(count):
+            self.steps.append(self._step(at, shape, pivot_at))
+        definition = Definition(
+            saga="random",
+            steps=tuple(self.steps),
+            output={"n": "${{ input.n }}"},
+            deadline=None if shape == "forward" else tape.pick((None, DEADLINE)),
+            warn_after=tape.pick((None, None, 55.0)),
+            recovery="forward" if shape == "forward" else "backward",
+            digest="sha256:random",
+        )
+        return Case(definition, self.input, tape.pick((1, 1, 1, 3)))
+
+    # --- one step -----------------------------------------------------------------------------------------------
+
+    def _step(self, at: int, shape: str, pivot_at: int | None) -> Step:
+        id = NAMES[at]
+        needs = self._needs(at, pivot_at)
+        retriable = shape == "forward" or (pivot_at is not None and at > pivot_at)
+        if at == pivot_at:
+            return self._pivot(id, needs)
+        flavour = self.tape.pick(("plain", "plain", "plain", "plain", "each", "saga", "read", "wait", "plain", "each"))
+        if flavour in ("read", "wait"):
+            return self._read(id, needs, flavour)
+        if flavour == "saga":
+            return self._nested(id, needs, retriable)
+        return self._effect(id, needs, retriable, each=flavour == "each")
+
+    def _needs(self, at: int, pivot_at: int | None) -> tuple[str, ...]:
+        """Any earlier steps; all steps before the pivot meet in it, and all later ones come after it."""
+        if at == pivot_at:
+            return tuple(NAMES[:at])
+        beyond = pivot_at is not None and at > pivot_at
+        earlier = NAMES[pivot_at if beyond else 0 : at]
+        if not self.tape.chance(60):
+            return tuple(earlier[-1:])
+        chosen = [id for id in earlier if self.tape.chance(40)]
+        if beyond and earlier[0] not in chosen:
+            chosen.insert(0, earlier[0])
+        return tuple(chosen)
+
+    def _arguments(self, needs: tuple[str, ...], each: bool) -> dict[str, Any]:
+        with_: dict[str, Any] = {"n": "${{ item }}" if each else "${{ input.n }}"}
+        for id in needs[-1:]:
+            many = any(step.id == id and step.for_each is not None for step in self.steps)
+            with_["before"] = f"${{{{ steps.{id}.results }}}}" if many else f"${{{{ steps.{id}.result }}}}"
+        return with_
+
+    def _retry(self) -> Retry:
+        return self.tape.pick(
+            (Retry(max_attempts=2), Retry(max_attempts=1), Retry(max_attempts=3, intervals=(1.0, 5.0)),
+             Retry(max_attempts=2, give_up_after=90.0))
+        )  # fmt: skip
+
+    def _do(self, id: str, with_: Mapping[str, Any], *, rejects: bool = True) -> Operation:
+        kind = self.tape.pick(("guarded", "guarded", "guarded", "keyed", "keyless", "foreign"))
+        return Operation(
+            uses=f"do.{id}",
+            with_=with_,
+            retry=self._retry(),
+            connection=HOME if kind == "guarded" else None,
+            local=kind != "foreign",
+            idempotent=kind != "keyless",
+            task_queue="elsewhere" if kind == "foreign" else None,
+            heartbeat=self.tape.pick((None, None, 3.0)),
+            rejects=rejects,
+        )
+
+    def _probe(self, id: str, do: Operation, chance: int) -> Probe | None:
+        if do.guarded or not self.tape.chance(chance):
+            return None
+        seals = do.idempotent and self.tape.chance(50)
+        return Probe(Operation(uses=f"probe.{id}", with_=None, seals=seals, retry=Retry(max_attempts=2)))
+
+    def _compensation(self, id: str, do: Operation, confirm: bool, each: bool) -> Compensation:
+        alternates: list[Operation] = []
+        for n in range(self.tape.pick((1, 1, 1, 2, 3))):
+            place = self.tape.pick((HOME, HOME, OTHER, None)) if do.guarded else None
+            frozen = each or not self.tape.chance(40)
+            with_ = None if frozen else {"mine": f"${{{{ steps.{id}.result }}}}", "why": "${{ saga.reason.kind }}"}
+            alternates.append(
+                Operation(uses=f"undo.{id}.{n}", with_=with_, connection=place, retry=Retry(max_attempts=2))
+            )
+        confirmed = None
+        if confirm and self.tape.chance(60):
+            # Kept in the step's own place: elsewhere the guard could not choose between the two ways back.
+            confirmed = Operation(uses=f"undo_confirmed.{id}", connection=do.connection, retry=Retry(max_attempts=2))
+        if confirmed is not None:
+            alternates = [Operation(uses=f"undo.{id}.0", connection=do.connection, retry=Retry(max_attempts=2))]
+        return Compensation(tuple(alternates), confirmed)
+
+    def _effect(self, id: str, needs: tuple[str, ...], retriable: bool, *, each: bool) -> Step:
+        tape = self.tape
+        do = self._do(id, self._arguments(needs, each))
+        with_confirm = tape.chance(30)
+        place = tape.pick((HOME, HOME, OTHER, None)) if do.guarded else None
+        confirm = Operation(uses=f"confirm.{id}", connection=place, retry=Retry(max_attempts=2))
+        failures: tuple[OnFailure, ...] = ("compensate", "compensate", "compensate", "park", "continue")
+        if each:
+            self.input[f"items_{id}"] = list(range(tape.pick((2, 3, 1, 0, 4))))
+        flag = None if each else self._flag(id)
+        return Step(
+            id=id,
+            name=f"Step {id}",
+            kind="retriable" if retriable else "compensatable",
+            do=do,
+            needs=needs,
+            if_=flag,
+            for_each=f"${{{{ input.items_{id} }}}}" if each else None,
+            max_parallel=tape.pick((1, 2, 3)) if each else 1,
+            on_failure=tape.pick(failures),
+            compensate=None if retriable else self._compensation(id, do, with_confirm, each),
+            confirm=confirm if with_confirm else None,
+            probe=self._probe(id, do, 40),
+            settle=20.0,
+            guarantee=guarantee_of(do),
+        )
+
+    def _flag(self, id: str) -> str | None:
+        if not self.tape.chance(15):
+            return None
+        self.input[f"go_{id}"] = self.tape.chance(50)
+        return f"${{{{ input.go_{id} }}}}"
+
+    def _pivot(self, id: str, needs: tuple[str, ...]) -> Step:
+        do = self._do(id, self._arguments(needs, False))
+        on_failure: OnFailure = self.tape.pick(("compensate", "compensate", "park"))
+        return Step(
+            id=id,
+            name="The point of no return",
+            kind="pivot",
+            do=do,
+            needs=needs,
+            on_failure=on_failure,
+            probe=self._probe(id, do, 60),
+            settle=20.0,
+            guarantee=guarantee_of(do),
+        )
+
+    def _read(self, id: str, needs: tuple[str, ...], flavour: str) -> Step:
+        if flavour == "wait":
+            with_: dict[str, Any] = self.tape.pick(
+                ({"signal": f"go_{id}", "timeout": 40.0, "on_timeout": "continue"}, {"for": 5.0},
+                 {"signal": f"go_{id}", "timeout": 40.0, "on_timeout": "reject"},
+                 {"signal": f"go_{id}", "timeout": 40.0, "on_timeout": "park"}, {"signal": f"go_{id}"})
+            )  # fmt: skip
+            do = Operation(uses="wait", with_=with_)
+        else:
+            do = Operation(uses=f"look.{id}", with_=self._arguments(needs, False), retry=self._retry())
+        kind: Kind = "read"
+        return Step(id=id, name=f"Step {id}", kind=kind, do=do, needs=needs, guarantee="at-least-once")
+
+    def _nested(self, id: str, needs: tuple[str, ...], retriable: bool) -> Step:
+        compensate = None
+        if not retriable and self.tape.chance(30):
+            compensate = Compensation((Operation(uses=f"undo.{id}.0", retry=Retry(max_attempts=2)),))
+        return Step(
+            id=id,
+            name=f"Step {id}",
+            kind="retriable" if retriable else "compensatable",
+            do=Operation(uses="saga", with_={"name": "child", "input": {"n": "${{ input.n }}"}}),
+            needs=needs,
+            on_failure=self.tape.pick(("compensate", "compensate", "park", "continue")),
+            compensate=compensate,
+            guarantee="guarded",
+        )

@@ -1,0 +1,43 @@
+"""Where all randomness of a run comes from: a tape of bytes, so that a failing run shrinks to a short, calm one.
+
+A zero always means the calmest choice (the first option), and a tape that has run out gives zeros: faults end, and
+the world heals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+Option = TypeVar("Option")
+
+
+class Tape:
+    """Reads choices from bytes, front to back."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self._at >= len(self._data)
+
+    def byte(self) -> int:
+        """The next byte, 0 after the end."""
+        if self._at >= len(self._data):
+            return 0
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def below(self, limit: int) -> int:
+        """A number from 0 to ``limit`` - 1; 0 on a calm tape."""
+        return self.byte() % limit if limit > 1 else 0
+
+    def chance(self, percent: int) -> bool:
+        """True in about ``percent`` of 100 cases; never on a calm tape."""
+        return self.byte() >= 256 - 256 * percent // 100
+
+    def pick(self, options: Sequence[Option]) -> Option:
+        """One of the options, the first on a calm tape. Repeat an option to make it likelier."""
+        return options[self.below(len(options))]
