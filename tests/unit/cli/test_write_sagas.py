@@ -1,0 +1,205 @@
+"""validate, explain, simulate, graph, actions and schema, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import main
+
+RETAIL = Path(__file__).resolve().parents[3] / "definitions" / "retail"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RETAIL)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main.run(words) == code
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    return json.loads(said(capsys, *words, "-o", "json", code=code))
+
+
+# --- validate --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    (tmp_path / "bad.saga.yaml").write_text("saga: bad\nsteps:\n  - {id: a, uses: require, wiht: {that: 'true'}}\n")
+    return tmp_path
+
+
+def test_validate_says_what_is_wrong(capsys: pytest.CaptureFixture[str], broken: Path) -> None:
+    found = document(capsys, "validate", str(broken), code=1)
+    assert {"file", "line", "column", "code", "severity", "message", "help"} == set(found[0])
+    assert (found[0]["line"], found[0]["severity"]) == (3, "error")
+    text = said(capsys, "validate", str(broken), code=1)
+    assert "Did you mean `with`?" in text
+    assert "1 definition: " in text
+    assert said(capsys, "validate", str(broken), "--format", "github", code=1).startswith("::error file=")
+    sarif = json.loads(said(capsys, "validate", str(broken), "--format", "sarif", code=1))
+    assert sarif["version"] == "2.1.0"
+    assert json.loads(said(capsys, "validate", str(broken), "--format", "json", code=1)) == found
+
+
+def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "validate") == []
+    assert said(capsys, "validate") == "✔ 3 definitions, nothing to complain about\n"
+    assert said(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
+
+
+def test_strict_turns_warnings_into_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "warned.saga.yaml").write_text(
+        "saga: warned\nsteps:\n  - {id: pay, uses: bank.pay, task_queue: bank, pivot: true}\n"
+    )
+    warnings = document(capsys, "validate", str(tmp_path))
+    assert warnings
+    assert {one["severity"] for one in warnings} == {"warning"}
+    assert {one["severity"] for one in document(capsys, "validate", str(tmp_path), "--strict", code=1)} == {"error"}
+
+
+def test_no_definition_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main.run(["validate", str(tmp_path)]) == 2
+    assert f"There is no definition in {tmp_path}." in capsys.readouterr().err
+
+
+# --- explain ---------------------------------------------------------------------------------------------------------
+
+
+def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = document(capsys, "explain", "checkout")
+    assert plan["order"] == ["reserve", "redeem", "charge", "place", "pack", "announce"]
+    assert plan["commit_point"] == "place"
+    assert {step["id"]: step["kind"] for step in plan["steps"]}["pack"] == "retriable"
+    assert {step["guarantee"] for step in plan["steps"]} == {"guarded"}
+    assert plan["undo"] == []
+    assert document(capsys, "explain", "checkout-tcc")["commit_point"] is None
+
+
+@pytest.mark.parametrize(
+    ("fail", "state", "undo"),
+    [
+        ("charge", "COMPENSATED", ["redeem#1", "redeem#0", "reserve#1", "reserve#0"]),
+        ("reserve#1", "COMPENSATED", ["reserve#0"]),
+        ("pack", "PARKED", []),
+    ],
+)
+def test_what_is_undone(capsys: pytest.CaptureFixture[str], fail: str, state: str, undo: list[str]) -> None:
+    plan = document(capsys, "explain", "checkout", "--fail", fail)
+    assert (plan["state"], plan["undo"]) == (state, undo)
+
+
+def test_explain_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "explain", "checkout")
+    assert "↩ undone by inventory.release" in text
+    assert "The commit point is place" in text
+    assert "1. ↩ charge  payments.refund" in said(capsys, "explain", "checkout", "--fail", "place")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("explain", "chekout"), "did you mean checkout?"),
+        (("explain", "checkout", "--fail", "chrge"), "checkout has no step chrge; did you mean charge?"),
+        (("explain", "weekly-order", "--fail", "approve"), "approve is not reached with this input"),
+        (("explain", "checkout", "--input", "{}"), "it needs --fail STEP"),
+        (("simulate", "checkout", "--input", "{}"), "the input of checkout is not valid"),
+        (("actions", "inventory.reserv"), "did you mean inventory.reserve?"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str) -> None:
+    assert main.run(words) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.out == ""
+
+
+# --- simulate --------------------------------------------------------------------------------------------------------
+
+
+def test_simulate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = document(capsys, "simulate", "checkout")
+    assert {"step", "fault", "state", "undone", "residue"} == set(cells[0])
+    found = {(cell["step"], cell["fault"]): cell for cell in cells}
+    assert found["charge", "crash after effect"]["state"] == "COMPLETED"
+    assert found["place", "rejected"]["undone"][0] == "charge"
+    assert not any(cell["residue"] for cell in cells)
+
+
+def test_simulate_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "simulate", "checkout")
+    assert "place ◆" in text
+    assert "⏸ undo of charge (compensation fails): retry, done, skip" in text
+    assert "61 failure points, nothing is ever left half done" in text
+    assert "\x1b" not in text
+
+
+def test_a_residue_is_told_and_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").write_text("")
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "definitions" / "leak.saga.yaml").write_text(
+        "saga: leak\nsteps:\n"
+        "  - {id: hold, uses: old.hold, task_queue: old, idempotent: false, compensate: old.release}\n"
+        "  - {id: more, uses: old.hold, task_queue: old, compensate: old.release}\n"
+    )
+    text = said(capsys, "--config", str(tmp_path), "simulate", "leak", code=1)
+    assert "✖ hold, late: COMPENSATED, but the effect stays: hold at old.hold" in text
+    assert "✖ 1 left" in text
+
+
+def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "checkout.html"
+    said(capsys, "simulate", "checkout", "--html", str(file))
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "undone: charge, redeem#1, redeem#0, reserve#1, reserve#0" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+# --- graph, actions, schema ------------------------------------------------------------------------------------------
+
+
+def test_graph_as_text_and_as_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "graph", "checkout")
+    assert text.startswith("flowchart LR\n")
+    assert "step_charge --> step_place" in text
+    assert "undo_charge -.-> undo_redeem" in text
+    picture = xml.fromstring(said(capsys, "graph", "checkout", "--format", "svg"))
+    assert picture.tag.endswith("svg")
+    drawn = document(capsys, "graph", "weekly-order")
+    assert ["approve", "slot"] in drawn["forward"]
+    assert drawn["back"] == []
+
+
+def test_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {row["name"]: row for row in document(capsys, "actions")}
+    assert [one["name"] for one in listed["inventory.reserve"]["arguments"]] == ["basket", "sku", "quantity", "amount"]
+    assert listed["inventory.reserve"]["connection"] == "shop"
+    assert listed["http"]["built_in"]
+    text = said(capsys, "actions", "payments.charge")
+    assert "guarded: runs in one transaction on shop" in text
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = json.loads(said(capsys, "schema"))
+    full = json.loads(said(capsys, "schema", "--with-actions"))
+    assert plain["$schema"].endswith("2020-12/schema")
+    assert "inventory.reserve" in json.dumps(full)
+    assert "inventory.reserve" not in json.dumps(plain)
+
+
+def test_a_new_project_has_the_schema_its_editor_line_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said(capsys, "init", str(tmp_path / "shop"))
+    definition = tmp_path / "shop" / "definitions" / "shop.saga.yaml"
+    named = definition.read_text(encoding="utf-8").split("$schema=", 1)[1].split()[0]
+    assert json.loads((definition.parent / named).read_text(encoding="utf-8"))["title"] == "Saga definition"
