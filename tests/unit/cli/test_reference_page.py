@@ -1,0 +1,9 @@
+"""docs/reference/cli.md says what the commands say."""
+
+from __future__ import annotations
+
+from tests.unit.cli.reference_page import PAGE, render
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "run `python -m tests.unit.cli.reference_page`"
