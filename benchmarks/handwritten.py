@@ -1,0 +1,133 @@
+"""What an engineer would write by hand for one three-step saga on Temporal: the yardstick.
+
+The guarded variant keeps a barrier row in the same transaction as the effect, in one statement more than the effect.
+Run as a worker: ``python -m benchmarks.handwritten ADDRESS TASK_QUEUE DATABASE_URL``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker
+
+with workflow.unsafe.imports_passed_through():
+    from psycopg_pool import AsyncConnectionPool
+
+STEPS = ("first", "second", "third")
+
+
+@dataclass
+class Order:
+    """The input: who, how much, how many steps, which kind of activity."""
+
+    account: str
+    amount: int
+    steps: int
+    kind: str
+
+
+@dataclass
+class Request:
+    """One call of a participant; ``key`` is its idempotency key."""
+
+    key: str
+    account: str
+    amount: int
+
+
+@workflow.defn(name="handwritten")
+class Handwritten:
+    """Forward in order; on a failure the compensations of what was begun, last first."""
+
+    @workflow.run
+    async def run(self, order: Order) -> int:
+        begun: list[Request] = []
+        action, undo = ("noop", "noop") if order.kind == "noop" else ("debit", "credit")
+        execute = workflow.execute_local_activity if order.kind == "local" else workflow.execute_activity
+        policy = RetryPolicy(maximum_attempts=12)
+        total = 0
+        try:
+            for number in range(order.steps):
+                request = Request(f"{workflow.info().workflow_id}/{number}", order.account, order.amount)
+                begun.append(request)
+                total += await execute(
+                    action,
+                    request,
+                    result_type=int,
+                    activity_id=f"step{number}",
+                    start_to_close_timeout=timedelta(seconds=5),
+                    retry_policy=policy,
+                )
+        except ActivityError:
+            for request in reversed(begun):
+                await execute(
+                    undo, request, result_type=int, start_to_close_timeout=timedelta(seconds=5), retry_policy=policy
+                )
+            raise ApplicationError("undone", non_retryable=True) from None
+        return total
+
+
+class Participants:
+    """The activities; the pool is opened once per worker."""
+
+    def __init__(self, pool: AsyncConnectionPool) -> None:
+        self._pool = pool
+
+    @activity.defn
+    async def noop(self, request: Request) -> int:
+        return request.amount
+
+    @activity.defn
+    async def debit(self, request: Request) -> int:
+        return await self._guarded(request, "do", -request.amount)
+
+    @activity.defn
+    async def credit(self, request: Request) -> int:
+        return await self._guarded(request, "undo", request.amount)
+
+    async def _guarded(self, request: Request, op: str, amount: int) -> int:
+        async with self._pool.connection() as connection, connection.transaction():
+            inserted = await connection.execute(
+                "insert into hand_barrier (key, op, result) values (%s, %s, %s) on conflict do nothing",
+                (request.key, op, json.dumps(request.amount)),
+            )
+            if inserted.rowcount == 0:
+                return request.amount
+            await connection.execute(
+                "update account set balance = balance + %s where id = %s", (amount, request.account)
+            )
+            return request.amount
+
+
+async def main(address: str, task_queue: str, url: str) -> None:
+    client = await Client.connect(address)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncConnectionPool(url, min_size=1, max_size=20, open=False) as pool:
+        participants = Participants(pool)
+        worker = Worker(
+            client,
+            task_queue=task_queue,
+            workflows=[Handwritten],
+            activities=[participants.noop, participants.debit, participants.credit],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            workflow_task_poller_behavior=PollerBehaviorSimpleMaximum(10),
+            activity_task_poller_behavior=PollerBehaviorSimpleMaximum(10),
+        )
+        async with worker:
+            print("ready", flush=True)
+            await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
