@@ -285,6 +285,8 @@ def done(run: Run, entry: Entry, result: object) -> None:
     entry.outcome, entry.result, entry.error = "done", result, None
     entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
     entry.resolved = False
+    if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":
+        entry.undo = None  # a probe had found nothing, then a person made it by hand: now there is something
     _register(run, entry)  # a person's `done` may come before any attempt
     if entry.decision is not None:
         # The row wins over a person's decision.

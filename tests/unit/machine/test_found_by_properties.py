@@ -69,3 +69,13 @@ def test_a_parked_step_that_a_probe_found_absent_has_nothing_to_undo(seals: bool
     assert world.state == "COMPENSATED"
     assert world.row("a")["state"] == "NOTHING_TO_UNDO"
     assert world.undone == []
+
+
+def test_what_a_person_did_by_hand_after_a_probe_said_absent_is_undone_on_the_way_back() -> None:
+    lost = step("a", do=op("do.a"), on_failure="park", probe=probe(seals=True))
+    definition = saga(lost, step("b"))
+    world = World(definition, answers={"a": "unknown", "ask": "absent", "b": "rejected"}).run()
+    assert world.row("a")["compensation"]["state"] == "NOTHING_TO_UNDO"
+    world.decide("a", "done", result={"by": "hand"}, evidence="seen").run()
+    assert world.state == "COMPENSATED"
+    assert world.undone == ["a"]
