@@ -15,7 +15,7 @@ def read_input(text: str | None, fields: list[str]) -> Any:
 
     Raises UsageError: not JSON, an unreadable file, or a field without a value.
     """
-    value = {} if text is None else _parse(text)
+    value = {} if text is None else parse_json(text, "--input")
     for field in fields:
         name, equals, written = field.partition("=")
         if not equals or not name:
@@ -32,26 +32,36 @@ def read_input(text: str | None, fields: list[str]) -> Any:
     return value
 
 
-def _parse(text: str) -> Any:
-    where = "--input"
+def parse_json(text: str, where: str) -> Any:
+    """JSON as it is, from ``@file``, or from standard input for ``-``.
+
+    Raises UsageError: not JSON, or an unreadable file. ``where`` names the option in the sentence.
+    """
     if text == "-":
+        if sys.stdin.isatty():
+            print("reading JSON from the keyboard; end with Ctrl-D", file=sys.stderr)
         text, where = sys.stdin.read(), "standard input"
     elif text.startswith("@"):
         path = Path(text[1:])
         where = str(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"the input file {path} cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"the input file {path} is not text") from error
+        text = read_text(path)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{where} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}",
-            help="""quote it for the shell: --input '{"name": "value"}'""",
+            help="""quote it for the shell: '{"name": "value"}', or write @file""",
         ) from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises UsageError: it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the file {path} is not text in UTF-8") from error
 
 
 def _value(written: str) -> Any:

@@ -8,10 +8,21 @@ import typer
 
 from cli.context import with_client
 from cli.output import print_document
+from sagas.errors import UsageError
 
 
-def show(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> int:
-    """Tell what happened, what was undone, what is stuck and what to do."""
+def show(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    html: Annotated[str | None, typer.Option(help="not in this version")] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="not in this version")] = False,
+) -> int:
+    """Tell what happened, what was undone, what is stuck and what to do.
+
+    A closed saga needs no worker; a running one is asked through its worker.
+    """
+    if html is not None or reveal:
+        option = "--html" if html is not None else "--reveal"
+        raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    has all there is")
     from cli.story_text import print_story
     from workers.stories import read_story
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.context import load_settings
-from cli.output import print_document, say
+from cli.output import print_document, say, warn
+from cli.people import name_target
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from workers.client import Client, Run
 
 
 def start(
@@ -18,32 +24,82 @@ def start(
     again: Annotated[bool, typer.Option("--again", help="start anew what was undone, as a new generation")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code tells how it ended")] = False,
     timeout: Annotated[str | None, typer.Option(help="how long to wait, for example 1m")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="one saga for each row: .jsonl, .csv or .parquet")
+    ] = None,
+    batch: Annotated[str | None, typer.Option(help="with --from: a name for all of them, the label `batch`")] = None,
+    rate: Annotated[float | None, typer.Option(help="with --from: so many starts per second", min=0.001)] = None,
+    concurrency: Annotated[int, typer.Option(help="with --from: so many run at once", min=1)] = 50,
+    tolerate: Annotated[str | None, typer.Option(help="with --from: stop above so many failures, 1% or 20")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="with --from: start only, wait for no end")] = False,
 ) -> int:
-    """Start a saga. The id decides: a second start of the same id finds the first run."""
+    """Start a saga. The id decides: a second start of the same id finds the first run.
+
+    With --from one for each row of a file; run it again to go on where it was interrupted.
+    """
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
+    if from_ is not None:
+        if input is not None or set or id is not None or wait:
+            raise UsageError("--from takes inputs and ids from the rows: leave out --input, --set, --id and --wait")
+        from cli.start_many import Many, start_many
+
+        return start_many(name, Many(from_, batch, rate, concurrency, tolerate, detach, again))
+    if batch is not None or rate is not None or tolerate is not None or detach:
+        raise UsageError("--batch, --rate, --tolerate and --detach go with --from")
+    return _start_one(name, input, set or [], id, again, wait, timeout)
+
+
+def _start_one(
+    name: str, input: str | None, fields: list[str], id: str | None, again: bool, wait: bool, timeout: str | None
+) -> int:
     import asyncio
 
     from cli.inputs import read_input
-    from cli.waiting import wait_and_print
+    from cli.waiting import deadline_of, exit_code, print_end, wait_for_end
     from sagas.project import Project
     from workers.client import Client
 
-    value = read_input(input, set or [])
+    value = read_input(input, fields)
+    settings = load_settings()
+    project = Project(settings)
+    project.definition(name)  # a wrong name is said before a server is asked
+    deadline_of(timeout)
+    begun: list[str] = []
 
     async def run() -> int:
-        client = await Client.connect(Project(load_settings()))
-        begun = await client.start(name, value, id=id, again=again)
-        document: dict[str, Any] = {
-            "id": begun.id,
-            "run_id": begun.run_id,
-            "web_ui": begun.web_ui,
-            "started": begun.started,
-        }
+        client = await Client.connect(project)
+        name_target(settings)
+        started = await client.start(name, value, id=id, again=again)
+        begun.append(started.id)
+        await warn_if_nobody_polls(client)
         if not wait:
+            document = _document(started)
             print_document(document, human=lambda: _tell(document))
             return 0
-        return await wait_and_print(client, begun.id, timeout)
+        story = await wait_for_end(client, started.id, timeout)
+        print_end(started.id, story)
+        return exit_code(story)
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except KeyboardInterrupt:
+        if begun:
+            warn(f"{begun[0]} goes on; `saga watch {begun[0]}` follows it")
+        raise
+
+
+async def warn_if_nobody_polls(client: Client) -> None:
+    """A saga without a worker waits for one: worth a word, but no error."""
+    from workers.pollers import NEXT_STEP, count_pollers, nobody_polls
+
+    queue = client.project.settings.temporal.task_queue
+    if not await count_pollers(client.temporal, queue):
+        warn(f"warning: {nobody_polls(queue)}, so nothing happens until one does\nhelp: {NEXT_STEP}")
+
+
+def _document(run: Run) -> dict[str, Any]:
+    return {"id": run.id, "run_id": run.run_id, "web_ui": run.web_ui, "started": run.started}
 
 
 def _tell(document: dict[str, Any]) -> None:

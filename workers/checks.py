@@ -19,6 +19,7 @@ from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import Connection, Settings
 from workers import search_attributes
+from workers.pollers import count_pollers
 from workers.temporal_client import connect
 
 # Beyond this, "since" and "older than" in two places contradict each other visibly.
@@ -124,9 +125,7 @@ async def _pollers(client: Client, settings: Settings, project: Project) -> list
 async def _served(
     client: Client, queue: str, what: str, *, workflows: bool, help: str = "saga dev up    (or saga worker)"
 ) -> Finding:
-    # The server remembers pollers for minutes after they have gone.
-    pollers = await _pollers_of(client, queue, workflows=workflows)
-    count = sum(1 for poller in pollers if time.time() - poller.last_access_time.ToSeconds() < 90)
+    count = await count_pollers(client, queue, workflows=workflows)
     if count:
         return Finding("workers", True, f"{what}: {count} workers poll")
     return Finding("workers", False, f"nobody serves the {what}", help)
@@ -153,12 +152,12 @@ def _operations(step: Step) -> list[Operation]:
     return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
 
 
-async def _pollers_of(client: Client, queue: str, *, workflows: bool) -> Sequence[Any]:
+async def _pollers_of(client: Client, queue: str) -> Sequence[Any]:
     from temporalio.api.enums.v1 import TaskQueueType
     from temporalio.api.taskqueue.v1 import TaskQueue
     from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
-    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
     found = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind)
     )
@@ -180,7 +179,7 @@ async def _server_clock(client: Client) -> Finding:
     )
     try:
         # The server sends no event when a poll has arrived.
-        while not (pollers := await _pollers_of(client, queue, workflows=True)) and time.time() - began < 1.5:  # noqa: ASYNC110
+        while not (pollers := await _pollers_of(client, queue)) and time.time() - began < 1.5:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     finally:
         poll.cancel()

@@ -13,14 +13,13 @@ from typing import Any
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
-from temporalio.exceptions import ApplicationError
+from temporalio.client import WorkflowFailureError
 
-from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.wire import UNDO_SUFFIX
-from workers.starting import start
+from workers import steering
+from workers.starting import Starter
 from workers.stories import read_story, run_link
 from workers.temporal_client import connect
 
@@ -77,19 +76,18 @@ class Client:
         Raises UsageError: unknown saga or invalid input. RefusedError: the id is taken by another saga or input, or its
         run was undone (``again`` starts a new generation) or terminated.
         """
-        settings = self.project.settings
-        started = await start(
-            self.temporal,
-            self.project.definition(saga),
-            input,
-            task_queue=settings.temporal.task_queue,
-            id=id,
-            again=again,
-            variables=settings.vars,
-            attributes=await self.attributes(),
-        )
-        link = run_link(settings.temporal.web_ui, self.temporal.namespace, started.id, started.run_id)
+        starter = await self.starter(saga)
+        started = await starter.start(starter.check(input), id=id, again=again)
+        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, started.id, started.run_id)
         return Run(started.id, started.run_id, started.started, link, self)
+
+    async def starter(self, saga: str) -> Starter:
+        """Starts many sagas of one definition. Raises UsageError: unknown saga."""
+        settings = self.project.settings
+        definition = self.project.definition(saga)
+        attributes = await self.attributes()
+        queue = settings.temporal.task_queue
+        return Starter(self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes)
 
     async def show(self, saga_id: str) -> dict[str, Any]:
         """The `saga show` document. Raises UsageError when there is no such saga."""
@@ -100,54 +98,28 @@ class Client:
 
         Raises RefusedError past the point of no return, or when the saga is over.
         """
-        answer = await self._update(saga_id, "cancel", {"reason": reason, "who": who})
-        if answer not in ("accepted", "recorded", "already"):
-            raise RefusedError(f"{saga_id} cannot be cancelled: {answer}")
-        return answer
+        return (await steering.cancel(self.temporal, saga_id, reason=reason, who=who)).answer
 
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
     ) -> None:
         """Answer a `wait` of the saga. ``reject`` refuses with that text instead of answering."""
-        message = {"_saga": {"by": who, "reject": reject}, "data": data}
-        await self.temporal.get_workflow_handle(saga_id).signal(name, message)
+        await steering.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a stuck step. Raises RefusedError when the decision is not possible."""
-        return await self._update(saga_id, "resolve", dict(decision))
+        return await steering.resolve(self.temporal, saga_id, decision)
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> Run:
         """Take a completed saga back. Raises RefusedError when it cannot be undone."""
-        story = await self.show(saga_id)
-        if story["state"] != "COMPLETED":
-            raise RefusedError(f"{saga_id} is {story['state']}; only a COMPLETED saga can be undone")
-        if not story.get("can_undo"):
-            raise RefusedError(f"{saga_id} is past the point of no return and cannot be undone")
-        handle = await self.temporal.start_workflow(
-            story["saga"],
-            {"reason": reason, "who": who},
-            id=saga_id + UNDO_SUFFIX,
-            task_queue=self.project.settings.temporal.task_queue,
-            static_summary=f"undo of {saga_id}: {reason}",
-        )
-        run_id = handle.first_execution_run_id or ""
-        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, handle.id, run_id)
-        return Run(handle.id, run_id, True, link, self)
+        run_id = await steering.undo(self.temporal, saga_id, reason=reason, who=who)
+        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
+        return Run(run_id, "", True, link, self)
 
     async def attributes(self) -> tuple[str, ...]:
         """The search attributes of the engine that this namespace has; asked once."""
         if self._attributes is None:
             request = ListSearchAttributesRequest(namespace=self.temporal.namespace)
-            answer = await self.temporal.operator_service.list_search_attributes(request)
+            answer = await self.temporal.operator_service.list_search_attributes(request, retry=True)
             self._attributes = tuple(sorted(name for name in answer.custom_attributes if name.startswith("Saga")))
         return self._attributes
-
-    async def _update(self, saga_id: str, name: str, argument: Any) -> Any:
-        handle = self.temporal.get_workflow_handle(saga_id)
-        try:
-            return await handle.execute_update(name, argument)
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            if isinstance(cause, ApplicationError):
-                raise RefusedError(f"{saga_id}: {cause.message}") from None
-            raise UsageError(f"{saga_id} did not take the {name}: {cause}") from error

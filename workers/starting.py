@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowExecutionStatus, WorkflowHistoryEventFilterType
+from temporalio.client import WorkflowHistoryEventFilterType
 from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
@@ -17,6 +17,7 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.definition.input import check_input
 from sagas.definition.model import Definition
@@ -24,9 +25,10 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.plan_text import static_details
-from sagas.wire import DEFINITION_HEADER, GENERATION_HEADER
+from sagas.wire import DEFINITION_HEADER, GENERATION_HEADER, UNDO_SUFFIX
 from workers.headers import start_headers
-from workers.stories import TERMINATED_STATES, closed_story, read_story
+from workers.runs import Description, describe
+from workers.stories import closed_state, may_be_undone, read_story
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,112 +40,167 @@ class Started:
     started: bool
 
 
-async def start(
-    temporal: Temporal,
-    definition: Definition,
-    input: Any,
-    *,
-    task_queue: str,
-    id: str | None = None,
-    again: bool = False,
-    variables: Mapping[str, Any] | None = None,
-    attributes: tuple[str, ...] = (),
-) -> Started:
-    """Start a saga, or find the run that is already there.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A start that has been checked. ``id`` is None where the definition gives none."""
 
-    Raises UsageError: the input or the id is not valid. RefusedError: the id belongs to another saga or input, to a
-    run that was undone (use ``again``), or to one that was terminated.
+    input: Any
+    id: str | None
+    labels: Mapping[str, str]
+
+
+class Starter:
+    """Starts sagas of one definition; what all starts share is made once.
+
+    ``attributes`` are the search attributes of the engine that the namespace has; ``variables`` the project's.
     """
-    checked, problems = check_input(definition, input)
-    if problems:
-        raise UsageError(f"the input of {definition.saga} is not valid: {problems[0]}")
-    context = {"input": checked, "vars": dict(variables or {}), "saga": {"name": definition.saga}}
-    saga_id = id or _render_id(definition, context)
-    snapshot = {"definition": to_snapshot(definition), "vars": dict(variables or {}), "attributes": list(attributes)}
-    headers: dict[str, Any] = {DEFINITION_HEADER: snapshot}
-    reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
-    if again:
-        generation = await _next_generation(temporal, saga_id)
-        if generation is not None:
-            headers[GENERATION_HEADER] = generation
-            reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
-    try:
-        with start_headers(headers):
-            handle = await temporal.start_workflow(
-                definition.saga,
-                checked,
-                id=saga_id,
-                task_queue=task_queue,
-                id_reuse_policy=reuse,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=definition.description or definition.saga,
-                static_details=static_details(definition),
-                search_attributes=_labels(definition, context, attributes),
+
+    def __init__(
+        self,
+        temporal: Temporal,
+        definition: Definition,
+        *,
+        task_queue: str,
+        variables: Mapping[str, Any] | None = None,
+        attributes: tuple[str, ...] = (),
+    ) -> None:
+        self._temporal = temporal
+        self._definition = definition
+        self._task_queue = task_queue
+        self._variables = dict(variables or {})
+        self._attributes = attributes
+        self._id = None if definition.id is None else compile_value(definition.id)
+        self._labels = compile_value(dict(definition.labels)) if definition.labels else None
+        self._snapshot = {
+            "definition": to_snapshot(definition),
+            "vars": self._variables,
+            "attributes": list(attributes),
+        }
+        self._details = static_details(definition)
+
+    def check(self, input: Any) -> Request:
+        """Check an input, and make the id and the labels from it. Raises UsageError with the first mistake."""
+        name = self._definition.saga
+        checked, problems = check_input(self._definition, input)
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise UsageError(f"the input of {name} is not valid: {problems[0]}{more}")
+        context = {"input": checked, "vars": self._variables, "saga": {"name": name}}
+        labels: Mapping[str, Any] = {}
+        what = "the id"
+        try:
+            rendered = None if self._id is None else self._id.render(context)
+            what = "a label"
+            if self._labels is not None:
+                labels = self._labels.render(context)
+        except ExpressionError as error:
+            raise UsageError(f"{what} of {name} cannot be made from this input: {error.message}") from None
+        if self._id is not None and (not isinstance(rendered, str) or not rendered.strip()):
+            raise UsageError(f"the id of {name} is empty for this input")
+        return Request(checked, rendered, labels)
+
+    async def start(
+        self,
+        request: Request,
+        *,
+        id: str | None = None,
+        again: bool = False,
+        labels: Mapping[str, str] | None = None,
+    ) -> Started:
+        """Start a saga, or find the run that is already there. ``labels`` are added to the definition's.
+
+        Raises UsageError: the id is not valid. RefusedError: the id belongs to another saga or input, to a run that
+        was undone (use ``again``), or to one that was terminated.
+        """
+        saga_id = id or request.id or f"{self._definition.saga}-{uuid7()}"
+        if saga_id.endswith(UNDO_SUFFIX):
+            raise UsageError(f"an id must not end in {UNDO_SUFFIX}: that is the undo of another saga")
+        headers: dict[str, Any] = {DEFINITION_HEADER: self._snapshot}
+        reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        if again:
+            generation = await _next_generation(self._temporal, saga_id)
+            if generation is not None:
+                headers[GENERATION_HEADER] = generation
+                reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        try:
+            with start_headers(headers):
+                handle = await self._temporal.start_workflow(
+                    self._definition.saga,
+                    request.input,
+                    id=saga_id,
+                    task_queue=self._task_queue,
+                    id_reuse_policy=reuse,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=self._definition.description or self._definition.saga,
+                    static_details=self._details,
+                    search_attributes=self._search(request, labels),
+                )
+        except WorkflowAlreadyStartedError:
+            return await self._existing(request.input, saga_id)
+        except RPCError as error:
+            if error.status is RPCStatusCode.INVALID_ARGUMENT:
+                raise UsageError(f"{saga_id} cannot be started: {error.message}") from error
+            raise
+        return Started(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+
+    def _search(self, request: Request, more: Mapping[str, str] | None) -> TypedSearchAttributes | None:
+        labels = {**request.labels, **(more or {})}
+        if not labels or "SagaLabels" not in self._attributes:
+            return None
+        key = SearchAttributeKey.for_keyword_list("SagaLabels")
+        return TypedSearchAttributes([SearchAttributePair(key, [f"{name}={value}" for name, value in labels.items()])])
+
+    async def _existing(self, input: Any, saga_id: str) -> Started:
+        """The run under this id, if it is the same saga with the same input and may stand for this start."""
+        described = await describe(self._temporal, saga_id)
+        if described is None:
+            raise RefusedError(f"{saga_id} was there and has gone; start it again")
+        run = described.run
+        if run.workflow_type != self._definition.saga:
+            raise RefusedError(
+                f"the id {saga_id} belongs to a saga {run.workflow_type}",
+                help="give this one another id with --id",
             )
-    except WorkflowAlreadyStartedError:
-        return await _existing(temporal, definition, checked, saga_id)
-    return Started(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+        if not await _same_input(self._temporal, described, input):
+            raise RefusedError(
+                f"{saga_id} has been started with another input",
+                help=f"look at it with `saga show {saga_id}`, or give another id with --id",
+            )
+        if run.running:
+            return Started(saga_id, run.run_id, False)
+        state = await closed_state(run)
+        if may_be_undone({"state": state}):
+            state = (await read_story(self._temporal, saga_id))["state"]
+        if state != "COMPLETED":
+            raise EndedBefore(saga_id, state)
+        return Started(saga_id, run.run_id, False)
 
 
-def _render_id(definition: Definition, context: Mapping[str, Any]) -> str:
-    if definition.id is None:
-        return f"{definition.saga}-{uuid7()}"
-    try:
-        rendered = compile_value(definition.id).render(context)
-    except ExpressionError as error:
-        raise UsageError(f"the id of {definition.saga} cannot be made from this input: {error.message}") from None
-    if not isinstance(rendered, str) or not rendered.strip():
-        raise UsageError(f"the id of {definition.saga} is empty for this input")
-    return rendered
+class EndedBefore(RefusedError):
+    """The id belongs to a run that ended without completing; ``state`` is how."""
+
+    def __init__(self, saga_id: str, state: str) -> None:
+        self.state = state
+        if state == "TERMINATED":
+            super().__init__(
+                f"{saga_id} was terminated, so nobody knows which of its effects are there",
+                help=f"look at it with `saga show {saga_id}`",
+            )
+        elif state == "COMPENSATED" or state == "RESIDUE":
+            super().__init__(
+                f"{saga_id} has ended {state}",
+                help="start it again as a new generation with --again",
+            )
+        else:
+            super().__init__(
+                f"{saga_id} is {state}",
+                help=f"look at it with `saga show {saga_id}`, or give another id with --id",
+            )
 
 
-def _labels(
-    definition: Definition, context: Mapping[str, Any], attributes: tuple[str, ...]
-) -> TypedSearchAttributes | None:
-    if not definition.labels or "SagaLabels" not in attributes:
-        return None
-    try:
-        labels = compile_value(dict(definition.labels)).render(context)
-    except ExpressionError as error:
-        raise UsageError(f"a label of {definition.saga} cannot be made from this input: {error.message}") from None
-    key = SearchAttributeKey.for_keyword_list("SagaLabels")
-    return TypedSearchAttributes([SearchAttributePair(key, [f"{name}={value}" for name, value in labels.items()])])
-
-
-async def _existing(temporal: Temporal, definition: Definition, input: Any, saga_id: str) -> Started:
-    """The run under this id, if it is the same saga with the same input and may stand for this start."""
-    handle = temporal.get_workflow_handle(saga_id)
-    described = await handle.describe()
-    if described.workflow_type != definition.saga:
-        raise RefusedError(
-            f"the id {saga_id} belongs to a saga {described.workflow_type}",
-            help="give this one another id with --id",
-        )
-    if not await _same_input(temporal, saga_id, described.raw_description, input):
-        raise RefusedError(
-            f"{saga_id} has been started with another input",
-            help=f"look at it with `saga show {saga_id}`, or give another id with --id",
-        )
-    if described.status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
-        story = None if described.status is WorkflowExecutionStatus.RUNNING else await closed_story(described)
-        if story is None or story.get("state") == "COMPLETED":
-            return Started(saga_id, described.run_id, False)
-    story = await read_story(temporal, saga_id)
-    if story["state"] in TERMINATED_STATES:
-        raise RefusedError(
-            f"{saga_id} was terminated, so nobody knows which of its effects are there",
-            help=f"look at it with `saga show {saga_id}`",
-        )
-    raise RefusedError(
-        f"{saga_id} has ended {story['state']}",
-        help="start it again as a new generation with --again",
-    )
-
-
-async def _same_input(temporal: Temporal, saga_id: str, description: Any, input: Any) -> bool:
-    info = description.workflow_execution_info
-    first_run = info.first_run_id or info.execution.run_id
-    handle = temporal.get_workflow_handle(saga_id, run_id=first_run)
+async def _same_input(temporal: Temporal, described: Description, input: Any) -> bool:
+    first_run = described.run.raw.first_run_id or described.run.run_id
+    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
     async for event in handle.fetch_history_events(
         page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
     ):
@@ -154,15 +211,14 @@ async def _same_input(temporal: Temporal, saga_id: str, description: Any, input:
 
 
 async def _next_generation(temporal: Temporal, saga_id: str) -> int | None:
-    """The generation for `--again`: one more than the highest of any entry so far; None when the id is free."""
-    try:
-        story = await read_story(temporal, saga_id)
-    except UsageError:
+    """The generation for `--again`: one more than the highest of any entry so far; None when it may not be."""
+    if await describe(temporal, saga_id) is None:
         return None
-    if story["state"] in ("COMPENSATED", "RESIDUE"):
-        highest = max((step.get("generation") or 1 for step in story.get("steps") or ()), default=1)
-        return max(highest, story.get("generation") or 1) + 1
-    return None
+    story = await read_story(temporal, saga_id)
+    if story["state"] not in ("COMPENSATED", "RESIDUE"):
+        return None
+    highest = max((step.get("generation") or 1 for step in story.get("steps") or ()), default=1)
+    return max(highest, story.get("generation") or 1) + 1
 
 
 def uuid7() -> str:

@@ -1,70 +1,148 @@
 """The story of a saga as `saga show` prints it, from wherever it can still be read.
 
 A running saga answers a query; a closed one left its story in its memo, so no worker is needed. Temporal's own
-close status tells what the engine could not say: a terminated run has a story without an end.
+close status tells what the engine could not say: a terminated run has a story without an end. Where a story cannot
+be whole, its field ``incomplete`` says why in one sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
-from typing import Any
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.service import RPCError
 
 from sagas.errors import UsageError
-from sagas.wire import UNDO_SUFFIX
+from sagas.wire import STARTED_MEMO, UNDO_SUFFIX
+from workers.pollers import count_pollers, nobody_polls
+from workers.runs import Description, RunInfo, describe, state_of
 
 TERMINATED_STATES = ("TERMINATED",)
+FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 QUERY_TIMEOUT = timedelta(seconds=5)
+_NO_END = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
+
+
+class Execution(Protocol):
+    """A run, read by us or by Temporal's client."""
+
+    @property
+    def status(self) -> WorkflowExecutionStatus | None: ...
+
+    async def memo(self) -> Mapping[str, Any]: ...
 
 
 async def read_story(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> dict[str, Any]:
     """The whole story of one saga, with that of its undo. Raises UsageError when Temporal does not know the id."""
-    story = await _one(temporal, saga_id, web_ui)
+    saga_id = saga_id.removesuffix(UNDO_SUFFIX)
+    described = await describe(temporal, saga_id)
+    if described is None:
+        raise unknown_saga(temporal, saga_id)
+    story = await story_of(temporal, described)
+    if may_be_undone(story):
+        undo = await describe(temporal, saga_id + UNDO_SUFFIX)
+        # An older undo belongs to an earlier run of this id, before it was started again.
+        if undo is not None and undo.run.start_time >= described.run.start_time:
+            story = with_undo(story, await story_of(temporal, undo))
+    return {**story, "web_ui": run_link(web_ui, temporal.namespace, saga_id, described.run.run_id)}
+
+
+def unknown_saga(temporal: Temporal, saga_id: str) -> UsageError:
+    """The sentence for an id that Temporal does not know."""
+    return UsageError(
+        f"there is no saga with the id {saga_id} in the namespace {temporal.namespace}",
+        help="saga list    shows the ids",
+    )
+
+
+def may_be_undone(story: Mapping[str, Any]) -> bool:
+    """Whether a second run, the undo, may have changed what this one left."""
+    return story["state"] == "COMPLETED"
+
+
+def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, Any]:
+    """The story of a completed saga and that of its undo as one."""
+    if undo["state"] == "FAILED":
+        return dict(story)  # the undo was refused and changed nothing
+    if not undo.get("steps"):
+        # The undo cannot be asked: what the first run left is still the best there is.
+        told = {name: undo[name] for name in ("state", "reason", "ended_at")}
+        return {**story, **told, "phase": "backward", "incomplete": undo.get("incomplete")}
+    return {**undo, "id": story["id"], "started_at": story["started_at"], "labels": story["labels"]}
+
+
+async def story_of(temporal: Temporal, described: Description) -> dict[str, Any]:
+    """The story of one run, without that of its undo."""
+    run = described.run
+    story = await closed_story(run)
     if story is None:
-        raise UsageError(
-            f"there is no saga with the id {saga_id} in the namespace {temporal.namespace}",
-            help="`saga list` shows the ids",
-        )
-    if not saga_id.endswith(UNDO_SUFFIX) and story["state"] in ("COMPLETED", "COMPENSATED", "RESIDUE"):
-        undo = await _one(temporal, saga_id + UNDO_SUFFIX, web_ui)
-        if undo is not None and undo["state"] != "TERMINATED" and undo.get("steps"):
-            return {**undo, "id": saga_id, "web_ui": story["web_ui"], "started_at": story["started_at"]}
-    return story
+        # A run that failed without a story never became a saga: there is nothing to ask.
+        ask = run.running or run.status in _NO_END
+        story = await (_ask(temporal, run) if ask else bare_story(run))
+    if run.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
+        story = await _ended_by_temporal(temporal, run, story)
+    if run.paused:
+        story["incomplete"] = "the run is paused in Temporal"
+    return {**story, "labels": labels_of(run) or story.get("labels") or {}}
 
 
-async def _one(temporal: Temporal, saga_id: str, web_ui: str | None) -> dict[str, Any] | None:
-    handle = temporal.get_workflow_handle(saga_id)
-    try:
-        described = await handle.describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return None
-        raise
-    story = await closed_story(described)
-    if story is None:
-        story = await _asked(temporal, described)
-    return {**story, "web_ui": run_link(web_ui, temporal.namespace, saga_id, described.run_id)}
-
-
-async def _asked(temporal: Temporal, described: WorkflowExecutionDescription) -> dict[str, Any]:
+async def _ask(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
     """Ask the run itself; without a worker, tell what Temporal knows."""
-    handle = temporal.get_workflow_handle(described.id, run_id=described.run_id)
+    bare = await bare_story(run)
+    if not await count_pollers(temporal, run.task_queue):
+        return {**bare, "incomplete": f"{nobody_polls(run.task_queue)}, so the saga itself cannot be asked"}
+    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
     try:
         story = await handle.query("saga", result_type=dict, rpc_timeout=QUERY_TIMEOUT)
-    except RPCError:
-        story = bare_story(described)
-    if described.status is WorkflowExecutionStatus.TERMINATED:
-        ended = described.close_time.isoformat() if described.close_time else None
-        reason = {"kind": "terminated", "step": None, "type": None, "message": "terminated", "details": {}}
-        story = {**story, "state": "TERMINATED", "ended_at": ended, "reason": story.get("reason") or reason}
-    return story
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+        what = " ".join(str(getattr(error, "message", error)).split()) or "no answer in time"
+        return {**bare, "incomplete": f"the saga could not be asked ({what}); is its worker well?"}
+    # A run that has not loaded its definition yet answers with less than a whole story.
+    return {**bare, **story}
 
 
-async def closed_story(described: WorkflowExecution) -> dict[str, Any] | None:
+async def _ended_by_temporal(temporal: Temporal, run: RunInfo, story: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete a story whose end the engine did not write: a refused start, a terminate, a timeout."""
+    terminated = run.status in _NO_END
+    if story.get("reason") and not terminated:
+        return dict(story)
+    reason = await _last_words(temporal, run)
+    ended = {"ended_at": iso(run.close_time), "can_undo": False}
+    if not terminated:
+        return {**story, **ended, "reason": reason}
+    # Only a message tells why somebody terminated; what led backward before stays the first cause.
+    details = {**(reason.get("details") or {}), "before": story["reason"]} if story.get("reason") else reason["details"]
+    return {**story, **ended, "state": "TERMINATED", "reason": {**reason, "details": details}}
+
+
+async def _last_words(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
+    """The ``reason`` that a run's last event gives."""
+    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+    kind, type_, message, details = "terminated", None, "closed by Temporal", {}
+    async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
+        if event.HasField("workflow_execution_terminated_event_attributes"):
+            end = event.workflow_execution_terminated_event_attributes
+            message = f"terminated by {end.identity or 'somebody'}" + (f": {end.reason}" if end.reason else "")
+        elif event.HasField("workflow_execution_timed_out_event_attributes"):
+            message = "the run's own timeout has passed, which no saga should have"
+        elif event.HasField("workflow_execution_failed_event_attributes"):
+            failure = event.workflow_execution_failed_event_attributes.failure
+            kind, message = "failed", failure.message
+            type_ = failure.application_failure_info.type or None
+            if type_ == "SagaRefused":
+                kind = "rejected"
+    return {"kind": kind, "step": None, "type": type_, "message": message, "details": details}
+
+
+async def closed_story(described: Execution) -> dict[str, Any] | None:
     """The story a closed run left in its memo; None while it runs, or when it left none."""
     if described.status is WorkflowExecutionStatus.RUNNING:
         return None
@@ -73,40 +151,38 @@ async def closed_story(described: WorkflowExecution) -> dict[str, Any] | None:
     return dict(story) if isinstance(story, Mapping) else None
 
 
-def bare_story(described: WorkflowExecution) -> dict[str, Any]:
+async def closed_state(run: RunInfo) -> str:
+    """How a closed run ended; also where the namespace has no search attributes to tell it."""
+    story = await closed_story(run)
+    return state_of(run) if story is None or run.status in _NO_END else story["state"]
+
+
+async def bare_story(run: RunInfo) -> dict[str, Any]:
     """What Temporal alone knows: every field of the document is there, most of them empty."""
-    states = {
-        WorkflowExecutionStatus.RUNNING: "RUNNING",
-        WorkflowExecutionStatus.CONTINUED_AS_NEW: "RUNNING",
-        WorkflowExecutionStatus.COMPLETED: "COMPLETED",
-        WorkflowExecutionStatus.CANCELED: "COMPENSATED",
-        WorkflowExecutionStatus.FAILED: "FAILED",
-        WorkflowExecutionStatus.TERMINATED: "TERMINATED",
-        WorkflowExecutionStatus.TIMED_OUT: "TERMINATED",
-    }
-    attributes = {key.name: value for key, value in ((p.key, p.value) for p in described.typed_search_attributes)}
-    state = attributes.get("SagaState") if described.status is WorkflowExecutionStatus.RUNNING else None
+    began = (await run.memo()).get(STARTED_MEMO)
+    started = datetime.fromtimestamp(began, run.start_time.tzinfo) if isinstance(began, float) else run.start_time
+    reason = run.attributes.get("SagaReason")
     return {
-        "id": described.id,
-        "saga": described.workflow_type,
+        "id": run.id,
+        "saga": run.workflow_type,
         "digest": None,
         "generation": None,
-        "state": state or states.get(described.status or WorkflowExecutionStatus.RUNNING, "RUNNING"),
+        "state": state_of(run),
         "phase": None,
-        "reason": None,
+        "reason": {"kind": reason, "step": None, "type": None, "message": "", "details": {}} if reason else None,
         "input": None,
         "output": None,
-        "labels": dict(one.split("=", 1) for one in attributes.get("SagaLabels") or () if "=" in one),
-        "started_at": described.start_time.isoformat(),
+        "labels": labels_of(run),
+        "started_at": iso(started),
         "committed_at": None,
-        "ended_at": described.close_time.isoformat() if described.close_time else None,
+        "ended_at": iso(run.close_time),
         "deadline_at": None,
         "can_undo": False,
         "undo_until": None,
         "cancel_requested": False,
         "overdue": False,
         "steps_omitted": None,
-        "parent": described.parent_id,
+        "parent": run.parent_id,
         "children": [],
         "steps": [],
         "parked": [],
@@ -116,20 +192,13 @@ def bare_story(described: WorkflowExecution) -> dict[str, Any]:
     }
 
 
-async def list_stories(
-    temporal: Temporal, query: str, *, limit: int, web_ui: str | None = None
-) -> AsyncIterator[dict[str, Any]]:
-    """One document without steps per saga, newest first. ``query`` is Temporal's own list filter."""
-    found = 0
-    async for execution in temporal.list_workflows(query):
-        if execution.id.endswith(UNDO_SUFFIX):
-            continue
-        story = await closed_story(execution) or bare_story(execution)
-        story.pop("steps", None)
-        yield {**story, "web_ui": run_link(web_ui, temporal.namespace, execution.id, execution.run_id)}
-        found += 1
-        if found >= limit:
-            return
+def labels_of(run: RunInfo) -> dict[str, str]:
+    written = run.attributes.get("SagaLabels") or ()
+    return dict(one.split("=", 1) for one in written if "=" in one)
+
+
+def iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def run_link(web_ui: str | None, namespace: str, saga_id: str, run_id: str) -> str | None:

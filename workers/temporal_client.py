@@ -19,6 +19,7 @@ from temporalio.service import RPCError, TLSConfig
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, Tls
 from sagas.settings.model import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, reveal
+from workers.headers import HeaderInterceptor
 
 _PATIENCE = 15.0  # seconds; an address that swallows packets would never answer
 
@@ -41,7 +42,9 @@ async def connect(
     options = connect_options(settings, env)
     address = options.pop("target_host")
     try:
-        return await asyncio.wait_for(Client.connect(address, **options, plugins=plugins or []), _PATIENCE)
+        # Without the interceptor a start would lose what it sends along: the definition and the generation.
+        opening = Client.connect(address, **options, interceptors=[HeaderInterceptor()], plugins=plugins or [])
+        return await asyncio.wait_for(opening, _PATIENCE)
     except (RPCError, RuntimeError, OSError) as error:
         raise server_down(settings, address, error) from error
 

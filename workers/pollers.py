@@ -1,0 +1,31 @@
+"""Whether anybody polls a task queue."""
+
+from __future__ import annotations
+
+import time
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+
+FRESH = 90.0
+"""Seconds. The server remembers pollers for minutes after they have gone; a poll itself lasts up to 60."""
+
+
+async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
+    """How many workers poll ``queue`` for workflow tasks (or for activities)."""
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind),
+        retry=True,
+    )
+    return sum(1 for poller in found.pollers if time.time() - poller.last_access_time.ToSeconds() < FRESH)
+
+
+def nobody_polls(queue: str) -> str:
+    """The sentence for it."""
+    return f"no worker polls the task queue {queue}"
+
+
+NEXT_STEP = "saga worker    (or saga dev up)"

@@ -1,0 +1,139 @@
+"""Sagas that will not get to an end by themselves, and why, in words for people.
+
+Works from Temporal's raw description of each run (pending activities, pending workflow task), so it also finds what
+no saga can tell of itself: nobody polls, the code fails, somebody terminated it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import Client as Temporal
+
+from sagas.wire import LOAD, UNDO_SUFFIX
+from workers.listing import Wanted, query_of
+from workers.pollers import count_pollers, nobody_polls
+from workers.runs import Description, RunInfo, describe, list_runs
+from workers.stories import read_story
+
+MANY_ATTEMPTS = 5
+"""An operation that was tried more often than this is called stuck."""
+
+_PATIENCE = 60.0
+"""Seconds an activity may wait for a worker before its queue is looked at."""
+
+_AT_ONCE = 16
+_EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
+
+
+async def list_stuck(
+    temporal: Temporal, wanted: Wanted, *, limit: int, web_ui: str | None = None
+) -> AsyncIterator[dict[str, Any]]:
+    """`show` documents without steps of stuck sagas, with the field ``stuck``: one sentence per reason."""
+    queues = Queues(temporal)
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(run: RunInfo) -> dict[str, Any] | None:
+        async with gate:
+            return await _look(temporal, run, queues, web_ui)
+
+    found = 0
+    seen: set[str] = set()
+    for status in ("ExecutionStatus = 'Running'", "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"):
+        where = status if wanted.where is None else f"({wanted.where}) AND {status}"
+        runs = [run async for run in list_runs(temporal, query_of(replace(wanted, where=where)))]
+        for story in await asyncio.gather(*(look(run) for run in runs)):
+            if story is not None and story["id"] not in seen and found < limit:
+                seen.add(story["id"])
+                found += 1
+                yield story
+
+
+class Queues:
+    """Who polls which task queue; each is asked once."""
+
+    def __init__(self, temporal: Temporal) -> None:
+        self._temporal = temporal
+        self._known: dict[tuple[str, bool], bool] = {}
+
+    async def served(self, queue: str, *, workflows: bool) -> bool:
+        key = (queue, workflows)
+        if key not in self._known:
+            self._known[key] = await count_pollers(self._temporal, queue, workflows=workflows) > 0
+        return self._known[key]
+
+
+async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | None) -> dict[str, Any] | None:
+    described = await describe(temporal, run.id)
+    if described is None or described.run.run_id != run.run_id:
+        return None  # visibility is behind: another run has taken its place
+    reasons = await outside_reasons(described, queues) if described.run.running else []
+    story = await read_story(temporal, run.id, web_ui=web_ui)
+    if described.run.running:
+        reasons += told_reasons(story)
+    elif story["state"] == "TERMINATED":
+        reasons += terminated_reasons(story)
+    if not reasons:
+        return None
+    story.pop("steps")
+    return {**story, "id": run.id.removesuffix(UNDO_SUFFIX), "stuck": reasons}
+
+
+async def outside_reasons(described: Description, queues: Queues) -> list[str]:
+    """What Temporal sees: nobody polls, a workflow task that fails, activities that are tried again and again."""
+    reasons = []
+    run, raw = described.run, described.raw
+    if run.paused:
+        reasons.append("it is paused in Temporal")
+    if not await queues.served(run.task_queue, workflows=True):
+        reasons.append(nobody_polls(run.task_queue))
+    elif raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt > 1:
+        attempt = raw.pending_workflow_task.attempt
+        reasons.append(f"its workflow task fails (attempt {attempt}): see the worker's log, or the Web UI")
+    for activity in raw.pending_activities:
+        what = "reading its definition" if activity.activity_type.name == LOAD else activity.activity_id
+        queue = activity.activity_options.task_queue.name or run.task_queue
+        waits = time.time() - activity.scheduled_time.ToSeconds()
+        waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+        if activity.paused:
+            reasons.append(f"{what} is paused in Temporal")
+        elif activity.attempt > MANY_ATTEMPTS:
+            last = activity.last_failure.message or "no answer"
+            reasons.append(f"{what} was tried {activity.attempt} times; the last failure: {last}")
+        elif (
+            queue != run.task_queue
+            and waiting
+            and waits > _PATIENCE
+            and not await queues.served(queue, workflows=False)
+        ):
+            reasons.append(f"{what} waits: {nobody_polls(queue)}")
+    return reasons
+
+
+def told_reasons(story: Mapping[str, Any]) -> list[str]:
+    """What a running saga says of itself: parked, overdue, an operation that was tried many times."""
+    reasons = [f"{one['step']} is parked ({one['op']}): {one['why']}" for one in story.get("parked") or ()]
+    if story.get("overdue"):
+        reasons.append("it is overdue: it runs longer than its warn_after")
+    for step in story.get("steps") or ():
+        undo, confirm = step.get("compensation") or {}, step.get("confirmation") or {}
+        for what, states, row in (("", ("RUNNING",), step), ("the undo of ", ("RUNNING",), undo),
+                                  ("the confirm of ", ("RUNNING",), confirm)):  # fmt: skip
+            if row.get("state") in states and (row.get("attempts") or 0) > MANY_ATTEMPTS:
+                error = (row.get("error") or {}).get("message") or "no answer"
+                reasons.append(f"{what}{step['id']} was tried {row['attempts']} times; the last failure: {error}")
+    return reasons
+
+
+def terminated_reasons(story: Mapping[str, Any]) -> list[str]:
+    """Which effects a terminated saga may have left open."""
+    steps = story.get("steps") or ()
+    if not steps:
+        return [f"terminated with effects nobody knows: {story.get('incomplete') or 'it cannot be asked'}"]
+    open_ = [step["id"] for step in steps if step["state"] in _EFFECT_STATES]
+    return [f"terminated with open effects: {', '.join(open_)}"] if open_ else []
