@@ -42,7 +42,7 @@ def _tell(plan: Plan) -> None:
     from sagas.machine.plan import is_read
 
     definition, out = plan.definition, console()
-    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}"))
+    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
     out.print()
     previous: tuple[str, ...] = ()
     for number, step in enumerate(definition.steps, 1):

@@ -45,7 +45,7 @@ def print_cells(definition: Definition, input: Any, cells: Sequence[Cell], *, ma
     from rich.text import Text
 
     out = console()
-    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}"))
+    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
     shown = to_json(input)
     words = "made-up input" if made_up else "input"
     out.print(Text(f"{words}: {shown}", style="dim"), no_wrap=True, overflow="ellipsis")

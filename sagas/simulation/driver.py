@@ -231,6 +231,11 @@ class _World:
         given, result = self.script.result(actor.path, call.entry)
         result = result if given else actor.made_up.get(call.step)
         outcome = self.participants.answer(machine.definition, actor.path, actor.saga_id, call, word, result)
+        step = machine.definition.step(call.step)
+        if call.op == "do" and word == "late" and step.probe is not None and not step.do.guarded:
+            # `settle` promises that no attempt arrives later than that, and a probe relies on it.
+            arrives = (self.now + step.settle / 2, next(self.numbers))
+            heapq.heappush(self.queue, (*arrives, lambda: self.participants.arrive(actor.saga_id, call.entry)))
         made = attempts(word, call) if outcome.kind != "late" else 1
         self._feed(actor, CallEnded(call.id, outcome, self.now, made))
 

@@ -49,7 +49,7 @@ class Participants:
 
     def __init__(self) -> None:
         self._effects: dict[Key, Effect] = {}
-        self._late: list[Effect] = []
+        self._late: list[tuple[Key, Effect]] = []
         self.undone: list[str] = []
 
     def effects(self) -> Iterator[Effect]:
@@ -58,9 +58,10 @@ class Participants:
     def answer(self, definition: Definition, path: str, saga_id: str, call: Call, word: str, result: Any) -> Outcome:
         """The end of one call, which stands for all the attempts the platform makes of it."""
         step = definition.step(call.step)
-        effect = self._effects.setdefault(
-            (saga_id, call.entry, call.generation), Effect(path, step, call.entry, call.key)
-        )
+        key = (saga_id, call.entry, call.generation)
+        effect = self._effects.setdefault(key, Effect(path, step, call.entry, call.key))
+        if call.op == "do" and word == "late":
+            self._late.append((key, effect))
         match call.op:
             case "do":
                 return self._do(call, effect, word, result)
@@ -73,16 +74,19 @@ class Participants:
             case "confirm":
                 return self._confirm(call, effect, word)
 
-    def arrive(self) -> None:
-        """Attempts that were lost arrive now, after everything else."""
-        for effect in self._late:
+    def arrive(self, saga_id: str | None = None, entry: str | None = None) -> None:
+        """Lost attempts arrive now: those of one entry, or all that are left."""
+        waiting, self._late = self._late, []
+        for key, effect in waiting:
+            if entry is not None and key[:2] != (saga_id, entry):
+                self._late.append((key, effect))
+                continue
             known = effect.remembers and (effect.sealed or effect.undone or effect.done)
             if known or is_read(effect.step):
                 continue
             # A participant without a memory does it again, and nobody will undo that.
             effect.again = effect.done or effect.undone
             effect.done = True
-        self._late.clear()
 
     def _do(self, call: Call, effect: Effect, word: str, result: Any) -> Outcome:
         repeated = call.retry.max_attempts > 1 and not call.at_most_once
@@ -92,7 +96,6 @@ class Participants:
             if effect.done and word in ("done", "rejected", "failed"):
                 return Outcome.done(effect.result)
         if word == "late":
-            self._late.append(effect)
             return trouble("unknown", call)
         if word in ("rejected", "failed", "unknown"):
             return trouble(word, call)

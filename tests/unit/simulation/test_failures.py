@@ -100,6 +100,14 @@ def test_a_probe_finds_the_effect_of_a_lost_answer() -> None:
     assert cells["a", "unknown"].residue == []
 
 
+def test_a_late_attempt_is_found_by_a_probe_that_waits_for_settle() -> None:
+    pivot = step("p", kind="pivot", on=None, probe=probe(), settle=60.0)
+    cell = table(saga(step("a"), pivot))["p", "late"]
+    assert (cell.state, cell.residue) == ("COMPLETED", [])
+    asked = step("a", on=None, idempotent=False, probe=probe(), settle=60.0)
+    assert table(saga(asked, step("p", kind="pivot")))["a", "late"].residue == []
+
+
 def test_a_confirm_is_part_of_the_run() -> None:
     definition = saga(step("a", confirm=op("fix", on="shop")), step("b"))
     run = simulate(definition, {})
