@@ -14,9 +14,10 @@ from typing import Literal
 
 HOST = "127.0.0.1"
 
-OnTrigger = Literal["cut_before", "cut_after", "swallow_answer"]
+OnTrigger = Literal["cut_before", "cut_after", "swallow_answer", "hold"]
 """``cut_before``: the message never reaches the server. ``cut_after``: it does, and the connection breaks before the
-answer. ``swallow_answer``: it does, and the client waits for an answer that never comes."""
+answer. ``swallow_answer``: it does, and the client waits for an answer that never comes. ``hold``: it waits in the
+proxy until ``release``."""
 
 
 @dataclass(eq=False)
@@ -43,6 +44,7 @@ class FaultProxy:
     on_trigger: OnTrigger = "cut_after"
     triggers_left: int = 0
     triggered: int = 0
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
     _pairs: set[_Pair] = field(default_factory=set)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -67,6 +69,11 @@ class FaultProxy:
     def arm(self, trigger: bytes, on_trigger: OnTrigger, times: int = 1) -> None:
         """Break at the next ``times`` messages of a client that hold ``trigger``."""
         self.trigger, self.on_trigger, self.triggers_left = trigger, on_trigger, times
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let the messages that are held go on to the server."""
+        self._released.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -100,7 +107,10 @@ class FaultProxy:
                     self.triggered += 1
                     if self.on_trigger == "cut_before":
                         break
-                    pair.answers_swallowed = True
+                    if self.on_trigger == "hold":
+                        await self._released.wait()
+                    else:
+                        pair.answers_swallowed = True
                 pair.server.write(data)
                 await pair.server.drain()
         if not pair.answers_swallowed:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tests.faults.checker import TRANSFER, Expected, Shape
 from tests.faults.gates import Target
-from tests.faults.stage import Stage
+from tests.faults.stage import Server, Stage
 
 Position = Literal["B", "P", "A", "C"]
 Play = Callable[[Stage], Awaitable[None]]
@@ -34,7 +34,7 @@ class Row:
 
     ``split``: workflows and effects in two worker processes; the first is shared with other cells unless
     ``kills_flows``. ``own``: servers of this cell's own, because it kills them. ``proxied``: what its workers reach
-    through a fault proxy.
+    through a fault proxy. Without ``judged`` the play is all there is: no saga comes into being.
     """
 
     number: str
@@ -43,8 +43,9 @@ class Row:
     expected: Mapping[Position, Expected]
     split: bool = True
     kills_flows: bool = False
-    own: frozenset[Literal["temporal", "database"]] = frozenset()
-    proxied: frozenset[Literal["temporal", "database"]] = frozenset()
+    own: frozenset[Server] = frozenset()
+    proxied: frozenset[Server] = frozenset()
+    judged: bool = True
     attempts: int = 8
     edit: Mapping[str, str] = field(default_factory=dict)
     shape: Shape = TRANSFER

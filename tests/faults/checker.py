@@ -72,6 +72,7 @@ _STATUS = {
     "COMPENSATED": ("FAILED",),
     "PARKED": ("RUNNING",),
     "TERMINATED": ("TERMINATED",),
+    "RESIDUE": ("FAILED",),
 }
 
 

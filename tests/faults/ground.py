@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,11 @@ from pathlib import Path
 import psycopg
 
 from activities.guard.schema import ddl
+from tests.fault_proxy import FaultProxy, fault_proxy
 from tests.faults.cells import Cell
-from tests.faults.stage import FLOWS, PROJECT, TEMPLATE, Stage
+from tests.faults.stage import FLOWS, PROJECT, TEMPLATE, Server, Stage
 from tests.processes import TemporalServer, WorkerProcess
-from tests.servers import HOST, DatabaseServer
+from tests.servers import HOST, DatabaseServer, postgres
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,17 @@ async def stage_of(cell: Cell, ground: Ground) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         temporal, database = ground.temporal, ground.database
         folder = ground.folder / cell.id
+        if "database" in row.own:
+            database = await asyncio.to_thread(stack.enter_context, postgres(SETTINGS))
+            await asyncio.to_thread(prepare, database)
         if "temporal" in row.own:
             temporal = TemporalServer(folder / "temporal")
             stack.push_async_callback(asyncio.to_thread, temporal.kill)
             await asyncio.to_thread(temporal.start)
+        ports: Mapping[Server, int] = {"database": database.port, "temporal": int(temporal.address.rpartition(":")[2])}
+        proxies: Mapping[Server, FaultProxy] = {
+            server: await stack.enter_async_context(fault_proxy(ports[server])) for server in row.proxied
+        }
         stage = Stage(
             folder,
             temporal,
@@ -68,6 +76,7 @@ async def stage_of(cell: Cell, ground: Ground) -> AsyncIterator[Stage]:
             kills_flows=row.kills_flows,
             attempts=row.attempts,
             saga=row.saga,
+            proxies=proxies,
         )
         stack.push_async_callback(stage.end)
         await stage.build(row.edit)

@@ -2,13 +2,235 @@
 
 from __future__ import annotations
 
-from tests.faults import plays_servers, plays_worker
-from tests.faults.cells import FORWARD, Row
+from collections.abc import Mapping
+from typing import Final
+
+from tests.faults import plays_participant as participant
+from tests.faults import plays_people as people
+from tests.faults import plays_servers as servers
+from tests.faults import plays_worker as worker
+from tests.faults.cells import ALL_THREE, COMPLETED, FORWARD, REFUSED, Position, Row
+from tests.faults.checker import Expected, Shape, line
+from tests.faults.gates import Target
+from tests.faults.stage import Server
+
+BEFORE: Final = frozenset({"debit", "hold", "order"})
+PAST: Final = BEFORE | {"capture"}
+
+FORK = Shape(
+    {
+        "debit": frozenset(),
+        "hold": frozenset(),
+        "order": frozenset({"debit", "hold"}),
+        "capture": BEFORE,
+    }
+)
+NEST = line("debit", "hold", "order", "capture", "ship", nested=frozenset({"hold"}))
+UNDO_ORDER: Mapping[Position, Target] = {"C": Target("order", "undo")}
+
+
+def undone(reason: str, step: str | None, *steps: str, **more: tuple[str, ...]) -> Expected:
+    return Expected("COMPENSATED", reason, step, undone=steps, **more)  # pyright: ignore[reportArgumentType]
+
+
+def parked(step: str, effects: frozenset[str], reason: str | None = None, at: str | None = None) -> Expected:
+    return Expected("PARKED", reason, at, parked=step, effects=effects)
+
+
+CANCELLED = undone("cancelled", None, "debit")
+CANCELLED_AFTER_HOLD = undone("cancelled", None, "hold", "debit")
+CANCELLED_AT_PIVOT = undone("cancelled", None, *ALL_THREE)
+NATIVE = ("CANCELED",)
+PARKED_PAST_PIVOT = parked("ship", PAST)
+PARKED_BACKWARD = parked("hold", frozenset({"debit", "hold"}), "rejected", "capture")
+
+
+def gone(kind: str, pivot: str = "definition") -> Mapping[Position, Expected]:
+    """An end that no retry can mend: backward before the pivot, a person after it and while compensating."""
+    return {
+        "B": undone(kind, "hold", "debit"),
+        "P": undone(pivot, "capture", *ALL_THREE),
+        "A": PARKED_PAST_PIVOT,
+        "C": PARKED_BACKWARD,
+    }
+
+
+def doubled(*names: str) -> dict[str, str]:
+    """Arguments of two copies of an input: each fits into a payload, both do not."""
+    return {f"input.notes.{name} }}}}": f"input.notes.{name} + input.notes.{name} }}}}" for name in names}
+
+
+TEMPORAL: Final[frozenset[Server]] = frozenset({"temporal"})
+DATABASE: Final[frozenset[Server]] = frozenset({"database"})
 
 ROWS: tuple[Row, ...] = (
-    Row("01", "worker-killed-before-start", plays_worker.killed_before_start, FORWARD, kills_flows=True),
-    Row("02", "worker-killed-before-commit", plays_worker.killed_before_commit, FORWARD, split=False),
-    Row("03", "worker-killed-after-effect", plays_worker.killed_after_effect, FORWARD, split=False),
-    Row("08", "worker-killed-in-workflow-task", plays_worker.killed_in_workflow_task, FORWARD, kills_flows=True),
-    Row("09", "temporal-killed", plays_servers.temporal_killed, FORWARD, split=False, own=frozenset({"temporal"})),
+    Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_flows=True),
+    Row("02", "worker-killed-before-commit", worker.killed_before_commit, FORWARD, split=False),
+    Row("03", "worker-killed-after-effect", worker.killed_after_effect, FORWARD, split=False),
+    Row(
+        "04",
+        "worker-frozen-before-insert",
+        worker.frozen_before_insert,
+        {**FORWARD, "B": CANCELLED, "P": CANCELLED_AT_PIVOT},
+        proxied=DATABASE,
+    ),
+    Row("04", "worker-frozen-in-transaction", worker.frozen_in_transaction, FORWARD),
+    Row(
+        "04",
+        "worker-frozen-after-commit",
+        worker.frozen_after_commit,
+        {**FORWARD, "B": CANCELLED_AFTER_HOLD},
+    ),
+    Row(
+        "05",
+        "commit-unanswered",
+        servers.commit_unanswered,
+        {**FORWARD, "B": undone("failed", "hold", "hold", "debit")},
+        proxied=DATABASE,
+        attempts=2,
+    ),
+    Row(
+        "05",
+        "commit-lost",
+        servers.commit_lost,
+        {**FORWARD, "B": undone("failed", "hold", "debit"), "P": undone("failed", "capture", *ALL_THREE)},
+        proxied=DATABASE,
+        attempts=2,
+    ),
+    Row(
+        "06",
+        "participant-refuses",
+        participant.rejects,
+        {"B": undone("rejected", "hold", "debit"), "P": REFUSED, "A": PARKED_PAST_PIVOT, "C": REFUSED},
+    ),
+    Row(
+        "07",
+        "compensation-keeps-failing",
+        participant.keeps_failing,
+        {"C": Expected("COMPENSATED", "rejected", "capture", undone=ALL_THREE, decisions=("retry",))},
+        attempts=2,
+        targets=UNDO_ORDER,
+    ),
+    Row(
+        "07",
+        "compensation-given-up",
+        participant.skipped,
+        {
+            "C": Expected(
+                "RESIDUE",
+                "rejected",
+                "capture",
+                undone=("hold", "debit"),
+                effects=frozenset({"order"}),
+                decisions=("skip",),
+            )
+        },
+        attempts=2,
+        targets=UNDO_ORDER,
+    ),
+    Row("08", "worker-killed-in-workflow-task", worker.killed_in_workflow_task, FORWARD, kills_flows=True),
+    Row("09", "temporal-killed", servers.temporal_killed, FORWARD, split=False, own=TEMPORAL),
+    Row("11", "temporal-cut", servers.temporal_cut, FORWARD, split=False, proxied=TEMPORAL),
+    Row("12", "database-cut", servers.database_cut, FORWARD, proxied=DATABASE),
+    Row("12", "database-killed", servers.database_killed, FORWARD, own=DATABASE),
+    Row("12", "database-errors", servers.database_errors, FORWARD),
+    Row("12", "session-terminated", servers.session_terminated, FORWARD),
+    Row("12", "no-session-free", servers.no_session_free, FORWARD),
+    Row(
+        "21",
+        "poison-refused-at-registration",
+        participant.refused_at_registration,
+        {"B": COMPLETED},
+        judged=False,
+    ),
+    Row("21", "expression-fails", participant.expression_fails, gone("definition")),
+    Row(
+        "22",
+        "arguments-too-large",
+        participant.arguments_too_large,
+        gone("definition"),
+        edit=doubled("hold", "capture", "ship", "release"),
+    ),
+    Row("22", "result-too-large", participant.result_too_large, gone("failed", "failed")),
+    Row(
+        "24",
+        "cancelled",
+        people.cancelled,
+        {**FORWARD, "B": CANCELLED_AFTER_HOLD},
+    ),
+    Row("24", "cancelled-and-pivot-refused", people.cancelled_and_refused, {"P": CANCELLED_AT_PIVOT}),
+    Row(
+        "24",
+        "cancelled-natively",
+        people.cancelled_natively,
+        {**FORWARD, "B": undone("cancelled", None, "hold", "debit", statuses=NATIVE)},
+    ),
+    Row(
+        "24",
+        "cancelled-before-first-task",
+        people.cancelled_before_first_task,
+        {"B": undone("cancelled", None, statuses=NATIVE)},
+        split=False,
+    ),
+    Row(
+        "24", "cancelled-as-it-completes", people.cancelled_as_it_completes, {"B": Expected("COMPENSATED", "cancelled")}
+    ),
+    Row(
+        "25",
+        "terminated",
+        people.terminated,
+        {
+            "B": Expected("TERMINATED", "terminated", effects=frozenset({"debit", "hold"})),
+            "P": Expected("TERMINATED", "terminated", effects=PAST),
+            "A": Expected("TERMINATED", "terminated", effects=PAST | {"ship"}),
+            "C": Expected("TERMINATED", "rejected", "capture", effects=frozenset({"debit"})),
+        },
+        split=False,
+    ),
+    Row(
+        "27",
+        "branch-refuses",
+        participant.branch_rejects,
+        {"B": undone("rejected", "hold", "debit")},
+        saga="fork",
+        shape=FORK,
+    ),
+    Row(
+        "27",
+        "order-across-the-join",
+        participant.order_across_join,
+        {"C": Expected("COMPENSATED", "rejected", "capture")},
+        saga="fork",
+        shape=FORK,
+        targets=UNDO_ORDER,
+    ),
+    Row("31", "started-again", people.started_again, {"B": COMPLETED}),
+    Row("31", "start-unanswered", people.start_unanswered, {"B": COMPLETED}, proxied=TEMPORAL, split=False),
+    Row("32", "deployed-anew", worker.deployed_anew, FORWARD, split=False),
+    Row(
+        "35",
+        "nested-saga-refused",
+        participant.child_rejects,
+        {"B": undone("rejected", "deposit", "debit")},
+        saga="parent",
+        shape=NEST,
+        split=False,
+    ),
+    Row(
+        "35",
+        "nested-saga-past-its-pivot",
+        participant.nested_past_its_pivot,
+        {"P": COMPLETED},
+        saga="parent",
+        judged=False,
+    ),
+    Row(
+        "35",
+        "nested-saga-undone-by-a-new-worker",
+        participant.child_undone_by_new_worker,
+        {"C": REFUSED},
+        saga="parent",
+        shape=NEST,
+        split=False,
+    ),
 )

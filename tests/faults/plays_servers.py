@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.fault_proxy import OnTrigger
 from tests.faults.stage import Stage
 
 
@@ -17,4 +18,102 @@ async def temporal_killed(stage: Stage) -> None:
         await gate.open()
         await stage.effect_is_there()  # the effect needs no Temporal
     await asyncio.to_thread(stage.temporal.start)
+    stage.fault_is_over()
+
+
+async def temporal_cut(stage: Stage) -> None:
+    """The wire between the worker and Temporal is cut while an attempt makes its effect."""
+    proxy, worker = stage.proxies["temporal"], await stage.worker()
+    async with stage.gate("effect") as gate:
+        await stage.start()
+        await gate.reached(by=worker.pid)
+        proxy.refuse = True
+        proxy.cut()
+    await stage.effect_is_there()
+    await asyncio.sleep(1)
+    proxy.refuse = False
+    stage.fault_is_over()
+
+
+async def database_cut(stage: Stage) -> None:
+    """The wire to the database is cut in the middle of a transaction, and stays so for a while."""
+    proxy, worker = stage.proxies["database"], await stage.worker()
+    async with stage.gate("effect") as gate:
+        await stage.start()
+        await gate.reached(by=worker.pid)
+        proxy.refuse = True
+        proxy.cut()
+    await asyncio.sleep(1)
+    proxy.refuse = False
+    stage.fault_is_over()
+
+
+async def database_killed(stage: Stage) -> None:
+    """PostgreSQL dies in the middle of a transaction, and recovers from its log."""
+    worker = await stage.worker()
+    async with stage.gate("effect") as gate:
+        await stage.start()
+        await gate.reached(by=worker.pid)
+        await asyncio.to_thread(stage.server.kill)
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(stage.server.start)
+    stage.fault_is_over()
+
+
+async def database_errors(stage: Stage) -> None:
+    """One attempt each ends with a serialization failure, a deadlock, a lock timeout and a shutdown."""
+    await stage.worker()
+    await stage.conduct(stage.target, "40001", "40P01", "55P03", "57P01", "ok")
+    await stage.start()
+
+
+async def session_terminated(stage: Stage) -> None:
+    """An administrator ends the session of a running transaction."""
+    worker = await stage.worker()
+    async with stage.gate("effect") as gate:
+        await stage.start()
+        backend = await gate.reached(by=worker.pid)
+        await stage.admin("select pg_terminate_backend(%s)", backend)
+        await stage.until(
+            lambda: stage.admin("select 1 where not exists (select 1 from pg_stat_activity where pid = %s)", backend),
+            "the end of the session",
+        )
+    stage.fault_is_over()
+
+
+async def no_session_free(stage: Stage) -> None:
+    """The database takes no more connections (its workers are no superusers) and ends those it has."""
+    worker = await stage.worker()
+    name = stage.database
+    async with stage.gate("effect") as gate:
+        await stage.start()
+        backend = await gate.reached(by=worker.pid)
+        await stage.admin(f'alter database "{name}" allow_connections false', database="postgres")
+        await stage.admin("select pg_terminate_backend(%s)", backend, database="postgres")
+        await asyncio.sleep(1)
+        await stage.admin(f'alter database "{name}" allow_connections true', database="postgres")
+    stage.fault_is_over()
+
+
+async def commit_unanswered(stage: Stage) -> None:
+    """P2c: COMMIT is carried out, its answer gets lost, and nobody can ask before the step's policy has ended."""
+    await _commit_lost(stage, "cut_after")
+
+
+async def commit_lost(stage: Stage) -> None:
+    """P2c: COMMIT never arrives, which looks the same to the worker."""
+    await _commit_lost(stage, "cut_before")
+
+
+async def _commit_lost(stage: Stage, how: OnTrigger) -> None:
+    proxy, worker = stage.proxies["database"], await stage.worker()
+    async with stage.gate("effect") as gate:
+        await stage.start()
+        await gate.reached(by=worker.pid)
+        proxy.refuse = True
+        proxy.arm(b"COMMIT\0", how)
+    await stage.recorded(stage.target, "failed")
+    assert proxy.triggered == 1
+    await asyncio.sleep(0.5)  # whatever comes next tries, and cannot
+    proxy.refuse = False
     stage.fault_is_over()

@@ -6,21 +6,23 @@ import asyncio
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import psycopg
-from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
 from sagas.project import Project
 from sagas.settings import load_settings
+from tests.fault_proxy import FaultProxy
 from tests.faults.gates import PATIENCE, Gate, Point, Target
-from tests.processes import Process, TemporalServer, WorkerProcess
+from tests.faults.history import activities_of
+from tests.processes import TemporalServer, WorkerProcess
 from tests.servers import HOST, DatabaseServer
 from workers.client import Client, Run
 from workers.temporal_client import connect
@@ -33,12 +35,7 @@ FLOWS = "fault-flows"
 _TOTAL = "select (select sum(balance) from accounts) + (select coalesce(sum(amount), 0) from holds)"
 
 
-@dataclass(frozen=True)
-class Ports:
-    """Where this cell's workers find their servers, when it is not directly: a proxy's port."""
-
-    database: int | None = None
-    temporal: int | None = None
+Server = Literal["temporal", "database"]
 
 
 @dataclass
@@ -53,7 +50,8 @@ class Stage:
     kills_flows: bool = False
     attempts: int = 8
     saga: str = "transfer"
-    ports: Ports = Ports()
+    proxies: Mapping[Server, FaultProxy] = field(default_factory=dict)
+    """Between this cell's workers and a server."""
     saga_id: str = field(default_factory=lambda: f"transfer-{uuid.uuid4()}")
     database: str = field(default_factory=lambda: f"cell_{uuid.uuid4().hex[:12]}")
     workers: list[WorkerProcess] = field(default_factory=list)
@@ -82,8 +80,9 @@ class Stage:
             (self.folder / source.name).write_text(text, encoding="utf-8")
 
     def _write_settings(self) -> None:
-        url = self.server.url(self.database, port=self.ports.database)
-        address = f"{HOST}:{self.ports.temporal}" if self.ports.temporal else self.temporal.address
+        database, temporal = self.proxies.get("database"), self.proxies.get("temporal")
+        url = self.server.url(self.database, port=database.port if database else None)
+        address = f"{HOST}:{temporal.port}" if temporal else self.temporal.address
         lines = ['definitions = ["."]', 'actions = ["./bank.py"]', "[temporal]", f'address = "{address}"']
         lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"', ""]
         (self.folder / "saga.toml").write_text("\n".join(lines), encoding="utf-8")
@@ -137,9 +136,23 @@ class Stage:
     def gate(self, point: Point, target: Target | None = None) -> Gate:
         return Gate(self.conninfo(), point, target or self.target)
 
-    async def conduct(self, step: str, op: str, does: str, times: int = 1_000_000) -> None:
-        """What the next ``times`` attempts of an operation do: an SQLSTATE, reject, fail or big."""
-        await self.admin("insert into conduct values (%s, %s, %s, %s)", step, op, does, times)
+    async def conduct(self, target: Target, *does: str) -> None:
+        """What the next attempts of an operation do, one word each; the last one holds for all that follow."""
+        await self.admin("insert into conduct values (%s, %s, %s)", target.step, target.op, list(does))
+
+    async def cancel(self) -> str:
+        return await (await self.client()).cancel(self.saga_id, reason="the test changes its mind", who="tester")
+
+    async def resolve(self, step: str, decision: str) -> None:
+        """A person decides."""
+        said = {"step": step, "decision": decision, "reason": "the test says so", "who": "tester"}
+        await (await self.client()).resolve(self.saga_id, said)
+
+    async def leaves_parked(self) -> None:
+        async def asked() -> bool:
+            return (await (await self.client()).show(self.saga_id))["state"] != "PARKED"
+
+        await self.until(asked, "the end of PARKED")
 
     async def heal(self) -> None:
         await self.admin("delete from conduct")
@@ -150,8 +163,8 @@ class Stage:
 
     async def start(self, input: Mapping[str, Any] | None = None) -> Run:
         """Start the cell's saga. Going backward begins at the pivot, which the test refuses, when a C is hit."""
-        if self.target.op == "undo" and self.saga == "transfer":
-            await self.conduct("capture", "do", "reject")
+        if self.target.op == "undo":
+            await self.conduct(Target("capture", "do"), "reject")
         self.fault_is_over()
         return await (await self.client()).start(self.saga, input or default_input(), id=self.saga_id)
 
@@ -178,18 +191,14 @@ class Stage:
         await asyncio.to_thread(worker.start)
         return worker
 
-    async def recorded(self, target: Target) -> None:
-        """Wait until Temporal has recorded the end of an operation."""
-        await self.until(lambda: self._has(target, "done"), f"the recorded end of {target}")
+    async def recorded(self, target: Target, end: str = "done") -> None:
+        """Wait until the history has an operation: open, or ended as done, failed, timed out or cancelled."""
 
-    async def scheduled(self, target: Target) -> None:
-        await self.until(lambda: self._has(target, "open"), f"the scheduling of {target}")
+        async def asked() -> bool:
+            found = await activities_of(self.handle)
+            return any(one.id == activity_id(target) and one.end == end for one in found)
 
-    async def _has(self, target: Target, end: str) -> bool:
-        from tests.faults.evidence import activities_of
-
-        found = await activities_of(self, self.saga_id)
-        return any(one.id == activity_id(target) and one.end == end for one in found)
+        await self.until(asked, f"{target}: {end}")
 
     async def pending_state(self) -> str | None:
         """What Temporal says about the target's attempt: SCHEDULED, STARTED, or None when it is not pending."""
@@ -201,17 +210,18 @@ class Stage:
 
     async def in_workflow_task(self) -> bool:
         """A workflow task has been given to a worker and not been answered."""
-        last = [event.event_type async for event in self.handle.fetch_history_events()][-1]
-        return last == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED or await self._task_begun()
-
-    async def _task_begun(self) -> bool:
         described = await self.handle.describe()
         return described.raw_description.pending_workflow_task.HasField("started_time")
 
-    async def backend_is_gone(self, worker: int) -> None:
-        """Wait until PostgreSQL has ended every session of a dead worker."""
-        question = "select 1 where not exists (select 1 from pg_stat_activity where application_name = %s)"
-        await self.until(lambda: self.admin(question, f"saga-worker-{worker}"), "the end of the dead worker's sessions")
+    async def sessions_are_over(self, worker: int) -> None:
+        """Wait until no transaction of a worker is open any more, and of a dead one no session."""
+        question = """
+            select 1 where not exists (
+                select 1 from pg_stat_activity where application_name = %s and datname = current_database()
+                and (state <> 'idle' or not %s))
+        """
+        alive = any(one.running and one.pid == worker for one in self.workers)
+        await self.until(lambda: self.admin(question, f"saga-worker-{worker}", alive), "the end of its transactions")
 
     async def until(self, ask: Any, what: str, patience: float = PATIENCE) -> Any:
         end = time.monotonic() + patience
@@ -249,11 +259,3 @@ def activity_id(target: Target) -> str:
 def default_input() -> dict[str, Any]:
     steps = ("debit", "debit_back", "hold", "release", "order", "order_cancel", "capture", "ship", "thank")
     return {"customer": "customer", "notes": dict.fromkeys(steps, "as planned")}
-
-
-@asynccontextmanager
-async def killed_at_the_end(process: Process) -> AsyncIterator[Process]:
-    try:
-        yield process
-    finally:
-        await asyncio.to_thread(process.kill)
