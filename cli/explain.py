@@ -30,7 +30,7 @@ def explain(
     project = Project(load_settings())
     definition = project.definition(name)
     given = None if input is None else read_input(input, [])
-    plan = plan_of(definition, fail, given, outside=outside_of(project))
+    plan = plan_of(definition, fail, given, outside=outside_of(project) if fail else None)
     print_document(plan.to_json(), human=lambda: _failure(plan) if plan.failure else _tell(plan))
 
 
