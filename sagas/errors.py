@@ -32,7 +32,7 @@ class RefusedError(SagaError):
     exit_code = 9
 
 
-class Rejected(Exception):  # noqa: N818 - a business answer, not an error; the name is the contract
+class Rejected(Exception):
     """A definite business no: nothing happened, and nothing will under this key.
 
     Raise it from an action. It is never retried. ``details`` are shown to people and are available to
@@ -45,12 +45,12 @@ class Rejected(Exception):  # noqa: N818 - a business answer, not an error; the 
         self.details = details
 
 
-class AlreadyCompensated(Exception):  # noqa: N818 - the wire name of the outcome `late`
+class AlreadyCompensated(Exception):
     """This step has already been undone or sealed, so a late attempt was refused."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
 
 
-class Infrastructure(Exception):  # noqa: N818 - the wire name of the failure type
+class Infrastructure(Exception):
     """A database or a network is in trouble; the attempt is repeated and says nothing about the business."""
