@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +9,7 @@ from sagas.definition.input import check_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
+from sagas.wire import unpack_state
 
 ReadMachine = Callable[[str], Awaitable[str | None]]
 ListAttributes = Callable[[], Awaitable[list[str]]]
@@ -50,7 +48,7 @@ class Loader:
             raise RefusedError(f"the state of {undo_of} is gone, so it cannot be undone")
         asked = request if isinstance(request, dict) else {}
         return {
-            "machine": json.loads(zlib.decompress(base64.b64decode(packed))),
+            "machine": unpack_state(packed),
             "reason": asked.get("reason"),
             "who": asked.get("who"),
         }

@@ -20,6 +20,7 @@ from activities.watching import Watched, Watcher
 from sagas.errors import SagaError
 from sagas.outcomes import Failure, Outcome
 from sagas.wire import LOAD, Invocation, decode_call, encode_done, encode_failure
+from sagas.workflow import Sentence
 
 NOT_SERVED_INTERVAL = 60.0
 """Seconds until an attempt that found no action is repeated by the platform."""
@@ -146,7 +147,7 @@ def _answer(outcome: Outcome, invocation: Invocation, number: int) -> Any:
     size = len(json.dumps(details["details"]))
     if size > DETAILS_LIMIT:
         details["details"] = {"omitted": "size", "bytes": size}
-    raise ApplicationError(
+    raise Sentence(
         failure.message[:MESSAGE_LIMIT],
         details,
         type=failure.type,

@@ -8,9 +8,7 @@ module of the engine that knows Temporal.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import zlib
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -75,6 +73,8 @@ with workflow.unsafe.imports_passed_through():
         decode_done,
         decode_failure,
         encode_call,
+        pack_state,
+        unpack_state,
     )
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
@@ -90,6 +90,18 @@ SUMMARY_LIMIT = 200
 MARK = "sagas/1"
 
 
+class Sentence(ApplicationError):
+    """A failure that people read as one sentence: Temporal would add where in the engine it was raised."""
+
+    @property
+    def __traceback__(self) -> None:
+        return None
+
+    @__traceback__.setter
+    def __traceback__(self, value: object) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Python keeps the real one, which the log shows; only what Temporal sends is without it."""
+
+
 @workflow.defn(dynamic=True)
 class SagaWorkflow:
     """Runs any saga."""
@@ -100,6 +112,7 @@ class SagaWorkflow:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._calls: dict[str, workflow.ActivityHandle[Any]] = {}
         self._doomed: set[str] = set()
+        self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
         self._attributes: frozenset[str] = frozenset()
         self._finish: Finish | None = None
         self._crash: Exception | None = None
@@ -203,11 +216,10 @@ class SagaWorkflow:
             raise _refused(message) from None
 
     def _resume(self, carried: Mapping[str, Any]) -> Event:
-        state = json.loads(zlib.decompress(base64.b85decode(carried["machine"])))
         self._attributes = frozenset(carried["attributes"])
         self._native_cancel = carried["native_cancel"]
         self._recorded = carried["recorded"]
-        self._machine = machine = Machine.restore(state)
+        self._machine = machine = Machine.restore(unpack_state(carried["machine"]))
         for command in machine.outstanding(workflow.time()):
             self._execute(command)
         return TimerFired(id="continued", at=workflow.time())
@@ -215,7 +227,7 @@ class SagaWorkflow:
     def _continue(self) -> None:
         """Move the whole machine to a new run, unless it is too large to move: then this run goes on."""
         assert self._machine is not None
-        machine = _packed(self._machine)
+        machine = pack_state(self._machine.snapshot())
         if len(machine) < PAYLOAD_LIMIT - 64 * 1024:
             carried = {
                 "_saga": MARK,
@@ -408,6 +420,7 @@ class SagaWorkflow:
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
+            self._started[id] = handle
             output = await handle
             story = {"output": output}
             if saga_id in self._children_left:
@@ -419,6 +432,7 @@ class SagaWorkflow:
             state, story = "REFUSED", {"reason": {"message": f"there is a run with the id {saga_id} already"}}
         except ChildWorkflowError as error:
             state, story = _child_end(error)
+        self._started.pop(id, None)
         self._tasks.pop(id, None)
         self._feed(SagaEnded(id=id, state=state, at=workflow.time(), story=story))  # pyright: ignore[reportArgumentType]
 
@@ -436,9 +450,14 @@ class SagaWorkflow:
             workflow.logger.info("the parent %s is over, it could not be told: %s", parent.workflow_id, trouble)
 
     async def _cancel_child(self, command: CancelSaga) -> None:
+        # A signal to a child that has not started yet would be lost.
+        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._tasks)
         self._tasks.pop(f"cancel {command.id}", None)
+        child = self._started.get(command.id)
+        if child is None:
+            return
         try:
-            await workflow.get_external_workflow_handle(command.saga_id).signal(CANCEL_SIGNAL, command.message)
+            await child.signal(CANCEL_SIGNAL, command.message)
         except ApplicationError as error:
             # It is over already; its end is on the way as a SagaEnded of its own.
             workflow.logger.info("nested saga %s could not be told to cancel: %s", command.saga_id, error)
@@ -479,7 +498,7 @@ class SagaWorkflow:
     def machine_state(self) -> str | None:
         if self._machine is None:
             return None
-        return _packed(self._machine)
+        return pack_state(self._machine.snapshot())
 
     @workflow.update(name="cancel", description="Undo what was done, if the point of no return is not passed.")
     async def cancel(self, request: dict[str, Any] | None = None) -> str:
@@ -556,7 +575,7 @@ class SagaWorkflow:
         reason = dict(finish.reason or {})
         if finish.state == "COMPENSATED" and self._native_cancel and reason.get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
-        raise ApplicationError(
+        raise Sentence(
             _last_sentence(finish, reason),
             story,
             type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
@@ -596,11 +615,6 @@ class SagaWorkflow:
         return task.result()
 
 
-def _packed(machine: Machine) -> str:
-    """The whole machine as text: Base85, because Base64 would waste a third of what a payload may hold."""
-    return base64.b85encode(zlib.compress(json.dumps(machine.snapshot()).encode(), 6)).decode()
-
-
 def _payload(value: Any, what: str) -> Payload:
     """``value`` as Temporal carries it. Raises DefinitionFault: it is not JSON, or too large to be sent."""
     try:
@@ -629,8 +643,8 @@ def _short(text: str) -> str:
     return short + "…"
 
 
-def _refused(sentence: str) -> ApplicationError:
-    return ApplicationError(sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+def _refused(sentence: str) -> Sentence:
+    return Sentence(sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
 
 
 def _failed(error: FailureError) -> Outcome:

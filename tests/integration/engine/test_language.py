@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sagas import Absent, Done, Rejected, Unknown
-from tests.integration.engine.world import World, begin, gate, handle, play, row, states, until
+from tests.integration.engine.world import World, begin, gate, handle, play, row, soon, states, until
 from tests.lab import finished
 
 QUICK = "retry: {max_attempts: 2, initial_interval: 50ms, max_interval: 100ms}"
@@ -148,7 +149,7 @@ async def test_a_signal_answers_whether_it_comes_early_or_late_and_only_the_firs
     world.plan["do a"] = [move]
     async with world.serving(approval()) as client:
         saga = await begin(client, "approval")
-        await begun.wait()
+        await soon(begun)
         if not early:
             go.set()
             await until(lambda: _state(client, saga, "approve", "RUNNING"))
@@ -200,7 +201,10 @@ async def test_sql_from_yaml_with_a_row_that_must_be_there(world: World) -> None
               params: {what: "${{ input.what }}"}
             compensate:
               uses: sql
-              with: {connection: shop, run: "delete from effects where what = :what", params: {what: "${{ input.what }}"}}
+              with:
+                connection: shop
+                run: "delete from effects where what = :what"
+                params: {what: "${{ input.what }}"}
           - id: check
             uses: sql
             with:
@@ -385,7 +389,7 @@ async def test_recovery_forward_retries_and_refuses_cancel(world: World) -> None
     world.plan |= {"do a": [*[ValueError("broken")] * 4, move], "do b": [None]}
     async with world.serving(definition) as client:
         saga = await begin(client, "onward")
-        await begun.wait()
+        await soon(begun)
         assert await handle(client, saga).execute_update("cancel", {}) == "past the point of no return"
         go.set()
         story = await finished(client, saga)
@@ -490,7 +494,7 @@ async def test_intervals_are_the_waits_between_attempts(world: World) -> None:
     async with world.serving(definition) as client:
         story = await play(client, "steady")
     assert row(story, "a")["attempts"] == 3
-    first, second = (later - earlier for earlier, later in zip(moments, moments[1:], strict=False))
+    first, second = (later - earlier for earlier, later in itertools.pairwise(moments))
     assert first >= 0.09
     assert second >= 0.39
 
@@ -499,7 +503,7 @@ async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
     definition = """
         saga: threads
         steps:
-          - {id: a, for_each: "${{ [1, 2, 3] }}", max_parallel: 3, uses: plain, with: {value: "${{ item }}"}, effect: none}
+          - {id: a, for_each: [1, 2, 3], max_parallel: 3, uses: plain, with: {value: "${{ item }}"}, effect: none}
         output: "${{ steps.a.results.map(r, r.value) }}"
     """
     async with world.serving(definition) as client:

@@ -13,6 +13,7 @@ import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from sagas import Step, action
 from sagas.project import Project
 from tests.lab import finished, lab, make_project
 from workers.client import Client
+
+GRACE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,15 @@ class World:
     async def play(self, step: Step, value: Any) -> Any:
         what = f"{step.op} {step.id}"
         self.asked.append(Asked(what, step.key, step.attempt, step.generation, value))
-        moves = self.plan.get(what)
+        moves: list[Any] | None = self.plan.get(what)
         if not moves:
             return {"value": value}
-        move = moves.pop(0) if len(moves) > 1 else moves[0]
+        move: Any = moves.pop(0) if len(moves) > 1 else moves[0]
         if isinstance(move, BaseException):
             raise move
         if callable(move):
-            return await move(step)
+            answer: Any = move(step)
+            return await answer
         return move
 
     def actions(self) -> list[Callable[..., Any]]:
@@ -125,14 +129,14 @@ class World:
             connections={"shop": self.url},
             variables=variables,
         )
-        async with lab(self.project, **options) as client:
+        async with lab(self.project, **{"grace": GRACE, **options}) as client:
             yield client
 
     @contextlib.asynccontextmanager
     async def again(self, **options: Any) -> AsyncIterator[Client]:
         """Another worker for the same project, after (or beside) the first."""
         assert self.project is not None
-        async with lab(self.project, **options) as client:
+        async with lab(self.project, **{"grace": GRACE, **options}) as client:
             yield client
 
 
@@ -199,3 +203,8 @@ def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:
         return {"value": "after the wait"}
 
     return move, begun, go
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for it, but not for ever."""
+    await asyncio.wait_for(event.wait(), 20)
