@@ -10,6 +10,7 @@ import asyncio
 import math
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -122,6 +123,9 @@ def parse_tolerance(text: str | None, total: int) -> int | None:
 def stop_on_ctrl_c() -> Iterator[asyncio.Event]:
     """The event is set by the first Ctrl-C; the second one ends the program as ever."""
     stop = asyncio.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals go to the main thread
+        return
     loop = asyncio.get_running_loop()
 
     def first() -> None:

@@ -1,0 +1,139 @@
+"""A small project in a folder, its worker in this process, and the `saga` command run against it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import main
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.lab import lab
+from tests.processes import TemporalServer
+from workers.client import Client
+
+ACTIONS = """
+from pathlib import Path
+
+from sagas import Rejected, action
+
+BROKEN = Path(__file__).parent / "broken"
+
+
+@action("work")
+async def work(mode: str = "ok") -> dict:
+    if mode == "reject":
+        raise Rejected("card declined", limit=3)
+    return {"mode": mode}
+
+
+@action("unwork")
+async def unwork(mode: str = "ok") -> None:
+    if BROKEN.exists():
+        raise Rejected("the other side says no")
+"""
+
+TRIP = """
+saga: trip
+input:
+  type: object
+  additionalProperties: false
+  properties:
+    mode: {type: string, default: ok}
+    nights: {type: integer}
+labels: {mode: "${{ input.mode }}"}
+steps:
+  - {id: hotel, name: Book the hotel, uses: work, compensate: unwork}
+  - {id: car, uses: work, compensate: unwork}
+  - {id: flight, uses: work, with: {mode: "${{ input.mode }}"}, compensate: unwork}
+"""
+
+ORDER = """
+saga: order
+id: "${{ input.number }}"
+input: {type: object, required: [number], properties: {number: {type: string}}}
+steps:
+  - {id: pay, uses: work, pivot: true}
+  - {id: parcel, uses: wait, with: {signal: delivered}}
+"""
+
+ASK = """
+saga: ask
+steps:
+  - {id: hold, uses: work, compensate: unwork}
+  - {id: approval, uses: wait, with: {signal: approve}}
+output: {by: "${{ steps.approval.result.by }}"}
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one command has said and how it left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Shell:
+    """Runs `saga` with the settings of the project. ``client`` speaks to the same server."""
+
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+    client: Client
+
+    async def saga(self, *words: str) -> Answer:
+        """In a thread: the command has an event loop of its own, and the worker needs this one."""
+        self.capsys.readouterr()
+        code = await asyncio.to_thread(main.run, ["--config", str(self.folder / "saga.toml"), *words])
+        told = self.capsys.readouterr()
+        assert "Traceback" not in told.err
+        assert "bug in saga" not in told.err
+        return Answer(code, told.out, told.err)
+
+    def break_undo(self, broken: bool) -> None:
+        file = self.folder / "broken"
+        file.touch() if broken else file.unlink(missing_ok=True)
+
+
+def fresh(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def write_project(folder: Path, server: TemporalServer) -> Project:
+    folder.mkdir(exist_ok=True)
+    for name, text in (("trip", TRIP), ("order", ORDER), ("ask", ASK)):
+        (folder / f"{name}.saga.yaml").write_text(text)
+    (folder / "actions.py").write_text(ACTIONS)
+    (folder / "saga.toml").write_text(
+        f'definitions = ["."]\nactions = ["./actions.py"]\n[temporal]\naddress = "{server.address}"\n'
+        f'task_queue = "{fresh("cli")}"\nweb_ui = "{server.web_ui}"\n'
+    )
+    return Project(load_settings(config=str(folder / "saga.toml")))
+
+
+@pytest.fixture
+async def shell(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Shell]:
+    """With a worker."""
+    project = write_project(tmp_path / "project", temporal)
+    async with lab(project) as client:
+        yield Shell(tmp_path / "project", capsys, client)
+
+
+@pytest.fixture
+async def lonely(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Without a worker."""
+    project = write_project(tmp_path / "project", temporal)
+    return Shell(tmp_path / "project", capsys, await Client.connect(project))

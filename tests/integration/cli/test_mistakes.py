@@ -1,0 +1,68 @@
+"""Whatever is wrong is one sentence and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.cli.conftest import Shell
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("start", "tripp"), 2, "did you mean trip?"),
+        (("start", "trip", "--input", "{nights: 3}"), 2, "--input is not JSON"),
+        (("start", "trip", "--input", "@/nowhere.json"), 2, "/nowhere.json cannot be read"),
+        (("start", "trip", "--set", "nights"), 2, "--set takes key=value"),
+        (("start", "trip", "--set", "nights=many"), 2, "input.nights"),
+        (("start", "trip", "--set", "stars=5"), 2, "stars"),
+        (("start", "order"), 2, "needs `number`"),
+        (("start", "trip", "--timeout", "5s"), 2, "--timeout goes with --wait"),
+        (("start", "trip", "--wait", "--timeout", "soon"), 2, "`soon` is not a duration"),
+        (("start", "trip", "--from", "/nowhere.jsonl"), 2, "there is no file /nowhere.jsonl"),
+        (("start", "trip", "--from", "x.jsonl", "--wait"), 2, "--from takes inputs and ids from the rows"),
+        (("start", "trip", "--detach"), 2, "go with --from"),
+        (("start", "trip", "--id", "x~undo"), 2, "must not end in ~undo"),
+        (("show", "nobody-knows-me"), 2, "there is no saga with the id nobody-knows-me"),
+        (("show", "x", "--html", "f.html"), 2, "--html is not in this version"),
+        (("watch", "nobody-knows-me"), 2, "there is no saga with the id"),
+        (("watch", "x", "--until", "done"), 2, "--until takes `parked`"),
+        (("open", "nobody-knows-me"), 2, "there is no saga with the id"),
+        (("list", "--state", "HAPPY"), 2, "there is no state HAPPY"),
+        (("list", "--since", "yesterday"), 2, "neither a length of time nor a point in time"),
+        (("list", "-l", "mode"), 2, "-l takes name=value"),
+        (("list", "--where", "Wrong ="), 2, "Temporal cannot read the filter"),
+        (("cancel",), 2, "the id of one saga, or --where"),
+        (("cancel", "nobody-knows-me"), 2, "there is no saga with the id"),
+        (("signal", "nobody-knows-me", "x"), 2, "there is no saga with the id"),
+        (("signal", "x", "y", "--data", "{"), 2, "--data is not JSON"),
+        (("signal", "x", "y", "--data", "1", "--reject", "no"), 2, "give one of them"),
+        (("resolve", "nobody-knows-me", "a", "retry", "--reason", "x"), 2, "there is no saga with the id"),
+        (("undo", "nobody-knows-me", "--reason", "x", "--yes"), 2, "there is no saga with the id"),
+        (("undo", "x"), 2, "--reason is missing"),
+    ],
+)
+async def test_one_sentence(lonely: Shell, words: tuple[str, ...], code: int, sentence: str) -> None:
+    answer = await lonely.saga(*words)
+    assert answer.code == code, answer
+    assert sentence in answer.err
+    told = [line for line in answer.err.splitlines() if not line.startswith("→ ")]
+    assert told[0].startswith("error: ")
+    assert answer.out == ""
+
+
+async def test_broken_yaml_names_file_and_line(lonely: Shell) -> None:
+    (lonely.folder / "trip.saga.yaml").write_text("saga: trip\nsteps: [\n")
+    answer = await lonely.saga("start", "trip")
+    assert answer.code == 2
+    assert "trip.saga.yaml:" in answer.err
+
+
+async def test_a_server_that_is_down(lonely: Shell) -> None:
+    config = lonely.folder / "saga.toml"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("address")]
+    config.write_text("\n".join(lines) + '\naddress = "127.0.0.1:1"\n')
+    for words in (("start", "trip"), ("list",), ("show", "x"), ("parked",), ("cancel", "x")):
+        answer = await lonely.saga(*words)
+        assert answer.code == 1, answer
+        assert "No Temporal server answers at 127.0.0.1:1" in answer.err

@@ -1,0 +1,104 @@
+"""`saga start --from`: one saga per row, restartable, stopped by failures and by Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.conftest import Shell
+from tests.integration.cli.test_start_and_show import until
+
+
+def write(shell: Shell, name: str, lines: list[str]) -> Path:
+    file = shell.folder / name
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+async def test_a_row_a_saga_and_again_nothing(shell: Shell) -> None:
+    rows = [json.dumps({"nights": number, "mode": "reject" if number == 7 else "ok"}) for number in range(40)]
+    file = write(shell, "trips.jsonl", rows)
+    first = await shell.saga("--json", "start", "trip", "--from", str(file), "--concurrency", "8")
+    assert first.code == 1, first
+    assert first.json["started"] == 40
+    assert first.json["ended"] == {"COMPLETED": 39, "COMPENSATED": 1}
+    second = await shell.saga("--json", "start", "trip", "--from", str(file))
+    assert second.code == 0, second
+    assert (second.json["started"], second.json["there"]) == (0, 40)
+    assert second.json["before"] == {"COMPENSATED": 1}
+
+
+async def test_csv_cells_become_what_the_schema_says(shell: Shell) -> None:
+    file = write(shell, "trips.csv", ["mode,nights", "ok,3", "ok,"])
+    answer = await shell.saga("--json", "start", "trip", "--from", str(file), "--batch", "spring")
+    assert answer.code == 0, answer
+    story = (await shell.saga("--json", "show", "spring-1")).json
+    assert story["input"] == {"mode": "ok", "nights": 3}
+    assert story["labels"]["batch"] == "spring"
+    assert (await shell.saga("--json", "show", "spring-2")).json["input"] == {"mode": "ok"}
+
+
+async def test_ids_come_from_the_definition(shell: Shell) -> None:
+    file = write(shell, "orders.jsonl", ['{"number": "row-a"}', '{"number": "row-b"}'])
+    answer = await shell.saga("--json", "start", "order", "--from", str(file), "--detach")
+    assert answer.code == 0, answer
+    for id in ("row-a", "row-b"):
+        assert (await shell.saga("signal", id, "delivered")).code == 0
+        assert (await shell.saga("watch", id)).code == 0
+
+
+async def test_failures_above_the_tolerated_stop_the_starting(shell: Shell) -> None:
+    file = write(shell, "bad.jsonl", [json.dumps({"mode": "reject", "nights": number}) for number in range(50)])
+    words = ("start", "trip", "--from", str(file), "--concurrency", "1", "--tolerate", "4%")
+    answer = await shell.saga("--json", *words)
+    assert answer.code == 1
+    assert answer.json["stopped"] == "failures"
+    assert 3 <= answer.json["started"] < 10
+    assert "paused: " in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "sentence"),
+    [
+        ("a.jsonl", ["{}", '{"nights": "x"}'], "a.jsonl:2: the input of trip is not valid: input.nights"),
+        ("b.jsonl", ["{}", "", "{nights}"], "b.jsonl:3: not JSON"),
+        ("c.csv", ["nights", "3", "x"], "c.csv:3: nights: 'x' is not of type integer"),
+        ("d.csv", ["nights", "3,4"], "d.csv:2: 2 cells, but the header has 1"),
+        ("e.txt", ["{}"], "--from takes a .jsonl, .csv or .parquet file"),
+    ],
+)
+async def test_a_bad_row_names_its_line_and_starts_nothing(
+    shell: Shell, name: str, lines: list[str], sentence: str
+) -> None:
+    file = write(shell, name, lines)
+    answer = await shell.saga("start", "trip", "--from", str(file), "--batch", f"none-{name[0]}")
+    assert answer.code == 2
+    assert sentence in answer.err
+    assert (await shell.saga("show", f"none-{name[0]}-1")).code == 2
+
+
+async def test_two_rows_with_one_id_are_a_mistake(shell: Shell) -> None:
+    file = write(shell, "twice.jsonl", ['{"number": "same-1"}', '{"number": "same-1"}'])
+    answer = await shell.saga("start", "order", "--from", str(file))
+    assert answer.code == 2
+    assert "twice.jsonl:2: the id same-1 was already that of" in answer.err
+
+
+async def test_ctrl_c_stops_the_starting_and_says_how_to_go_on(shell: Shell) -> None:
+    """Through the real executable: only a process of its own gets a signal of its own."""
+    file = write(shell, "long.jsonl", [json.dumps({"nights": number}) for number in range(2000)])
+    argv = [sys.executable, "-P", "-m", "cli.main", "start", "trip", "--from", str(file), "--rate", "20"]
+    argv += ["--config", str(shell.folder / "saga.toml"), "--batch", "long"]
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+    await until(shell, ("list",), lambda rows: len(rows) >= 3)
+    child.send_signal(signal.SIGINT)
+    _, told = await asyncio.wait_for(child.communicate(), 30)
+    assert child.returncode == 130, told
+    assert "Run the same command again to go on" in told.decode()
+    assert (await shell.saga("show", "long-2000")).code == 2

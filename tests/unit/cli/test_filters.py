@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from cli.filters import point_in_time
+from cli.start_many import parse_tolerance
+from sagas.errors import UsageError
+from workers.inbox import Waiting, grouped
+from workers.listing import Wanted, query_of
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def test_since_is_a_length_or_a_point() -> None:
+    assert point_in_time("2h", now=NOW) == datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
+    assert point_in_time("2026-02-01T00:00:00Z", now=NOW) == datetime(2026, 2, 1, tzinfo=UTC)
+
+
+def test_a_name_cannot_break_out_of_the_filter() -> None:
+    assert r"WorkflowType = 'a\' OR 1 = 1'" in query_of(Wanted(saga="a' OR 1 = 1"))
+
+
+@pytest.mark.parametrize(("text", "total", "count"), [(None, 5, None), ("1%", 250, 2), ("20", 5, 20), ("0", 5, 0)])
+def test_tolerance(text: str | None, total: int, count: int | None) -> None:
+    assert parse_tolerance(text, total) == count
+
+
+@pytest.mark.parametrize("text", ["-1", "101%", "many", "nan", ""])
+def test_tolerance_that_cannot_be(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_tolerance(text, 10)
+
+
+def test_a_group_is_one_saga_step_operation_and_error() -> None:
+    def waiting(saga_id: str, step: str, why: str) -> Waiting:
+        return Waiting("shop", saga_id, step, "undo", why, f"2026-03-01T00:00:0{saga_id[-1]}Z", ("retry", "skip"))
+
+    groups = grouped([waiting("s-2", "a#1", "no"), waiting("s-1", "a#7", "no"), waiting("s-3", "a", "it's down")])
+    assert [(one["count"], one["error"], one["oldest"][-3:]) for one in groups] == [
+        (2, "no", "01Z"),
+        (1, "it's down", "03Z"),
+    ]
+    assert "--op undo --error no" in groups[0]["command"]
+    assert groups[1]["command"].startswith("saga resolve s-3 a retry")

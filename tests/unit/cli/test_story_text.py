@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cli.story_text import length, plain, story_lines
+from cli.waiting import exit_code
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def step(id: str, state: str, **more: Any) -> dict[str, Any]:
+    plain = {"id": id, "step": id.partition("#")[0], "name": id, "uses": "act", "state": state, "attempts": 1}
+    return {**plain, "outcome": None, "error": None, "compensation": None, "confirmation": None, **more}
+
+
+def story(**more: Any) -> dict[str, Any]:
+    return {
+        "id": "s-1",
+        "saga": "shop",
+        "state": "COMPLETED",
+        "started_at": "2026-03-01T11:59:00Z",
+        "steps": [],
+        **more,
+    }
+
+
+def text(told: dict[str, Any]) -> str:
+    return "\n".join(plain(line) for line in story_lines(told, now=NOW))
+
+
+def test_attempts_and_errors_stand_with_their_step() -> None:
+    error = {"type": "Timeout", "message": "no answer in time"}
+    told = text(story(state="RUNNING", steps=[step("pay", "RUNNING", attempts=7, error=error)]))
+    assert "running for 60 s" in told
+    assert "7 attempts" in told
+    assert "no answer in time" in told
+
+
+def test_a_long_for_each_is_told_by_what_differs() -> None:
+    items = [step(f"reserve#{number}", "DONE") for number in range(500)]
+    items[3] = step("reserve#3", "REJECTED", error={"message": "sold out"})
+    told = text(story(steps=items))
+    assert "reserve#3" in told
+    assert "sold out" in told
+    assert "reserve: 499 of 500 items done" in told
+    assert len(told.splitlines()) < 10
+
+
+def test_a_story_that_is_not_whole_says_so() -> None:
+    assert "not the whole story: no worker polls" in text(story(incomplete="no worker polls"))
+
+
+def test_residue_names_what_is_left_and_the_command() -> None:
+    left = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": "bank refund 7"}
+    told = text(story(state="RESIDUE", residue=[left]))
+    assert "pay: its effect stays in bank (key s-1/pay)" in told
+    assert "bank refund 7" in told
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code"),
+    [
+        ("COMPLETED", None, 0),
+        ("TERMINATED", {"kind": "terminated"}, 1),
+        ("FAILED", {"kind": "rejected", "type": "SagaRefused"}, 2),
+        ("FAILED", {"kind": "failed"}, 1),
+        ("COMPENSATED", {"kind": "rejected"}, 3),
+        ("COMPENSATED", {"kind": "cancelled"}, 6),
+        ("PARKED", None, 4),
+        ("RESIDUE", None, 5),
+        ("COMMITTED", None, 7),
+    ],
+)
+def test_exit_codes(state: str, reason: dict[str, Any] | None, code: int) -> None:
+    assert exit_code({"state": state, "reason": reason}) == code
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.44, "0.4 s"), (75, "75 s"), (600, "10 min"), (3 * 3600, "3 h"), (3 * 86400, "3 days")]
+)
+def test_lengths_of_time(seconds: float, words: str) -> None:
+    assert length(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)) == words
