@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test test-long check format bench clean
 
 setup: .venv/.installed
 
@@ -27,6 +27,9 @@ format: setup
 
 test: setup
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+test-long: setup
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -18,3 +18,19 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServe
     server.start()
     yield server
     server.kill()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was shown about faults, as a table; here, because with xdist the printing process loads no test module."""
+    from tests.faults.table import cell_id, table
+
+    results: dict[str, bool] = {}
+    for kind in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(kind, []):
+            cell = cell_id(getattr(report, "nodeid", ""))
+            if cell is not None:
+                results[cell] = results.get(cell, True) and kind == "passed"
+    if results:
+        terminalreporter.section("faults × positions")
+        for line in table(results):
+            terminalreporter.write_line(line)

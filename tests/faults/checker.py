@@ -53,7 +53,8 @@ TRANSFER = line("debit", "hold", "order", "capture", "ship", "thank")
 
 @dataclass(frozen=True)
 class Expected:
-    """How a cell must end. ``effects`` are the steps whose effect stays, None: what the state says."""
+    """How a cell must end. ``effects`` are the steps whose effect stays, None: what the state says;
+    ``says`` is part of the sentence a person reads about the trouble."""
 
     state: str
     reason: str | None = None
@@ -63,6 +64,7 @@ class Expected:
     effects: frozenset[str] | None = None
     decisions: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
+    says: str | None = None
     limit: float = LIMIT
 
 
@@ -242,6 +244,9 @@ def reason_recorded(evidence: Evidence, expected: Expected, _: Shape) -> Iterato
         yield f"the reason names {reason['step']}, not {expected.step}"
     elif expected.step is not None and not (reason["type"] and reason["message"]):
         yield f"the reason has no error: {reason}"
+    read = " ".join([reason["message"]] if reason else []) + " ".join(row["why"] for row in evidence.story["parked"])
+    if expected.says is not None and expected.says not in read:
+        yield f"nobody is told {expected.says!r}, but {read!r}"
     parked = [row["step"] for row in evidence.story["parked"]]
     if parked != ([expected.parked] if expected.parked else []):
         yield f"parked are {parked}, not {expected.parked}"

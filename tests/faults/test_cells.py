@@ -11,5 +11,5 @@ from tests.faults.theatre import Theatre
 
 @pytest.mark.parametrize("cell", cells(ROWS), ids=lambda cell: cell.id)
 async def test_cell(cell: Cell, theatre: Theatre) -> None:
-    violations = await theatre.violations(cell)
+    violations = (await theatre.judgement(cell)).violations
     assert not violations, "\n".join(violations)

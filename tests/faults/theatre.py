@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tests.faults.cells import Cell
 from tests.faults.checker import check
-from tests.faults.evidence import gather
+from tests.faults.evidence import Evidence, gather
 from tests.faults.ground import Ground, stage_of
 
-AT_ONCE = 6
+AT_ONCE = 10
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was seen of a cell's saga (None: it had none), and the checker's sentences."""
+
+    evidence: Evidence | None
+    violations: list[str]
 
 
 class Theatre:
@@ -19,14 +28,14 @@ class Theatre:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._tasks: dict[str, asyncio.Task[list[str]]] = {}
+        self._tasks: dict[str, asyncio.Task[Judgement]] = {}
 
     def announce(self, cells: Iterable[Cell]) -> None:
         for cell in cells:
             self._tasks[cell.id] = asyncio.create_task(self._play(cell))
 
-    async def violations(self, cell: Cell) -> list[str]:
-        """What the checker says about this cell. Raises AssertionError: the play itself did not go as written."""
+    async def judgement(self, cell: Cell) -> Judgement:
+        """What came of this cell. Raises AssertionError: the play itself did not go as written."""
         if cell.id not in self._tasks:
             self.announce([cell])
         return await self._tasks[cell.id]
@@ -36,11 +45,12 @@ class Theatre:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _play(self, cell: Cell) -> list[str]:
+    async def _play(self, cell: Cell) -> Judgement:
         async with self._room, stage_of(cell, self._ground) as stage:
             await stage.client()
             await cell.row.play(stage)
             if not cell.row.judged:
-                return []
+                return Judgement(None, [])
             story = await stage.finished()
-            return check(await gather(stage, story), cell.expected, cell.row.shape)
+            evidence = await gather(stage, story)
+            return Judgement(evidence, check(evidence, cell.expected, cell.row.shape))

@@ -1,0 +1,63 @@
+"""Cancel at random moments: some races between a cancel and an end show only once in many tries (fault 24)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from sagas.errors import RefusedError
+from tests.faults.cells import Cell, Row
+from tests.faults.checker import Expected, check
+from tests.faults.evidence import gather
+from tests.faults.ground import Ground, stage_of
+from tests.faults.stage import default_input
+
+WHOLE = 0.6
+"""Seconds, about as long as one saga takes here: a cancel falls anywhere between its start and its end."""
+
+
+@pytest.mark.parametrize(
+    ("tries", "native"),
+    [
+        pytest.param(12, False, id="a-few"),
+        pytest.param(12, True, id="a-few-natively"),
+        pytest.param(200, False, id="200", marks=pytest.mark.slow),
+        pytest.param(200, True, id="200-natively", marks=pytest.mark.slow),
+    ],
+)
+async def test_cancel_at_a_random_moment(tries: int, native: bool, ground: Ground) -> None:
+    """One saga after the other over the same bank; the outcome is COMPLETED or COMPENSATED, never between."""
+    seed = 24_000 + tries
+    moments = random.Random(seed)
+    ends: Counter[str] = Counter()
+    row = Row("24", f"random-{tries}-{native}", _unused, {"B": Expected("COMPLETED")})
+    async with stage_of(Cell(row, "B"), ground) as stage:
+        client = await stage.client()
+        await stage.worker()
+        for number in range(tries):
+            await stage.admin("truncate journal, holds, orders")
+            await stage.admin("update accounts set balance = case id when 'customer' then 100 else 0 end")
+            stage.saga_id = f"{stage.database}-{number}"
+            stage.fault_is_over()
+            await client.start("transfer", default_input(), id=stage.saga_id)
+            moment = moments.uniform(0, WHOLE)
+            await asyncio.sleep(moment)
+            with suppress(RefusedError):  # past the point of no return, or over
+                await (stage.handle.cancel() if native else stage.cancel())
+            story = await stage.finished()
+            expected = Expected("COMPLETED")
+            if story["state"] != "COMPLETED":
+                expected = Expected("COMPENSATED", "cancelled", statuses=("CANCELED",) if native else ())
+            violations = check(await gather(stage, story), expected)
+            assert not violations, f"try {number} of seed {seed}, after {moment:.3f} s: {violations}"
+            ends[story["state"]] += 1
+    if tries >= 100:
+        assert len(ends) == 2, f"all ended {ends}: the cancels did not fall around the pivot"
+
+
+async def _unused(_: object) -> None:
+    raise AssertionError("this row is no cell of the matrix")
