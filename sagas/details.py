@@ -21,30 +21,58 @@ MARKS = {
     "PARKED": "⏸",
 }
 ROWS = 60
+GAP = "\u00a0"
+"""A blank that Markdown keeps."""
 
 
 def details_table(story: Mapping[str, Any]) -> str:
     """The whole text. ``story`` is the `saga show` document; long sagas show their first and last steps."""
     lines = [f"**{story['saga']}** is **{story['state']}**" + _because(story.get("reason"))]
     for entry in story.get("parked") or ():
-        lines.append(f"\n⏸ **{entry['step']}** ({entry['op']}) waits for a person: {entry['why']}")
-        lines.extend(f"- `{command}`" for command in entry.get("commands") or ())
-    lines += ["", "| | step | action | state | attempts | undo |", "|---|---|---|---|---|---|"]
+        lines += [
+            "",
+            f"⏸ **{entry['step']}** {_waits(entry['op'])}: {entry['why']}. One of these commands goes on:",
+            "",
+        ]
+        lines += [*(entry.get("commands") or ()), "```"]
+    for entry in story.get("residue") or ():
+        left = "its effect stays" if entry["kind"] == "effect_stays" else "its effect is missing"
+        lines += ["", f"✖ **{entry['step']}**: {left}"]
+    lines += ["", "| state | step | action | undone by |", "|---|---|---|---|"]
     steps = story.get("steps") or []
     shown = steps if len(steps) <= ROWS else [*steps[: ROWS // 2], None, *steps[-ROWS // 2 :]]
     for step in shown:
-        lines.append(_row(step) if step is not None else f"| … | {len(steps) - ROWS} more steps | | | | |")
+        lines.append(_row(step) if step is not None else f"| … | {len(steps) - ROWS} more steps | | |")
     lines += ["", _safety(story)]
     return "\n".join(lines)
 
 
+def _waits(op: str) -> str:
+    return {"undo": "could not be undone and waits for a person", "confirm": "could not be confirmed and waits"}.get(
+        op, "waits for a person"
+    )
+
+
 def _row(step: Mapping[str, Any]) -> str:
     undo = step.get("compensation")
-    undo_cell = "" if not undo else f"{undo['uses']}: {undo['state']}"
-    attempts = "" if step.get("attempts") is None else str(step["attempts"])
-    title = step["id"] if step["name"] in (step["id"], step["step"]) else f"{step['id']}: {step['name']}"
-    cells = (MARKS.get(step["state"], " "), title, step["uses"], step["state"], attempts, undo_cell)
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    undo_cell = ""
+    if undo:
+        undo_cell = f"`{undo['uses']}`" + ("" if undo["state"] == "PENDING" else f" {undo['state']}")
+    named = step["name"] in (step["id"], step["step"])
+    title = f"**{step['id']}**" if named else f"**{step['id']}** {step['name']}"
+    state = f"{MARKS.get(step['state'], ' ')}{GAP}{step['state']}"
+    if (step.get("attempts") or 0) > 1:
+        state += f" ({step['attempts']} attempts)"
+    return table_row(state, title, f"`{step['uses']}`", undo_cell)
+
+
+def table_row(*cells: str) -> str:
+    """One row. The Web UI leaves no room between the columns, so each cell brings its own."""
+    return "| " + " | ".join(f"{_one_line(cell)}{GAP}" if cell else "" for cell in cells) + " |"
+
+
+def _one_line(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
 
 
 def _because(reason: Mapping[str, Any] | None) -> str:
@@ -57,7 +85,7 @@ def _because(reason: Mapping[str, Any] | None) -> str:
 def _safety(story: Mapping[str, Any]) -> str:
     phase = story.get("phase")
     if story["state"] in ("COMPLETED", "COMPENSATED", "RESIDUE"):
-        return "This saga is over."
+        return "This saga is over. The tab Memo keeps its whole story."
     terminate = "**Terminate** runs nothing: every effect made so far stays, and nobody undoes it."
     reset = "**Reset** runs the steps again under the same keys: guarded steps give their stored results."
     if phase == "committed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sagas.definition.model import Definition, Step
+from sagas.details import table_row
 
 KINDS = {
     "compensatable": "can be undone",
@@ -22,13 +23,12 @@ def static_details(definition: Definition) -> str:
         "Cancel undoes what was done, up to the point of no return. "
         "**Terminate skips every compensation**: what was done stays.",
         "",
-        f"Definition {definition.digest}",
+        f"Definition `{definition.digest}`",
     ]
     return "\n".join(lines)
 
 
 def _row(step: Step) -> str:
-    undo = " or ".join(one.uses for one in step.compensate.alternates) if step.compensate else ""
-    title = step.id if step.name == step.id else f"{step.id}: {step.name}"
-    cells = (title, step.do.uses, KINDS[step.kind], undo)
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    undo = " or ".join(f"`{one.uses}`" for one in step.compensate.alternates) if step.compensate else ""
+    title = f"**{step.id}**" if step.name == step.id else f"**{step.id}** {step.name}"
+    return table_row(title, f"`{step.do.uses}`", KINDS[step.kind], undo)

@@ -87,6 +87,9 @@ STORY_LIMIT = 512 * 1024
 SUMMARY_LIMIT = 200
 """Characters of a summary: Temporal takes 400 bytes, and refuses more by failing the task for ever."""
 
+TURNS = 8
+"""Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
+
 MARK = "sagas/1"
 
 
@@ -336,7 +339,7 @@ class SagaWorkflow:
         else:
             self._calls.pop(call.id, None)
             outcome = decode_done(value)
-        self._end(call.id, outcome, outcome.attempt)
+        self._end(call.id, outcome, 0 if outcome.not_started else outcome.attempt)
 
     def _start(self, call: Call, argument: RawValue) -> workflow.ActivityHandle[Any]:
         retry = call.retry
@@ -376,11 +379,23 @@ class SagaWorkflow:
         )
 
     def _cancel_call(self, id: str) -> None:
+        if id in self._calls:
+            self._spawn(f"cancel {id}", self._cancel_attempt(id))
+        elif id in self._tasks:
+            self._doomed.add(id)
+
+    async def _cancel_attempt(self, id: str) -> None:
+        """Cancel an attempt, unless its end has come with the very task that leads to the cancel.
+
+        Cancelling an activity whose result has arrived but was not read yet loses the result: the SDK then raises a
+        bare CancelledError. So everything that has arrived is heard first.
+        """
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        self._tasks.pop(f"cancel {id}", None)
         handle = self._calls.get(id)
         if handle is not None:
             handle.cancel()
-        elif id in self._tasks:
-            self._doomed.add(id)
 
     async def _pace(self, size: int) -> None:
         """Spread many large commands over several workflow tasks."""
