@@ -1,0 +1,179 @@
+"""Long sagas move to new runs with everything they know (temporal.md §1.1 row 11), on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+
+from sagas import Rejected, Step
+from tests.integration.engine.world import World, begin, gate, handle, open_world, play, row, soon, until
+from tests.lab import finished
+from tests.processes import TemporalServer
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+    """A server that suggests a new run after some dozens of events."""
+    extra = ["limit.historyCount.suggestContinueAsNew=40"]
+    server = TemporalServer(tmp_path_factory.mktemp("impatient"), extra=extra).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def world(impatient: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
+    found = await open_world(tmp_path, impatient.address)
+    yield found
+    await found.engine.dispose()
+
+
+async def runs(client, saga: str) -> int:
+    """How many runs the saga has had."""
+    described = await handle(client, saga).describe()
+    first = described.raw_description.workflow_execution_info.first_run_id
+    number, run_id = 1, first
+    while run_id != described.run_id:
+        history = await client.temporal.get_workflow_handle(saga, run_id=run_id).fetch_history()
+        last = history.events[-1]
+        assert last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+        run_id = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        number += 1
+    return number
+
+
+@pytest.mark.parametrize("parallel", [1, 5])
+async def test_the_compensation_stack_moves_along(world: World, parallel: int) -> None:
+    definition = f"""
+        saga: stack
+        labels: {{kind: long}}
+        steps:
+          - {{id: a, for_each: "${{{{ input.n }}}}", max_parallel: {parallel}, uses: book, compensate: unbook}}
+          - {{id: b, uses: work, effect: none}}
+        input: {{type: object, properties: {{n: {{type: array}}}}}}
+    """
+    world.plan["do b"] = [Rejected("no")]
+    async with world.serving(definition) as client:
+        story = await play(client, "stack", {"n": list(range(40))})
+        assert story["state"] == "COMPENSATED"
+        assert await runs(client, story["id"]) > 2
+        described = await handle(client, story["id"]).describe()
+        assert ["kind=long"] in [pair.value for pair in described.typed_search_attributes]
+    undone = [what for what in world.log() if what.startswith("undo")]
+    assert undone == [f"undo a#{n}" for n in reversed(range(40))]
+    assert await world.effects() == []
+
+
+async def test_signals_timers_and_the_cancel_survive(world: World) -> None:
+    definition = """
+        saga: moving
+        deadline: 1h
+        steps:
+          - {id: a, for_each: "${{ input.n }}", uses: book, compensate: unbook}
+          - {id: early, uses: wait, with: {signal: early}}
+          - {id: late, uses: wait, with: {signal: late, timeout: 1h}}
+        input: {type: object, properties: {n: {type: array}}}
+    """
+    move, begun, go = gate()
+    world.plan["do a#2"] = [move]
+    async with world.serving(definition) as client:
+        saga = await begin(client, "moving", {"n": list(range(30))})
+        await soon(begun)
+        await client.signal(saga, "early", 1)
+        go.set()
+        await until(lambda: _running(client, saga, "late"))
+        assert await runs(client, saga) > 1
+        story = await client.show(saga)
+        assert row(story, "early")["result"]["data"] == 1
+        assert story["deadline_at"] is not None
+        await handle(client, saga).cancel()
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert await world.effects() == []
+
+
+async def test_a_cancel_in_the_run_before_counts_in_the_next(world: World) -> None:
+    definition = """
+        saga: cancelling
+        steps:
+          - {id: a, for_each: "${{ input.n }}", uses: book, compensate: unbook}
+        input: {type: object, properties: {n: {type: array}}}
+    """
+    move, begun, go = gate()
+    world.plan["do a#30"] = [move]
+    async with world.serving(definition) as client:
+        saga = await begin(client, "cancelling", {"n": list(range(40))})
+        await soon(begun)
+        await handle(client, saga).cancel()
+        go.set()
+        story = await finished(client, saga)
+        status = (await handle(client, saga).describe()).status
+    assert (story["state"], status.name if status else None) == ("COMPENSATED", "CANCELED")
+    assert await world.effects() == []
+
+
+async def test_no_new_run_while_a_nested_saga_runs(world: World) -> None:
+    parent = """
+        saga: elder
+        steps:
+          - {id: child, needs: [], uses: saga, with: {name: younger}}
+          - {id: a, needs: [], for_each: "${{ input.n }}", uses: book, compensate: unbook}
+          - {id: b, uses: work, effect: none}
+        input: {type: object, properties: {n: {type: array}}}
+    """
+    child = "        saga: younger\n        steps:\n          - {id: x, uses: wait, with: {signal: go}}\n"
+    async with world.serving(parent, child) as client:
+        saga = await begin(client, "elder", {"n": list(range(20))})
+        await until(lambda: "do a#19" in world.log())
+        assert await runs(client, saga) == 1, "the child reports to this run; the items went on"
+        await client.signal(f"{saga}/child", "go")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_parallel_items_with_large_arguments(world: World) -> None:
+    definition = """
+        saga: large
+        steps:
+          - id: a
+            for_each: "${{ input.n }}"
+            max_parallel: 200
+            uses: work
+            with: {value: "${{ input.text }}"}
+            effect: none
+        input: {type: object, properties: {n: {type: array}, text: {type: string}}}
+    """
+    sizes: list[int] = []
+
+    async def small(step: Step) -> None:
+        sizes.append(1)
+
+    world.plan |= {f"do a#{n}": [small] for n in range(60)}
+    async with world.serving(definition) as client:
+        story = await play(client, "large", {"n": list(range(60)), "text": "x" * 100_000})
+    assert story["state"] == "COMPLETED"
+    assert len(sizes) == 60
+
+
+async def test_five_thousand_items(world: World, temporal: TemporalServer) -> None:
+    """On the server as it is configured for everybody, with its own idea of a long history."""
+    definition = """
+        saga: thousands
+        steps:
+          - {id: a, for_each: "${{ input.n }}", max_parallel: 200, uses: work, compensate: unwork, execution: remote}
+        output: "${{ size(steps.a.results) }}"
+        input: {type: object, properties: {n: {type: array}}}
+    """
+    world.address = temporal.address
+    async with world.serving(definition) as client:
+        saga = await begin(client, "thousands", {"n": list(range(5000))})
+        assert await asyncio.wait_for(handle(client, saga).result(), 120) == 5000
+        assert await runs(client, saga) > 1
+    assert len(world.asked) == 5000
+    assert len({one.key for one in world.asked}) == 5000
+
+
+async def _running(client, saga: str, step: str) -> bool:
+    return row(await client.show(saga), step)["state"] == "RUNNING"
