@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -20,6 +21,9 @@ INTERRUPTED = 130
 
 def main() -> NoReturn:
     """Run the command line of this process and end the process."""
+    if sys.argv[1:2] != ["worker"]:
+        # A command lives for a moment, and most of it is imports: collecting garbage among them finds none.
+        gc.set_threshold(100_000)
     for stream in (sys.stdout, sys.stderr):
         # A terminal without the characters we print gets a replacement, not a traceback.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")

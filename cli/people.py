@@ -12,6 +12,7 @@ from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from sagas.settings import Settings
+    from workers.client import Client
 
 
 def who(given: str | None) -> str | None:
@@ -44,3 +45,12 @@ def json_object(text: str | None, option: str) -> dict[str, Any] | None:
     if value is not None and not isinstance(value, dict):
         raise UsageError(f"{option} is a JSON object, not {json.dumps(value)[:60]}")
     return value
+
+
+async def warn_if_nobody_polls(client: Client) -> None:
+    """A saga without a worker waits for one: worth a word, but no error."""
+    from workers.pollers import NEXT_STEP, count_pollers, nobody_polls
+
+    queue = client.project.settings.temporal.task_queue
+    if not await count_pollers(client.temporal, queue):
+        warn(f"warning: {nobody_polls(queue)}, so nothing happens until one does\nhelp: {NEXT_STEP}")

@@ -9,11 +9,11 @@ import typer
 
 from cli.context import load_settings
 from cli.output import print_document, say, warn
-from cli.people import name_target
+from cli.people import name_target, warn_if_nobody_polls
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
-    from workers.client import Client, Run
+    from workers.client import Run
 
 
 def start(
@@ -87,15 +87,6 @@ def _start_one(
         if begun:
             warn(f"{begun[0]} goes on; `saga watch {begun[0]}` follows it")
         raise
-
-
-async def warn_if_nobody_polls(client: Client) -> None:
-    """A saga without a worker waits for one: worth a word, but no error."""
-    from workers.pollers import NEXT_STEP, count_pollers, nobody_polls
-
-    queue = client.project.settings.temporal.task_queue
-    if not await count_pollers(client.temporal, queue):
-        warn(f"warning: {nobody_polls(queue)}, so nothing happens until one does\nhelp: {NEXT_STEP}")
 
 
 def _document(run: Run) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.context import load_settings
 from cli.output import print_document, say, warn
-from cli.people import name_target
+from cli.people import name_target, warn_if_nobody_polls
 from cli.rows import BadRows, Row, file_digest, read_rows
 from sagas.errors import UsageError
 
@@ -55,8 +55,6 @@ def start_many(name: str, options: Many) -> int:
     tolerated = parse_tolerance(options.tolerate, len(rows))
 
     async def run() -> Tally:
-        from cli.start import warn_if_nobody_polls
-
         client = await Client.connect(project)
         starter = await client.starter(name)
         orders = make_orders(starter, rows, mistakes, options.batch or file_digest(options.file))

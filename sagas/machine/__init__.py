@@ -1,7 +1,6 @@
-"""The saga machine: pure, deterministic, serialisable. See machine.py."""
+"""The saga machine: pure, deterministic, serialisable. See machine.py.
+
+Nothing is imported here: the commands alone are all a client needs of it.
+"""
 
 from __future__ import annotations
-
-from sagas.machine.machine import Machine
-
-__all__ = ["Machine"]
