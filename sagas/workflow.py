@@ -33,7 +33,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from sagas.definition.snapshot import from_snapshot
+    from sagas.carried import carried, read_header
     from sagas.details import details_table
     from sagas.machine.arguments import DefinitionFault
     from sagas.machine.commands import (
@@ -87,6 +87,9 @@ STORY_LIMIT = 512 * 1024
 SUMMARY_LIMIT = 200
 """Characters of a summary: Temporal takes 400 bytes, and refuses more by failing the task for ever."""
 
+HISTORY_ROOM = 40_000
+"""Events a run may have before it must continue as a new one; Temporal ends it at 51,200."""
+
 TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
 
@@ -124,11 +127,9 @@ class SagaWorkflow:
         self._continuing = False
         self._rooted = False
         self._recorded = False
-        self._shown = ""
         self._children_left: dict[str, Mapping[str, Any]] = {}
         self._bytes = 0
         self._task = 0
-        self._feeds = 0
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
@@ -159,28 +160,29 @@ class SagaWorkflow:
         if info.continued_run_id is not None and isinstance(value, dict) and value.get("_saga") == MARK:
             return self._resume(value)
         undo = info.workflow_id.endswith(UNDO_SUFFIX)
-        headers = {
-            name: workflow.payload_converter().from_payload(payload)
-            for name, payload in info.headers.items()
-            if name in (DEFINITION_HEADER, GENERATION_HEADER)
-        }
-        loaded = headers.get(DEFINITION_HEADER)
-        if loaded is None or undo:
-            loaded = await self._load(value, undo)
-            value = loaded["input"]
-        self._attributes = frozenset(loaded.get("attributes", ()))
+        definition = info.headers.get(DEFINITION_HEADER)
         if undo:
+            loaded = await self._load(value, undo)
+            self._attributes = frozenset(loaded.get("attributes", ()))
             self._machine = Machine.restore(loaded["machine"])
             if not self._machine.can_undo:
                 raise _refused(f"{info.workflow_id.removesuffix(UNDO_SUFFIX)} cannot be undone")
             who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
             return UndoRequested(at=workflow.time(), reason=reason, who=who)
+        if definition is not None:
+            known = read_header(definition.data)
+        else:
+            loaded = await self._load(value, undo)
+            known, value = carried(loaded), loaded["input"]
+        self._attributes = known.attributes
+        generation = info.headers.get(GENERATION_HEADER)
         self._machine = Machine(
-            from_snapshot(loaded["definition"]),
+            known.definition,
             value,
             info.workflow_id,
-            generation=int(headers.get(GENERATION_HEADER, 1)),
-            variables=loaded.get("vars") or {},
+            generation=1 if generation is None else int(workflow.payload_converter().from_payload(generation)),
+            variables=known.variables,
+            plan=known.plan,
             parent=info.parent.workflow_id if info.parent else None,
         )
         self._label(self._machine)
@@ -228,10 +230,13 @@ class SagaWorkflow:
         return TimerFired(id="continued", at=workflow.time())
 
     def _continue(self) -> None:
-        """Move the whole machine to a new run, unless it is too large to move: then this run goes on."""
+        """Move the whole machine to a new run, unless this one has to go on."""
         assert self._machine is not None
         machine = pack_state(self._machine.snapshot())
-        if len(machine) < PAYLOAD_LIMIT - 64 * 1024:
+        if len(machine) >= PAYLOAD_LIMIT - 64 * 1024:
+            workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(machine))
+            self._rooted = True
+        elif not self._closes_canceled:
             carried = {
                 "_saga": MARK,
                 "machine": machine,
@@ -240,11 +245,15 @@ class SagaWorkflow:
                 "recorded": self._recorded,
             }
             workflow.continue_as_new(carried, memo={STARTED_MEMO: self._machine.started_at})
-        workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(machine))
-        self._continuing, self._rooted = False, True
+        self._continuing = False
         for command in self._machine.outstanding(workflow.time()):
             if isinstance(command, Call | CancelCall | StartSaga | UndoSaga):
                 self._execute(command)
+
+    @property
+    def _closes_canceled(self) -> bool:
+        """Only the run that Temporal cancelled can close Canceled, so it goes on while its history has room."""
+        return self._native_cancel and workflow.info().get_current_history_length() < HISTORY_ROOM
 
     # --- events in, commands out -------------------------------------------------------------------------------
 
@@ -265,14 +274,12 @@ class SagaWorkflow:
             self._continuing = True
         for command in machine.next(event):
             self._execute(command)
-        self._feeds += 1
-        self._show(machine)
 
     def _should_continue(self, machine: Machine) -> bool:
         """The history is long. A nested saga reports to this very run, and may take days: not while one runs."""
         if self._continuing or self._rooted or not workflow.info().is_continue_as_new_suggested():
             return False
-        return not machine.child_running
+        return not machine.child_running and not self._closes_canceled
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -544,6 +551,12 @@ class SagaWorkflow:
 
     # --- what people see, and the end --------------------------------------------------------------------------
 
+    def details(self) -> str:
+        """The "current details" of the Web UI as they are now; made only when somebody looks."""
+        if self._machine is None:
+            return ""
+        return details_table(self._machine.story(workflow.time()))
+
     @property
     def ended(self) -> Finish | None:
         """How the saga ended, for metrics and traces; None while it runs."""
@@ -567,17 +580,9 @@ class SagaWorkflow:
             self._recorded = True
             workflow.upsert_search_attributes(updates)
 
-    def _show(self, machine: Machine) -> None:
-        """Refresh the details of the Web UI; seldom for long sagas, so that a step's cost does not grow with them."""
-        rows = machine.size
-        if rows <= 40 or self._feeds % (rows // 20) == 0 or machine.state != self._shown:
-            self._shown = machine.state
-            workflow.set_current_details(details_table(machine.story(workflow.time())))
-
     def _close(self, finish: Finish) -> Any:
         assert self._machine is not None
         story = shrink(self._machine.story(workflow.time()), STORY_LIMIT)
-        workflow.set_current_details(details_table(story))
         workflow.upsert_memo({"saga": story})
         if finish.state == "COMPLETED" and self._recorded:
             # On the plain path the close status says it; here an earlier state would go on saying something else.
@@ -588,7 +593,8 @@ class SagaWorkflow:
         if undone and finish.state == "COMPENSATED":
             return _fitting(finish.output)
         reason = dict(finish.reason or {})
-        if finish.state == "COMPENSATED" and self._native_cancel and reason.get("kind") == "cancelled":
+        cancelled = self._native_cancel and workflow.cancellation_reason() is not None
+        if finish.state == "COMPENSATED" and cancelled and reason.get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
         raise Sentence(
             _last_sentence(finish, reason),

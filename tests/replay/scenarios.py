@@ -1,0 +1,258 @@
+"""The sagas whose histories are kept: every feature of the language with every way in which it can end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagas import Absent, Done, Rejected, Unknown
+from tests.integration.engine.world import handle, resolve, until
+from tests.lab import finished
+from workers.client import Client
+
+After = Callable[[Client, str], Awaitable[Any]]
+QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One saga, how its actions behave, what people do to it, and how it must end."""
+
+    name: str
+    definitions: tuple[str, ...]
+    state: str
+    plan: Mapping[str, list[Any]] = field(default_factory=dict)
+    input: Mapping[str, Any] = field(default_factory=dict)
+    after: After | None = None
+    plain: bool = False
+    """Started by a client that knows only Temporal."""
+
+
+def saga(name: str, *steps: str, top: str = "") -> str:
+    lines = [f"saga: {name}", *([top] if top else []), "steps:", *(f"  - {{{one}}}" for one in steps)]
+    return "\n".join(lines) + "\n"
+
+
+A = "id: a, uses: book, compensate: unbook"
+B = "id: b, uses: book, compensate: unbook"
+NO = "id: no, uses: require, with: {that: false}"
+EACH = 'id: a, for_each: "${{ [1, 2, 3] }}", uses: book, compensate: unbook'
+X = "id: x, uses: book, compensate: unbook"
+Y = "id: y, uses: book, compensate: unbook"
+CHILD = saga("child", X, Y, top="output: 1")
+
+
+async def native_cancel(client: Client, id: str) -> None:
+    await until(lambda: _is(client, id, "w", "RUNNING"))
+    await handle(client, id).cancel()
+
+
+async def cancel(client: Client, id: str) -> None:
+    await until(lambda: _is(client, id, "w", "RUNNING"))
+    await handle(client, id).execute_update("cancel", {"who": "ada"})
+
+
+async def signal(client: Client, id: str) -> None:
+    await until(lambda: _is(client, id, "w", "RUNNING"))
+    await client.signal(id, "go", 1, who="ada")
+
+
+async def refuse(client: Client, id: str) -> None:
+    await client.signal(id, "go", who="ada", reject="too late")
+
+
+def decide(step: str, decision: str, **more: Any) -> After:
+    async def after(client: Client, id: str) -> None:
+        await finished(client, id)
+        await resolve(client, id, step, decision, evidence="looked", **more)
+
+    return after
+
+
+async def undo(client: Client, id: str) -> None:
+    await finished(client, id)
+    request = {"reason": "returned", "who": "ada"}
+    queue = client.project.settings.temporal.task_queue
+    run = await client.temporal.start_workflow(
+        (await client.show(id))["saga"], request, id=f"{id}~undo", task_queue=queue
+    )
+    await run.result()
+
+
+async def _is(client: Client, id: str, step: str, state: str) -> bool:
+    return any(row["id"] == step and row["state"] == state for row in (await client.show(id))["steps"])
+
+
+SCENARIOS = (
+    Scenario("line-completed", (saga("line", A, B),), "COMPLETED"),
+    Scenario("line-started-by-a-plain-client", (saga("line", A, B),), "COMPLETED", plain=True),
+    Scenario("line-compensated", (saga("line", A, B, NO),), "COMPENSATED"),
+    Scenario("line-undone", (saga("line", A, B),), "COMPENSATED", after=undo),
+    Scenario(
+        "graph-compensated",
+        (saga("graph", A, B + ", needs: [a]", "id: c, uses: book, compensate: unbook, needs: [a]", NO),),
+        "COMPENSATED",
+    ),
+    Scenario(
+        "pivot-completed", (saga("pivot", A, "id: p, uses: book, pivot: true", "id: q, uses: work"),), "COMPLETED"
+    ),
+    Scenario(
+        "pivot-rejected",
+        (saga("pivot", A, "id: p, uses: book, pivot: true", "id: q, uses: work"),),
+        "COMPENSATED",
+        {"do p": [Rejected("no")]},
+    ),
+    Scenario(
+        "pivot-failed-and-sealed",
+        (saga("pivot", A, f"id: p, uses: book, pivot: true, {QUICK}"),),
+        "COMPENSATED",
+        {"do p": [ValueError("x")]},
+    ),
+    Scenario("for-each-completed", (saga("each", EACH + ", max_parallel: 2"),), "COMPLETED"),
+    Scenario("for-each-compensated", (saga("each", EACH, NO),), "COMPENSATED"),
+    Scenario(
+        "for-each-empty-and-if",
+        (
+            saga(
+                "none",
+                "id: a, for_each: [], uses: book, compensate: unbook",
+                'id: b, if: "${{ 1 > 2 }}", uses: book, compensate: unbook',
+            ),
+        ),
+        "COMPLETED",
+    ),
+    Scenario("wait-for", (saga("waits", "id: w, uses: wait, with: {for: 30ms}", A),), "COMPLETED"),
+    Scenario(
+        "wait-signalled",
+        (saga("waits", "id: w, uses: wait, with: {signal: go, timeout: 1h}", A),),
+        "COMPLETED",
+        after=signal,
+    ),
+    Scenario("wait-refused", (saga("waits", A, "id: w, uses: wait, with: {signal: go}"),), "COMPENSATED", after=refuse),
+    Scenario(
+        "wait-timed-out", (saga("waits", A, "id: w, uses: wait, with: {signal: go, timeout: 50ms}"),), "COMPENSATED"
+    ),
+    Scenario(
+        "cancelled-natively",
+        (saga("waits", A, "id: w, uses: wait, with: {signal: go}"),),
+        "COMPENSATED",
+        after=native_cancel,
+    ),
+    Scenario(
+        "cancelled-by-update", (saga("waits", A, "id: w, uses: wait, with: {signal: go}"),), "COMPENSATED", after=cancel
+    ),
+    Scenario(
+        "deadline",
+        (saga("late", A, "id: w, uses: wait, with: {signal: go}", top="deadline: 300ms\nwarn_after: 100ms"),),
+        "COMPENSATED",
+    ),
+    Scenario("confirmed", (saga("tcc", A + ", confirm: fix"),), "COMPLETED"),
+    Scenario("tcc-cancelled", (saga("tcc", A + ", confirm: fix", NO),), "COMPENSATED"),
+    Scenario(
+        "alternates",
+        (saga("alternates", "id: a, uses: work, compensate: [unwork, settle]", NO),),
+        "COMPENSATED",
+        {"undo a": [Rejected("no"), 1]},
+    ),
+    Scenario(
+        "probe-done",
+        (saga("probe", f"id: a, uses: work, compensate: unwork, probe: look, {QUICK}"),),
+        "COMPLETED",
+        {"do a": [ValueError("x")], "probe a": [Done(1)]},
+    ),
+    Scenario(
+        "probe-absent",
+        (saga("probe", f"id: a, uses: work, compensate: unwork, probe: look, settle: 50ms, {QUICK}"),),
+        "COMPENSATED",
+        {"do a": [ValueError("x")], "probe a": [Absent()]},
+    ),
+    Scenario(
+        "probe-unknown",
+        (saga("probe", f"id: a, uses: work, compensate: unwork, probe: look, {QUICK}"),),
+        "COMPENSATED",
+        {"do a": [ValueError("x")], "probe a": [Unknown("?")]},
+    ),
+    Scenario(
+        "asked-once",
+        (saga("once", f"id: a, uses: careless, compensate: unwork, probe: look, settle: 50ms, {QUICK}"),),
+        "COMPLETED",
+        {"do a": [ValueError("x"), 1], "probe a": [Absent()]},
+    ),
+    Scenario(
+        "continue",
+        (saga("on", f"id: a, uses: book, compensate: unbook, on_failure: continue, {QUICK}", B),),
+        "COMPLETED",
+        {"do a": [ValueError("x")]},
+    ),
+    Scenario(
+        "parked-retried",
+        (saga("park", A + ", on_failure: park"),),
+        "COMPLETED",
+        {"do a": [Rejected("no"), 1]},
+        after=decide("a", "retry"),
+    ),
+    Scenario(
+        "parked-done",
+        (saga("park", A + ", on_failure: park"),),
+        "COMPLETED",
+        {"do a": [Rejected("no")]},
+        after=decide("a", "done", result=1),
+    ),
+    Scenario(
+        "parked-skipped",
+        (saga("park", A + ", on_failure: park", B),),
+        "COMPLETED",
+        {"do a": [Rejected("no")]},
+        after=decide("a", "skip"),
+    ),
+    Scenario(
+        "parked-compensated",
+        (saga("park", A, B + ", on_failure: park"),),
+        "COMPENSATED",
+        {"do b": [Rejected("no")]},
+        after=decide("b", "compensate"),
+    ),
+    Scenario(
+        "residue-before", (saga("residue", A, NO),), "RESIDUE", {"undo a": [Rejected("no")]}, after=decide("a", "skip")
+    ),
+    Scenario(
+        "residue-after",
+        (saga("residue", "id: p, uses: book, pivot: true", "id: q, uses: work"),),
+        "RESIDUE",
+        {"do q": [Rejected("no")]},
+        after=decide("q", "skip"),
+    ),
+    Scenario(
+        "definition-bug",
+        (saga("bug", A, 'id: b, uses: book, with: {value: "${{ steps.a.result.x.y }}"}, compensate: unbook'),),
+        "COMPENSATED",
+    ),
+    Scenario(
+        "forward",
+        (
+            saga(
+                "onward",
+                "id: a, uses: book, retry: {initial_interval: 10ms, max_interval: 20ms}",
+                top="recovery: forward",
+            ),
+        ),
+        "COMPLETED",
+        {"do a": [*[ValueError("x")] * 14, 1]},
+    ),
+    Scenario("local-completed", (saga("near", A, B, top="defaults: {execution: local, timeout: 2s}"),), "COMPLETED"),
+    Scenario(
+        "local-compensated",
+        (saga("near", A, B, top="defaults: {execution: local, timeout: 2s}"),),
+        "COMPENSATED",
+        {"do b": [Rejected("no")]},
+    ),
+    Scenario("child-completed", (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD), "COMPLETED"),
+    Scenario("child-undone", (saga("parent", A, "id: c, uses: saga, with: {name: child}", NO), CHILD), "COMPENSATED"),
+    Scenario(
+        "child-rejected",
+        (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),
+        "COMPENSATED",
+        {"do y": [Rejected("no")]},
+    ),
+)

@@ -1,0 +1,53 @@
+"""The interpreter still does what the recorded runs say; and this test notices when it does not."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.workflow import NondeterminismError
+
+from sagas.machine import calls
+from sagas.workflow import SagaWorkflow
+from tests.replay.scenarios import SCENARIOS
+
+HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
+
+
+def read(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(path.name, gzip.decompress(path.read_bytes()).decode())
+
+
+async def replay(path: Path) -> Exception | None:
+    history = read(path)
+    replayer = Replayer(workflows=[SagaWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+    return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.name.removesuffix(".json.gz"))
+async def test_a_recorded_run_is_replayed(path: Path) -> None:
+    assert await replay(path) is None
+
+
+def test_every_scenario_has_a_recording() -> None:
+    recorded = {path.name.split(".")[0].split("+")[0] for path in HISTORIES}
+    assert recorded >= {one.name for one in SCENARIOS}
+
+
+async def test_an_interpreter_that_was_changed_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    [path] = [one for one in HISTORIES if one.name == "line-compensated.1.json.gz"]
+    honest: Callable[..., Any] = calls.send
+
+    def undo_under_another_name(run: Any, entry: Any, ask: Any, *rest: Any, **more: Any) -> None:
+        honest(run, entry, ask, *rest, **more)
+        if ask == "undo":
+            call = run.out.pop()
+            run.emit(type(call)(**{name: getattr(call, name) for name in call.__slots__} | {"action": "other"}))
+
+    monkeypatch.setattr(calls, "send", undo_under_another_name)
+    assert isinstance(await replay(path), NondeterminismError)
