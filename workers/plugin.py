@@ -24,6 +24,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from sagas.workflow import SagaWorkflow
 from workers.attempt_log import log_attempt
+from workers.details import DetailsInterceptor
 from workers.headers import HeaderInterceptor
 from workers.metrics import Metrics
 from workers.tracing_setup import tracing_from_environment, tracing_interceptors
@@ -62,6 +63,7 @@ class SagaPlugin(SimplePlugin):
             workflow_runner=_pass_through,
             interceptors=[
                 HeaderInterceptor(),
+                DetailsInterceptor(),
                 WatchInterceptor(self.metrics),
                 *tracing_interceptors(self._tracing),
             ],

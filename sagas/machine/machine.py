@@ -57,6 +57,7 @@ from sagas.machine.facts import (
     Undo,
     Undone,
 )
+from sagas.machine.plan import Plan
 from sagas.machine.run import Run
 from sagas.machine.state import Entry
 from sagas.machine.story import story as tell
@@ -76,8 +77,10 @@ class Machine:
         generation: int = 1,
         variables: Mapping[str, Any] | None = None,
         parent: str | None = None,
+        plan: Plan | None = None,
     ) -> None:
-        self._run = Run(definition, input, saga_id, generation, variables or {}, parent)
+        """``plan`` is the plan of this very definition, if the caller has made it already; machines may share it."""
+        self._run = Run(definition, input, saga_id, generation, variables or {}, parent, plan)
 
     # --- what callers see --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Facts about the graph of a definition, worked out once per machine in time linear in its size."""
+"""Facts about the graph of a definition, worked out once in time linear in its size; machines may share them."""
 
 from __future__ import annotations
 

@@ -30,9 +30,10 @@ class Run:
         generation: int,
         variables: Mapping[str, Any],
         parent: str | None,
+        plan: Plan | None = None,
     ) -> None:
         self.definition = definition
-        self.plan = Plan(definition)
+        self.plan = plan or Plan(definition)
         self.input = input
         self.saga_id = saga_id
         self.generation = generation

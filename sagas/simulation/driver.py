@@ -16,7 +16,6 @@ from typing import Any
 from sagas.definition.input import check_input
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
-from sagas.machine import Machine
 from sagas.machine.commands import Call, CancelSaga, CancelTimer, Command, StartSaga, StartTimer, UndoSaga
 from sagas.machine.events import (
     CallEnded,
@@ -28,6 +27,7 @@ from sagas.machine.events import (
     TimerFired,
     UndoRequested,
 )
+from sagas.machine.machine import Machine
 from sagas.machine.plan import is_read
 from sagas.simulation.participants import Participants, attempts
 from sagas.simulation.samples import made_up_results

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, Step
-from sagas.machine import Machine
 from sagas.machine.commands import (
     Call,
     CancelCall,
@@ -36,6 +35,7 @@ from sagas.machine.events import (
     Started,
     TimerFired,
 )
+from sagas.machine.machine import Machine
 from sagas.outcomes import Failure, Outcome
 
 START = 1_700_000_000.0

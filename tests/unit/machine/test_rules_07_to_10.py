@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import Machine
 from sagas.machine.commands import Call, StartTimer
+from sagas.machine.machine import Machine
 from sagas.machine.story import shrink
 from tests.unit.machine.driver import START, World, op, probe, saga, step, undo
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from sagas.definition.model import Definition
-from sagas.machine import Machine
 from sagas.machine.events import UndoRequested
+from sagas.machine.machine import Machine
 from tests.unit.machine.driver import World, op, saga, step, undo
 
 
