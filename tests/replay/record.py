@@ -1,7 +1,8 @@
 """Record the histories that the replay test keeps: ``python -m tests.replay.record [NAME …]``.
 
 Every run is written to a new file ``histories/NAME.N.json.gz``: an old one is what a saga that is still running
-looks like, so it is never overwritten. Run it after a change of the interpreter that is meant (see docs/how-to/versioning.md).
+looks like, so it is never overwritten. Run it after a change of the interpreter that is meant
+(docs/how-to/versioning.md).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json.gz"))
 
 
 def read(path: Path) -> WorkflowHistory:
-    return WorkflowHistory.from_json(path.name, gzip.decompress(path.read_bytes()).decode())
+    text = gzip.decompress(path.read_bytes()).decode()
+    started = json.loads(text)["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(started["workflowId"], text)
 
 
 async def replay(path: Path) -> Exception | None:
