@@ -87,6 +87,9 @@ STORY_LIMIT = 512 * 1024
 SUMMARY_LIMIT = 200
 """Characters of a summary: Temporal takes 400 bytes, and refuses more by failing the task for ever."""
 
+HISTORY_ROOM = 40_000
+"""Events a run may have before it must continue as a new one; Temporal ends it at 51,200."""
+
 TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
 
@@ -227,10 +230,13 @@ class SagaWorkflow:
         return TimerFired(id="continued", at=workflow.time())
 
     def _continue(self) -> None:
-        """Move the whole machine to a new run, unless it is too large to move: then this run goes on."""
+        """Move the whole machine to a new run, unless this one has to go on."""
         assert self._machine is not None
         machine = pack_state(self._machine.snapshot())
-        if len(machine) < PAYLOAD_LIMIT - 64 * 1024:
+        if len(machine) >= PAYLOAD_LIMIT - 64 * 1024:
+            workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(machine))
+            self._rooted = True
+        elif not self._closes_canceled:
             carried = {
                 "_saga": MARK,
                 "machine": machine,
@@ -239,11 +245,15 @@ class SagaWorkflow:
                 "recorded": self._recorded,
             }
             workflow.continue_as_new(carried, memo={STARTED_MEMO: self._machine.started_at})
-        workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(machine))
-        self._continuing, self._rooted = False, True
+        self._continuing = False
         for command in self._machine.outstanding(workflow.time()):
             if isinstance(command, Call | CancelCall | StartSaga | UndoSaga):
                 self._execute(command)
+
+    @property
+    def _closes_canceled(self) -> bool:
+        """Only the run that Temporal cancelled can close Canceled, so it goes on while its history has room."""
+        return self._native_cancel and workflow.info().get_current_history_length() < HISTORY_ROOM
 
     # --- events in, commands out -------------------------------------------------------------------------------
 
@@ -269,7 +279,7 @@ class SagaWorkflow:
         """The history is long. A nested saga reports to this very run, and may take days: not while one runs."""
         if self._continuing or self._rooted or not workflow.info().is_continue_as_new_suggested():
             return False
-        return not machine.child_running
+        return not machine.child_running and not self._closes_canceled
 
     def _execute(self, command: Command) -> None:
         match command:
