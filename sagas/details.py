@@ -29,12 +29,10 @@ def details_table(story: Mapping[str, Any]) -> str:
     """The whole text. ``story`` is the `saga show` document; long sagas show their first and last steps."""
     lines = [f"**{story['saga']}** is **{story['state']}**" + _because(story.get("reason"))]
     for entry in story.get("parked") or ():
-        lines += [
-            "",
-            f"⏸ **{entry['step']}** {_waits(entry['op'])}: {entry['why']}. One of these commands goes on:",
-            "",
-        ]
-        lines += [*(entry.get("commands") or ()), "```"]
+        lines += ["", f"⏸ **{entry['step']}** {_waits(entry['op'])}: {entry['why']}"]
+        commands = entry.get("commands") or ()
+        if commands:
+            lines += ["", "What a person may do:", "", "```", *commands, "```"]
     for entry in story.get("residue") or ():
         left = "its effect stays" if entry["kind"] == "effect_stays" else "its effect is missing"
         lines += ["", f"✖ **{entry['step']}**: {left}"]

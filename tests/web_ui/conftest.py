@@ -1,0 +1,71 @@
+"""A real Chromium, driven by Playwright, and a shop with one saga in every state."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import TemporalServer
+from tests.web_ui.shop import Shop, open_shop
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+NO_CALLS_HOME = ("--disable-background-networking", "--disable-component-update")
+PATIENCE = 60_000
+"""Milliseconds until an element has to be there: the machine may be busy with other tests."""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the browser; without one, the tests of the Web UI are skipped."""
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("Web UI: the package playwright is not installed (extra dev)")
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        pytest.skip("Web UI: no Chromium on this machine (Debian: apt-get install chromium)")
+    return found
+
+
+@pytest.fixture(scope="session")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """One browser for all tests. As root Chromium has to do without its sandbox."""
+    from playwright.async_api import async_playwright
+
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=chromium, args=[*QUIET, *NO_CALLS_HOME, *root])
+        yield started
+        await started.close()
+
+
+@pytest.fixture
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """An empty page, large enough for the tables."""
+    opened = await browser.new_page(viewport={"width": 1440, "height": 1000})
+    opened.set_default_timeout(PATIENCE)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="session")
+async def shop(
+    chromium: str, temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Shop]:
+    """Sagas that completed, were undone, are parked, wait, and left a residue; their worker runs."""
+    async with open_shop(tmp_path_factory.mktemp("shop"), temporal.address) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go, for people who want to look."""
+    return tmp_path_factory.mktemp("screenshots")

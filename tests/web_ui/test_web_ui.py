@@ -1,0 +1,197 @@
+"""What a person who never read a manual sees in the Temporal Web UI."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client as Temporal
+from temporalio.worker import Worker
+
+from tests.lab import finished
+from tests.processes import TemporalServer
+from tests.web_ui.shop import Shop, open_shop
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+LINT = "Common Errors"
+STATUS = {"COMPLETED": "COMPLETED", "COMPENSATED": "FAILED", "PARKED": "RUNNING", "RUNNING": "RUNNING"}
+
+
+def link(server: TemporalServer, rest: str = "") -> str:
+    return f"{server.web_ui}/namespaces/default/workflows{rest}"
+
+
+async def text(page: Page) -> str:
+    return await page.locator("body").inner_text()
+
+
+async def open_run(page: Page, server: TemporalServer, saga_id: str) -> None:
+    """The page of one run, when its timeline is drawn."""
+    await page.goto(link(server, f"/{saga_id}"))
+    await page.get_by_text("inventory.reserve • Reserve the goods").first.wait_for()
+
+
+async def open_details(page: Page, server: TemporalServer, saga_id: str) -> tuple[str, str]:
+    """The tab User Metadata: (what is known from the start, how it stands), each drawn in a frame of its own."""
+    await open_run(page, server, saga_id)
+    await page.locator("a", has_text="User Metadata").click()
+    frames = page.locator("iframe")
+    await frames.nth(2).wait_for()
+    found = []
+    for number in (1, 2):
+        table = frames.nth(number).content_frame.locator("table")
+        await table.wait_for()
+        found.append(await frames.nth(number).content_frame.locator("body").inner_text())
+    return found[0], found[1]
+
+
+async def test_the_list_shows_names_and_states(
+    page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
+) -> None:
+    await page.goto(link(temporal))
+    for state, status in STATUS.items():
+        row = page.locator("tr", has=page.get_by_role("link", name=shop.ids[state]))
+        await row.first.wait_for()
+        cells = await row.first.inner_text()
+        assert status in cells.upper(), (state, cells)
+        assert "checkout" in cells
+    await page.screenshot(path=pictures / "list.png")
+
+
+@pytest.mark.parametrize("state", ["PARKED", "COMPENSATED", "RESIDUE"])
+async def test_the_list_can_be_filtered_by_the_sagas_state(
+    page: Page, temporal: TemporalServer, shop: Shop, state: str
+) -> None:
+    await page.goto(link(temporal, f'?query=SagaState="{state}"'))
+    await page.get_by_role("link", name=shop.ids[state]).wait_for()
+    others = [saga_id for other, saga_id in shop.ids.items() if other != state]
+    shown = await text(page)
+    assert not [saga_id for saga_id in others if saga_id in shown]
+
+
+async def test_a_run_shows_the_sentences_of_its_steps(
+    page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
+) -> None:
+    await open_run(page, temporal, shop.ids["COMPLETED"])
+    shown = await text(page)
+    for line in (
+        "inventory.reserve • Reserve the goods",
+        "payments.charge • Charge the card",
+        "orders.place • Place the order",
+        "mail.send • Tell the customer",
+    ):
+        assert line in shown
+    assert '"order": "order-pear"' in shown
+    assert "↩" not in shown
+    await page.screenshot(path=pictures / "completed.png", full_page=True)
+
+
+async def test_compensations_are_marked_as_such(
+    page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
+) -> None:
+    await open_run(page, temporal, shop.ids["COMPENSATED"])
+    shown = await text(page)
+    assert "payments.refund • ↩ undo Charge the card" in shown
+    assert "inventory.release • ↩ undo Reserve the goods" in shown
+    assert "undone: rejected at place: the card was declined" in shown
+    assert "stackTrace" not in shown, "the failure is one sentence"
+    await page.screenshot(path=pictures / "compensated.png", full_page=True)
+
+
+async def test_the_details_say_what_was_planned_and_how_it_stands(
+    page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
+) -> None:
+    plan, now = await open_details(page, temporal, shop.ids["COMPENSATED"])
+    await page.screenshot(path=pictures / "compensated-details.png", full_page=True)
+    assert "Take one basket from the shelf to a paid order." in plan
+    assert "the point of no return" in plan
+    assert "Terminate skips every compensation" in plan
+    assert "checkout is COMPENSATED (rejected at place: the card was declined)" in now
+    rows = [" ".join(row.split()) for row in now.splitlines()]
+    table = " ".join(rows)
+    assert "↩ COMPENSATED reserve Reserve the goods inventory.reserve inventory.release DONE" in table
+    assert "✖ REJECTED place Place the order" in table
+    assert "&nbsp;" not in plan + now
+
+
+async def test_a_parked_saga_says_what_to_do(page: Page, temporal: TemporalServer, shop: Shop, pictures: Path) -> None:
+    _, now = await open_details(page, temporal, shop.ids["PARKED"])
+    await page.screenshot(path=pictures / "parked-details.png", full_page=True)
+    assert "is PARKED" in now
+    assert "announce waits for a person: Rejected: the mailbox does not exist" in now
+    for decision in ("retry", "done", "skip"):
+        assert f"saga resolve {shop.ids['PARKED']} announce {decision} --reason" in now
+    assert "Cancel is refused" in now
+
+
+async def test_a_waiting_saga_names_its_timers(page: Page, temporal: TemporalServer, shop: Shop) -> None:
+    await open_run(page, temporal, shop.ids["RUNNING"])
+    shown = await text(page)
+    assert "wait for approved" in shown
+    assert "deadline" in shown
+    _, now = await open_details(page, temporal, shop.ids["RUNNING"])
+    assert "▶ RUNNING approval Wait for the approval" in " ".join(now.split())
+
+
+async def test_a_residue_is_named(page: Page, temporal: TemporalServer, shop: Shop, pictures: Path) -> None:
+    _, now = await open_details(page, temporal, shop.ids["RESIDUE"])
+    await page.screenshot(path=pictures / "residue-details.png", full_page=True)
+    assert "is RESIDUE" in now
+    assert "reserve: its effect stays" in now
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "COMPENSATED", "PARKED", "RUNNING", "RESIDUE"])
+async def test_the_uis_own_checks_find_nothing(page: Page, temporal: TemporalServer, shop: Shop, state: str) -> None:
+    await open_run(page, temporal, shop.ids[state])
+    assert LINT.lower() not in (await text(page)).lower()
+
+
+@workflow.defn(name="careless", sandboxed=False)
+class Careless:
+    """A run that the UI finds fault with."""
+
+    @workflow.run
+    async def run(self, value: str) -> str:
+        await workflow.sleep(timedelta(minutes=5))
+        return value
+
+
+async def test_the_uis_own_checks_are_looked_for_in_the_right_place(page: Page, temporal: TemporalServer) -> None:
+    """The test above can fail: a run with an execution timeout of a minute has entries."""
+    client = await Temporal.connect(temporal.address)
+    async with Worker(client, task_queue="careless", workflows=[Careless]):
+        handle = await client.start_workflow(
+            "careless",
+            "x",
+            id=f"careless-{uuid.uuid4()}",
+            task_queue="careless",
+            execution_timeout=timedelta(minutes=1),
+        )
+        await page.goto(link(temporal, f"/{handle.id}"))
+        await page.get_by_text(LINT).first.wait_for()
+        await handle.terminate()
+
+
+async def test_a_closed_run_reads_without_a_worker(
+    page: Page, temporal: TemporalServer, chromium: str, tmp_path: Path, pictures: Path
+) -> None:
+    async with open_shop(tmp_path, temporal.address) as shop:
+        saga_id = shop.ids["COMPENSATED"]
+        await finished(shop.client, saga_id)
+    await open_run(page, temporal, saga_id)
+    assert "inventory.release • ↩ undo Reserve the goods" in await text(page)
+    await page.locator("a", has_text="Memo").click()
+    await page.get_by_text("the card was declined").first.wait_for()
+    memo = await text(page)
+    assert '"state": "COMPENSATED"' in memo
+    await page.locator("a", has_text="User Metadata").click()
+    plan = page.locator("iframe").nth(1).content_frame.locator("table")
+    await plan.wait_for()
+    assert "payments.refund" in await plan.inner_text()
+    await page.screenshot(path=pictures / "without-worker.png", full_page=True)
