@@ -26,7 +26,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 test: setup
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
