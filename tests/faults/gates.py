@@ -18,7 +18,7 @@ import psycopg
 
 Point = Literal["effect", "commit"]
 
-PATIENCE = 25.0
+PATIENCE = 60.0
 """Seconds to wait for something that must happen; a worker that was killed may delay it by Temporal's own 10 s."""
 
 _WAITING = """

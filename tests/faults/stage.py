@@ -231,7 +231,7 @@ class Stage:
             await asyncio.sleep(0.05)
         return found
 
-    async def finished(self, patience: float = 40.0) -> dict[str, Any]:
+    async def finished(self, patience: float = 80.0) -> dict[str, Any]:
         """Wait until the saga is over or parked, watching the sum of the bank meanwhile; gives its story."""
         end = time.monotonic() + patience
         while True:

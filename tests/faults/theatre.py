@@ -11,7 +11,7 @@ from tests.faults.checker import check
 from tests.faults.evidence import Evidence, gather
 from tests.faults.ground import Ground, stage_of
 
-AT_ONCE = 10
+AT_ONCE = 6
 
 
 @dataclass(frozen=True)
