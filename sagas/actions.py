@@ -94,7 +94,11 @@ class Action:
             return False
         return first.name == "step" or get_type_hints(self.function).get(first.name) is Step
 
-    @property
+    @cached_property
+    def _named(self) -> dict[str, Parameter]:
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    @cached_property
     def asynchronous(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
@@ -110,7 +114,7 @@ class Action:
         """
         from pydantic import ValidationError
 
-        known = {parameter.name: parameter for parameter in self.parameters}
+        known = self._named
         unknown = [name for name in arguments if name not in known]
         if unknown:
             raise ValueError(f"{self.name} takes no argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}")
