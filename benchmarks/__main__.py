@@ -63,11 +63,8 @@ async def measure(folder: Path, rounds: int, count: int) -> None:
     worker, server = status["worker"]["pid"], status["temporal"]["pid"]
     queue = f"hand-{uuid.uuid4()}"
     url = project.settings.connection("bench").url.replace("+psycopg", "")
-    argv = [sys.executable, "-m", "benchmarks.handwritten", str(project.settings.temporal.address), queue, url]
-    hand = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=HERE.parent)
+    hand = start_by_hand(str(project.settings.temporal.address), queue, url)
     try:
-        assert hand.stdout is not None
-        assert hand.stdout.readline() == b"ready\n"
         for kind in KINDS:
             ours, theirs = Figures(), Figures()
             pair = (
@@ -83,22 +80,35 @@ async def measure(folder: Path, rounds: int, count: int) -> None:
             for figures, run, _pid in pair:
                 figures.events.append(await events_of(client.temporal, await run(0)))
             print_pair(kind, theirs, ours)
-        await growth(client, queue)
+        await growth(client, queue, hand.pid, worker, server, rounds)
         check_balance(url)
     finally:
         hand.terminate()
         hand.wait()
 
 
-async def growth(client: Client, queue: str) -> None:
-    """The time of each step, from 3 to 300 steps."""
+def start_by_hand(address: str, queue: str, url: str) -> subprocess.Popen[bytes]:
+    """The worker of the hand-written workflow, ready to serve."""
+    argv = [sys.executable, "-m", "benchmarks.handwritten", address, queue, url]
+    worker = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=HERE.parent)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"ready\n"
+    return worker
+
+
+async def growth(client: Client, queue: str, hand: int, worker: int, server: int, rounds: int) -> None:
+    """The cost of each step, from 3 to 300 steps."""
     rows = []
     for steps in LENGTHS:
         ours, theirs = Figures(), Figures()
-        for _ in range(3):
-            await latencies(theirs, by_hand(client.temporal, queue, "noop", steps), 2)
-            await latencies(ours, by_engine(client, "noop", steps), 2)
-        rows.append((steps, theirs.latency(0.5) / steps, ours.latency(0.5) / steps))
+        for _ in range(rounds):
+            for figures, run, pid in (
+                (theirs, by_hand(client.temporal, queue, "noop", steps), hand),
+                (ours, by_engine(client, "noop", steps), worker),
+            ):
+                await latencies(figures, run, max(1, 30 // steps))
+                await crowd(figures, run, max(4, 120 // steps), 4, pid, server)
+        rows.append((steps, theirs, ours))
     print_growth(rows)
 
 

@@ -12,11 +12,12 @@ import signal
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker
 
 with workflow.unsafe.imports_passed_through():
@@ -67,7 +68,7 @@ class Handwritten:
                     start_to_close_timeout=timedelta(seconds=5),
                     retry_policy=policy,
                 )
-        except ActivityError:
+        except FailureError:  # of a remote activity inside an ActivityError, of a local one bare
             for request in reversed(begun):
                 await execute(
                     undo, request, result_type=int, start_to_close_timeout=timedelta(seconds=5), retry_policy=policy
@@ -79,7 +80,7 @@ class Handwritten:
 class Participants:
     """The activities; the pool is opened once per worker."""
 
-    def __init__(self, pool: AsyncConnectionPool) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         self._pool = pool
 
     @activity.defn
@@ -113,7 +114,8 @@ async def main(address: str, task_queue: str, url: str) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with AsyncConnectionPool(url, min_size=1, max_size=20, open=False) as pool:
+    pool: AsyncConnectionPool[Any] = AsyncConnectionPool(url, min_size=1, max_size=20, open=False)
+    async with pool:
         participants = Participants(pool)
         worker = Worker(
             client,

@@ -39,6 +39,11 @@ class Figures:
         return 1000 * statistics.median(self.worker_cpu if who == "worker" else self.server_cpu)
 
 
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios round by round: what slows a whole round down cancels out."""
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and its children."""
     process = psutil.Process(pid)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.measure import Figures
+from benchmarks.measure import Figures, ratio
 
-LINE = "{:<34} {:>12} {:>12} {:>9}"
+LINE = "{:<38} {:>12} {:>12} {:>9}"
 
 
 def print_pair(kind: str, theirs: Figures, ours: Figures) -> None:
-    """One table for one kind of activity."""
+    """One table for one kind of activity; ratios of rates and CPU are medians over the rounds."""
     print()
     print(LINE.format(f"three {kind} steps", "hand-written", "this engine", "ratio"))
-    rows = [
-        ("latency p50 ms (one at a time)", theirs.latency(0.5), ours.latency(0.5)),
-        ("latency p95 ms (one at a time)", theirs.latency(0.95), ours.latency(0.95)),
-        ("sagas/s (50 at a time)", theirs.rate, ours.rate),
-        ("worker CPU ms per saga", theirs.cpu("worker"), ours.cpu("worker")),
-        ("server CPU ms per saga", theirs.cpu("server"), ours.cpu("server")),
-        ("history events per saga", float(theirs.events[0]), float(ours.events[0])),
-    ]
-    for label, left, right in rows:
-        print(LINE.format(label, f"{left:.1f}", f"{right:.1f}", f"{right / left:.2f}"), flush=True)
+    for name, quantile in (("p50", 0.5), ("p95", 0.95)):
+        left, right = theirs.latency(quantile), ours.latency(quantile)
+        _row(f"latency {name} ms (one at a time)", left, right, right / left)
+    _row("sagas/s (50 at a time)", theirs.rate, ours.rate, ratio(ours.rates, theirs.rates))
+    _row("worker CPU ms per saga", theirs.cpu("worker"), ours.cpu("worker"), ratio(ours.worker_cpu, theirs.worker_cpu))
+    _row("server CPU ms per saga", theirs.cpu("server"), ours.cpu("server"), ratio(ours.server_cpu, theirs.server_cpu))
+    left, right = theirs.events[0], ours.events[0]
+    _row("history events per saga", left, right, right / left)
 
 
-def print_growth(rows: Iterable[tuple[int, float, float]]) -> None:
-    """Milliseconds of each step for several lengths."""
+def print_growth(rows: Iterable[tuple[int, Figures, Figures]]) -> None:
+    """The cost of each step for several lengths: milliseconds alone, and CPU of worker and server together."""
     print()
-    print(LINE.format("ms for each step (no-op)", "hand-written", "this engine", "ratio"))
-    for steps, left, right in rows:
-        print(LINE.format(f"{steps} steps", f"{left:.1f}", f"{right:.1f}", f"{right / left:.2f}"), flush=True)
+    print(LINE.format("for each of n no-op steps", "hand-written", "this engine", "ratio"))
+    for steps, theirs, ours in rows:
+        left, right = theirs.latency(0.5) / steps, ours.latency(0.5) / steps
+        _row(f"n = {steps}: ms, one saga at a time", left, right, right / left)
+        left, right = (sum(one.cpu(who) for who in ("worker", "server")) / steps for one in (theirs, ours))
+        _row(f"n = {steps}: CPU ms, worker and server", left, right, right / left)
+
+
+def _row(label: str, left: float, right: float, ratio: float) -> None:
+    print(LINE.format(label, f"{left:.1f}", f"{right:.1f}", f"{ratio:.2f}"), flush=True)
