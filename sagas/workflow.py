@@ -83,6 +83,9 @@ PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 TASK_LIMIT = 1024 * 1024
 """Bytes of commands in one workflow task; the wire carries 4 MiB."""
 
+COMMAND_WEIGHT = 8 * 1024
+"""What a small command counts as: some hundred starts in one task would meet the SDK's two seconds on a busy machine."""
+
 STORY_LIMIT = 512 * 1024
 SUMMARY_LIMIT = 200
 """Characters of a summary: Temporal takes 400 bytes, and refuses more by failing the task for ever."""
@@ -406,6 +409,7 @@ class SagaWorkflow:
 
     async def _pace(self, size: int) -> None:
         """Spread many large commands over several workflow tasks."""
+        size = max(size, COMMAND_WEIGHT)
         while self._sent_in_this_task() + size > TASK_LIMIT and self._bytes > 0:
             await workflow.sleep(timedelta(milliseconds=1), summary="spread many commands over several tasks")
         self._bytes += size

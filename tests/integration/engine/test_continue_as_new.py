@@ -157,6 +157,7 @@ async def test_parallel_items_with_large_arguments(world: World) -> None:
     assert len(sizes) == 60
 
 
+@pytest.mark.slow
 async def test_five_thousand_items(world: World, temporal: TemporalServer) -> None:
     """On the server as it is configured for everybody, with its own idea of a long history."""
     definition = """
@@ -169,7 +170,7 @@ async def test_five_thousand_items(world: World, temporal: TemporalServer) -> No
     world.address = temporal.address
     async with world.serving(definition) as client:
         saga = await begin(client, "thousands", {"n": list(range(5000))})
-        assert await asyncio.wait_for(handle(client, saga).result(), 120) == 5000
+        assert await asyncio.wait_for(handle(client, saga).result(), 300) == 5000
         assert await runs(client, saga) > 1
     assert len(world.asked) == 5000
     assert len({one.key for one in world.asked}) == 5000
