@@ -47,9 +47,13 @@ def receive(run: Run, event: DecisionMade) -> None:
         return
     decision = {**row, "arguments": event.arguments, "result": event.result}
     flight = run.flights.get(entry.flight) if entry.flight else None
-    if flight is not None and flight.kind == "call" and not flight.background:
+    if flight is not None and flight.kind == "call":
         # The attempt in flight may still succeed, and then that wins.
         entry.decision = decision
+        if flight.background:
+            # The probe of a parked pivot: from now on the decision waits for it, so it is waited for.
+            run.foreground(flight)
+            run.unpark(entry)
         if not flight.cancelled:
             flight.cancelled = True
             run.emit(CancelCall(flight.id))

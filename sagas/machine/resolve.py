@@ -55,8 +55,12 @@ def probed(run: Run, entry: Entry, outcome: Outcome, flight: Flight) -> None:
     step, purpose = run.step(entry), flight.purpose
     probe = step.probe
     assert probe is not None
+    # A person decided meanwhile: only a `done` wins over that, and anything else leaves it to the decision.
+    decided = entry.decision is not None and purpose in ("retry", "end", "pivot")
     if outcome.kind != "done":
-        if outcome.parks is not None or (outcome.kind == "failed" and not outcome.retryable):
+        if decided:
+            run.post(Resolved(entry, purpose, "unknown"))
+        elif outcome.parks is not None or (outcome.kind == "failed" and not outcome.retryable):
             _park(run, entry, purpose, outcome)
         elif outcome.not_started:
             _later(run, entry, purpose, step.do.retry.max_interval, background=flight.background)
@@ -66,12 +70,14 @@ def probed(run: Run, entry: Entry, outcome: Outcome, flight: Flight) -> None:
     try:
         said, result = arguments.probed(run, entry, probe, outcome)
     except DefinitionFault as error:
-        _definition(run, entry, purpose, str(error))
-        return
+        if not decided:
+            _definition(run, entry, purpose, str(error))
+            return
+        said, result = "unknown", None
     if said == "done":
         entry.result = result
         _answer(run, entry, purpose, "done")
-    elif said == "absent":
+    elif said == "absent" and not decided:
         rest = 0.0 if probe.operation.seals else (entry.last_end or run.now) + step.settle - run.now
         if rest > 0:
             # An attempt that ended a moment ago may still arrive: ask again when it no longer can.

@@ -170,6 +170,12 @@ class Run:
         if entry is not None and entry.flight == flight.id:
             entry.flight = None
 
+    def foreground(self, flight: Flight) -> None:
+        """Something waits for it now."""
+        self._count(flight, -1)
+        flight.background = False
+        self._count(flight, 1)
+
     def drop_timer(self, flight: Flight) -> None:
         self.land(flight)
         if flight.fires_at is not None:
@@ -207,4 +213,16 @@ class Run:
             entry.confirm.state = "PARKED"
 
     def unpark(self, entry: Entry) -> Parked | None:
-        return self.parked.pop(entry.id, None)
+        """The operation moves again."""
+        parked = self.parked.pop(entry.id, None)
+        if parked is None or entry.state != "PARKED":
+            return parked
+        if parked.op == "do":
+            entry.state = "RUNNING"
+        elif parked.op == "undo" and entry.undo is not None:
+            entry.state = "COMPENSATING"
+            entry.undo.state = "RUNNING"
+        elif entry.confirm is not None:
+            entry.state = "CONFIRMING"
+            entry.confirm.state = "RUNNING"
+        return parked

@@ -79,3 +79,59 @@ def test_what_a_person_did_by_hand_after_a_probe_said_absent_is_undone_on_the_wa
     world.decide("a", "done", result={"by": "hand"}, evidence="seen").run()
     assert world.state == "COMPENSATED"
     assert world.undone == ["a"]
+
+
+def asking_pivot() -> World:
+    """A keyless pivot, PARKED, whose probe in the background has just been asked and has not answered."""
+    do = op("do.a", idempotent=False, retry=Retry(max_attempts=1))
+    definition = saga(step("a", kind="pivot", do=do, probe=probe(seals=True)))
+    world = World(definition, answers={"a": "unknown", "ask": "unsure"}).run()
+    assert world.state == "PARKED"
+    world.hold.add("a~probe")
+    return world.fire("a~ask")
+
+
+@pytest.mark.parametrize("answer", ["absent", "unsure", "unknown"])
+@pytest.mark.parametrize(
+    ("decision", "state"), [("retry", "COMPLETED"), ("done", "COMPLETED"), ("compensate", "COMPENSATED")]
+)
+def test_a_decision_waits_for_the_probe_in_the_background(answer: str, decision: str, state: str) -> None:
+    world = asking_pivot()
+    world.decide("a", decision, evidence="seen")
+    assert "a~probe" in world.flights
+    assert world.state == "RUNNING"
+    assert world.row("a")["state"] == "RUNNING"
+    assert world.story["parked"] == []
+    world.answers |= {"a": "done", "ask": "absent"}
+    world.end("a~probe", answer).wait(3_600)
+    assert world.state == state
+
+
+def test_a_probe_that_finds_the_effect_wins_over_the_decision() -> None:
+    world = asking_pivot()
+    world.decide("a", "compensate", evidence="I thought so")
+    world.end("a~probe", "found")
+    assert world.state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("op_name", "held", "state"),
+    [("do", "a~seal", "RUNNING"), ("undo", "a~undo", "COMPENSATING"), ("confirm", "a~confirm", "CONFIRMING")],
+)
+def test_after_a_decision_an_entry_is_not_parked_any_more(op_name: str, held: str, state: str) -> None:
+    definition = {
+        "do": saga(step("a", on_failure="park")),
+        "undo": saga(step("a"), step("b")),
+        "confirm": saga(step("a", confirm=op("con.a", {}, on="shop"))),
+    }[op_name]
+    answers = {
+        "do": {"a": "rejected"},
+        "undo": {"b": "rejected", "un.a": "definition"},
+        "confirm": {"con.a": "rejected"},
+    }
+    world = World(definition, answers=answers[op_name]).run()
+    assert world.row("a")["state"] == "PARKED"
+    world.hold.add(held)
+    world.decide("a", "retry")
+    assert world.row("a")["state"] == state
+    assert world.story["parked"] == []
