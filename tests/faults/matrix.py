@@ -56,9 +56,12 @@ def gone(kind: str, says: str) -> Mapping[Position, Expected]:
     }
 
 
-def doubled(*names: str) -> dict[str, str]:
-    """Arguments of two copies of an input: each fits into a payload, both do not."""
-    return {f"input.notes.{name} }}}}": f"join([input.notes.{name}, input.notes.{name}], '') }}}}" for name in names}
+def trebled(*names: str) -> dict[str, str]:
+    """Arguments of three copies of an input: each fits into a payload, all do not."""
+    return {
+        f"input.notes.{name} }}}}": f"[input.notes.{name}, input.notes.{name}, input.notes.{name}] }}}}"
+        for name in names
+    }
 
 
 TEMPORAL: Final[frozenset[Server]] = frozenset({"temporal"})
@@ -150,7 +153,7 @@ ROWS: tuple[Row, ...] = (
         "arguments-too-large",
         participant.arguments_too_large,
         gone("definition", "bytes; Temporal takes"),
-        edit=doubled("hold", "capture", "ship", "release"),
+        edit=trebled("hold", "capture", "ship", "release"),
     ),
     Row("22", "result-too-large", participant.result_too_large, gone("failed", "bytes")),
     Row(

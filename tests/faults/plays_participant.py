@@ -56,7 +56,7 @@ async def arguments_too_large(stage: Stage) -> None:
     """Arguments that no payload carries: found before the effect."""
     await stage.worker()
     given = default_input()
-    given["notes"]["release" if stage.target.op == "undo" else stage.target.step] = "x" * 1_200_000
+    given["notes"]["release" if stage.target.op == "undo" else stage.target.step] = "x" * 900_000
     await stage.start(given)
 
 

@@ -36,17 +36,17 @@ async def move(step: Step, source: str, target: str, amount: int) -> dict[str, A
 
 
 @action("bank.debit", connection="bank")
-async def debit(step: Step, customer: str, note: str) -> dict:
+async def debit(step: Step, customer: str, note: Any) -> dict:
     return await move(step, customer, "transit", 30)
 
 
 @action("bank.debit_back", connection="bank")
-async def debit_back(step: Step, customer: str, note: str) -> dict:
+async def debit_back(step: Step, customer: str, note: Any) -> dict:
     return await move(step, "transit", customer, 30)
 
 
 @action("bank.hold", connection="bank")
-async def hold(step: Step, customer: str, note: str) -> dict:
+async def hold(step: Step, customer: str, note: Any) -> dict:
     result = await enter(step, 10)
     await step.sql.execute("update accounts set balance = balance - 10 where id = :customer", customer=customer)
     await step.sql.execute("insert into holds values (:saga_id, 10)", saga_id=step.saga_id)
@@ -54,7 +54,7 @@ async def hold(step: Step, customer: str, note: str) -> dict:
 
 
 @action("bank.release", connection="bank")
-async def release(step: Step, customer: str, note: str) -> dict:
+async def release(step: Step, customer: str, note: Any) -> dict:
     result = await enter(step, 10)
     await _release(step, customer)
     return result
@@ -75,21 +75,21 @@ async def _release(step: Step, customer: str) -> None:
 
 
 @action("bank.order", connection="bank")
-async def order(step: Step, customer: str, note: str) -> dict:
+async def order(step: Step, customer: str, note: Any) -> dict:
     result = await move(step, customer, "fees", 1)
     await step.sql.execute("insert into orders values (:saga_id, 'open')", saga_id=step.saga_id)
     return result
 
 
 @action("bank.order_cancel", connection="bank")
-async def order_cancel(step: Step, customer: str, note: str) -> dict:
+async def order_cancel(step: Step, customer: str, note: Any) -> dict:
     result = await move(step, "fees", customer, 1)
     await step.sql.execute("update orders set state = 'cancelled' where saga_id = :saga_id", saga_id=step.saga_id)
     return result
 
 
 @action("bank.capture", connection="bank")
-async def capture(step: Step, customer: str, note: str) -> dict:
+async def capture(step: Step, customer: str, note: Any) -> dict:
     result = await move(step, "transit", "merchant", 30)
     await step.sql.execute("delete from holds where saga_id = :saga_id", saga_id=step.saga_id)
     await step.sql.execute("update accounts set balance = balance + 10 where id = 'merchant'")
@@ -97,12 +97,12 @@ async def capture(step: Step, customer: str, note: str) -> dict:
 
 
 @action("bank.ship", connection="bank")
-async def ship(step: Step, customer: str, note: str) -> dict:
+async def ship(step: Step, customer: str, note: Any) -> dict:
     result = await move(step, "merchant", "carrier", 2)
     await step.sql.execute("update orders set state = 'shipped' where saga_id = :saga_id", saga_id=step.saga_id)
     return result
 
 
 @action("bank.thank", connection="bank")
-async def thank(step: Step, customer: str, note: str) -> dict:
+async def thank(step: Step, customer: str, note: Any) -> dict:
     return await move(step, "merchant", "marketing", 3)
