@@ -1,0 +1,108 @@
+"""What the pages promise by their form: links that lead somewhere, nothing of one machine, and a valid first saga."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sagas.actions import Action
+from sagas.definition.parse import parse_text
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "definitions/retail/README.md"])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# Built from parts, so that this file does not name what it forbids.
+MACHINE = re.compile(
+    "|".join(["/" + "work/", "/" + "root/", "/" + "home/[a-z]", r"\.\./" + "shared", "/" + "tmp/bash"])
+)
+DOWNLOADS = re.compile(
+    r"https?://[^\s)\"']*(?:files\.pythonhosted|pypi\.org/simple|\.whl|\.tar\.gz|/releases/download)"
+)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings, as the usual forges make them."""
+    lines = FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
+    heads = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs/index.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text("utf-8"))}
+    lost = [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page not in linked | {index}]
+    assert not lost
+
+
+def test_no_file_names_a_download_or_a_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = [name for name in listed.stdout.split("\0") if name] or [str(page.relative_to(ROOT)) for page in PAGES]
+    for name in names:
+        path = ROOT / name
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+        for found in (MACHINE.search(text), DOWNLOADS.search(text)):
+            assert found is None, f"{name} names {found[0]!r}"
+
+
+def dependencies() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    written = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    return {re.split(r"[\[<>=;! ]", one)[0] for one in written}
+
+
+def test_every_dependency_says_why_it_is_here() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
+    rows = set(re.findall(r"^\| ([\w.\-]+) \| \S", text, re.MULTILINE)) - {"package"}
+    assert rows == dependencies()
+
+
+def test_every_dependency_is_pinned() -> None:
+    def plain(name: str) -> str:
+        return name.lower().replace("_", "-")
+
+    pinned = {plain(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text("utf-8").split()}
+    assert {plain(name) for name in dependencies()} <= pinned
+
+
+def _take(step: object, product: str, quantity: int) -> None: ...
+def _charge(step: object, account: str, amount: str) -> None: ...
+def _place(step: object, product: str, charge: str) -> None: ...
+
+
+def test_the_saga_of_the_readme_is_valid() -> None:
+    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(text) == 1
+    actions = [Action("stock.take", _take, connection="shop"), Action("stock.put_back", _take, connection="shop")]
+    actions += [
+        Action("payments.charge", _charge, connection="bank"),
+        Action("orders.place", _place, connection="shop"),
+    ]
+    actions += [Action("payments.refund", _charge, connection="bank")]
+    definition, diagnostics = parse_text(text[0], "README.md", {one.name: one for one in actions})
+    assert definition is not None
+    assert diagnostics == []
+    assert len(text[0].splitlines()) <= 22
+
+
+def test_the_picture_is_small_enough_for_a_readme() -> None:
+    assert (ROOT / "docs/images/web-ui.png").stat().st_size < 300_000
