@@ -26,7 +26,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/faults $(PYTEST_ARGS)
+	$(BIN)/pytest tests/faults $(PYTEST_ARGS)  # plays its cells side by side by itself, and ends with their table
 
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
