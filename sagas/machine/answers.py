@@ -13,10 +13,15 @@ def resolved(run: Run, entry: Entry, purpose: Purpose, verdict: Verdict) -> None
     """Carry on from the answer to :class:`Resolve`."""
     if purpose == "backward":
         backward.resolved(run, entry, verdict)
+    elif (
+        entry.decision is not None
+        and purpose in ("retry", "end", "pivot")
+        and verdict == "unknown"
+        and forward.counts_now(run, entry.decision)
+    ):
+        decisions.decide(run, entry, entry.decision)
     elif run.phase == "backward":
         forward.settle_backward(run, entry)
-    elif entry.decision is not None and purpose in ("retry", "end", "pivot") and verdict == "unknown":
-        decisions.decide(run, entry, entry.decision)
     elif purpose == "pivot":
         _pivot(run, entry, verdict)
     elif verdict == "done":

@@ -112,6 +112,8 @@ def _stop(run: Run, flight: Flight) -> None:
             flight.cancelled = True
             message = str((run.reason or {}).get("message") or "the parent saga goes backward")
             run.emit(nested.cancel(run, entry, message))
+    elif flight.ask == "write":
+        return  # a person says that the effect is there: it is undone once the guard knows of it
     else:
         run.drop_timer(flight)
         if flight.kind == "wait":

@@ -270,13 +270,13 @@ def written(run: Run, entry: Entry, outcome: Outcome, purpose: Purpose, attempts
             if outcome.marker == "nothing_to_undo":
                 entry.resolved = True
             undone_by_hand(run, entry)
-    elif op == "do" and run.phase == "backward":
-        entry.decision = None
-        forward.settle_backward(run, entry)
     elif outcome.kind in ("unknown", "failed") and outcome.retryable and outcome.parks is None:
         summary = f"retry ✎ {step.name}: done, says a person"
         wait = step.do.retry.max_interval
         run.depart(f"{entry.id}~write-retry", "timer", entry, "write", purpose, seconds=wait, summary=summary)
+    elif op == "do" and run.phase == "backward":
+        entry.decision = None
+        forward.settle_backward(run, entry)
     else:
         entry.decision = None
         said = outcome.parks or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sagas.machine import arguments, calls, joining, nested, waits
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import Record
@@ -147,10 +150,10 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
         done(run, entry, outcome.result)
     elif outcome.kind == "late":
         _late(run, entry)
+    elif entry.decision is not None and counts_now(run, entry.decision):
+        run.post(Decide(entry, entry.decision))
     elif run.phase == "backward":
         settle_backward(run, entry)
-    elif entry.decision is not None:
-        run.post(Decide(entry, entry.decision))
     elif outcome.not_started and not _gate_closed(run, entry):
         again_later(run, entry, step.do.retry.max_interval)
     elif outcome.parks is not None:
@@ -313,6 +316,11 @@ def _needs_arguments(run: Run, entry: Entry) -> bool:
     return any(action.with_ is None for action in later)
 
 
+def counts_now(run: Run, decision: Mapping[str, Any]) -> bool:
+    """Going backward, of what a person decided before only `done` still matters: there is an effect to undo."""
+    return run.phase != "backward" or decision["decision"] == "done"
+
+
 def settle_backward(run: Run, entry: Entry) -> None:
     """Going backward, an entry whose attempts have ended is left to its turn."""
     if entry.state in ("RUNNING", "PARKED"):
@@ -320,6 +328,7 @@ def settle_backward(run: Run, entry: Entry) -> None:
         entry.state = "NOTHING_TO_UNDO" if known_absent else calls.STATE_OF[entry.outcome or "failed"]
     if entry.outcome is None:
         entry.outcome = "failed"
+    entry.decision = None
     entry.ended_at = entry.ended_at or run.now
 
 

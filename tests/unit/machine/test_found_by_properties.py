@@ -135,3 +135,24 @@ def test_after_a_decision_an_entry_is_not_parked_any_more(op_name: str, held: st
     world.decide("a", "retry")
     assert world.row("a")["state"] == state
     assert world.story["parked"] == []
+
+
+def test_a_cancel_while_the_guard_does_not_take_a_persons_done_yet_undoes_what_the_person_made() -> None:
+    world = World(saga(step("a", on_failure="park")), answers={"a": "rejected", "saga.done": ["not_started", "done"]})
+    world.run().decide("a", "done", result={"by": "hand"})
+    world.cancel()
+    assert world.state == "COMPENSATING"
+    world.run()
+    assert world.state == "COMPENSATED"
+    assert world.row("a")["outcome"] == "done"
+    assert world.undone == ["a"]
+
+
+def test_a_cancel_while_a_persons_done_waits_for_the_attempt_in_flight_undoes_what_the_person_made() -> None:
+    world = World(saga(step("a", on_failure="park")), hold=["a"]).start()
+    world.now += 1_000
+    world.decide("a", "done", result={"by": "hand"})
+    world.cancel()
+    world.end("a", "rejected")
+    assert world.state == "COMPENSATED"
+    assert world.undone == ["a"]
