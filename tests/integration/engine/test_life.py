@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import (
     ResetWorkflowExecutionRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
 )
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from sagas import Rejected
 from sagas.errors import RefusedError
 from tests.integration.engine.greeting import Greeting, greet
-from tests.integration.engine.world import World, begin, gate, handle, play, soon, states
-from tests.lab import finished
+from tests.integration.engine.world import World, begin, gate, handle, play, soon, states, until
+from tests.lab import finished, lab
 from workers.plugin import SagaPlugin
 
 PLAIN = """
@@ -139,6 +145,52 @@ async def test_sagas_beside_a_users_own_workflow_in_the_sandbox(world: World) ->
         )
         assert await temporal.execute_workflow("plain", {}, id=f"plain-{queue}", task_queue=queue) == 1
     assert await world.effects() == ["a", "b"]
+
+
+async def test_a_running_saga_stays_on_its_build(world: World) -> None:
+    definition = PLAIN.replace("      - {id: b,", "      - {id: w, uses: wait, with: {signal: go}}\n      - {id: b,")
+    definition = definition.replace("unbook", "unwork").replace("book", "work")
+    async with world.serving(definition):
+        pass
+    assert world.project is not None
+    name = world.project.settings.temporal.task_queue
+    one, two = WorkerDeploymentVersion(name, "1.0"), WorkerDeploymentVersion(name, "2.0")
+    short = timedelta(seconds=1)
+    async with lab(world.project, deployment=one, grace=short) as client:
+        await _make_current(client.temporal, one)
+        old = await begin(client, "plain")
+        await until(lambda: "do a" in world.log())
+        async with lab(world.project, deployment=two, grace=short):
+            await _make_current(client.temporal, two)
+            new = await begin(client, "plain")
+            for saga in (old, new):
+                await client.signal(saga, "go")
+                assert (await finished(client, saga))["state"] == "COMPLETED"
+            assert await _builds(client.temporal, old) == {"1.0"}
+            assert await _builds(client.temporal, new) == {"2.0"}
+
+
+async def _builds(temporal: Temporal, saga: str) -> set[str]:
+    events = (await temporal.get_workflow_handle(saga).fetch_history()).events
+    done = [
+        e.workflow_task_completed_event_attributes
+        for e in events
+        if e.HasField("workflow_task_completed_event_attributes")
+    ]
+    return {one.deployment_version.build_id for one in done}
+
+
+async def _make_current(temporal: Temporal, version: WorkerDeploymentVersion) -> None:
+    request = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=temporal.namespace, deployment_name=version.deployment_name, build_id=version.build_id
+    )
+    for _ in range(100):
+        try:
+            await temporal.workflow_service.set_worker_deployment_current_version(request)
+            return
+        except RPCError:  # its first poll has not arrived yet
+            await asyncio.sleep(0.1)
+    raise AssertionError("the deployment did not appear")
 
 
 async def _reset(temporal: Temporal, saga: str) -> None:
