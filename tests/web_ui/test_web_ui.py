@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from temporalio import workflow
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
 from tests.lab import finished
 from tests.processes import TemporalServer
+from tests.web_ui.lint import common_errors
 from tests.web_ui.shop import Shop, open_shop
 
 if TYPE_CHECKING:
@@ -150,32 +153,40 @@ async def test_a_residue_is_named(page: Page, temporal: TemporalServer, shop: Sh
 async def test_the_uis_own_checks_find_nothing(page: Page, temporal: TemporalServer, shop: Shop, state: str) -> None:
     await open_run(page, temporal, shop.ids[state])
     assert LINT.lower() not in (await text(page)).lower()
+    history = await shop.client.temporal.get_workflow_handle(shop.ids[state]).fetch_history()
+    assert common_errors(history) == []
 
 
 @workflow.defn(name="careless", sandboxed=False)
 class Careless:
-    """A run that the UI finds fault with."""
+    """A run with settings that the UI finds fault with."""
 
     @workflow.run
-    async def run(self, value: str) -> str:
-        await workflow.sleep(timedelta(minutes=5))
-        return value
-
-
-async def test_the_uis_own_checks_are_looked_for_in_the_right_place(page: Page, temporal: TemporalServer) -> None:
-    """The test above can fail: a run with an execution timeout of a minute has entries."""
-    client = await Temporal.connect(temporal.address)
-    async with Worker(client, task_queue="careless", workflows=[Careless]):
-        handle = await client.start_workflow(
-            "careless",
-            "x",
-            id=f"careless-{uuid.uuid4()}",
-            task_queue="careless",
-            execution_timeout=timedelta(minutes=1),
+    async def run(self, value: str, other: str) -> None:
+        await workflow.execute_activity(
+            "nobody",
+            start_to_close_timeout=timedelta(seconds=1),
+            schedule_to_close_timeout=timedelta(seconds=1),
+            retry_policy=RetryPolicy(maximum_attempts=1),
         )
-        await page.goto(link(temporal, f"/{handle.id}"))
-        await page.get_by_text(LINT).first.wait_for()
-        await handle.terminate()
+
+
+async def test_a_careless_run_is_found_out(temporal: TemporalServer) -> None:
+    client = await Temporal.connect(temporal.address)
+    queue, limit = f"careless-{uuid.uuid4()}", timedelta(minutes=1)
+    async with Worker(client, task_queue=queue, workflows=[Careless]):
+        handle = await client.start_workflow(
+            "careless", args=["one", "two"], id=queue, task_queue=queue, execution_timeout=limit
+        )
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+    assert set(common_errors(await handle.fetch_history())) >= {
+        "execution timeout set",
+        "more than one input",
+        "nobody: a single attempt",
+        "nobody: start-to-close of a second or less",
+        "nobody: schedule-to-close below two attempts",
+    }
 
 
 async def test_a_closed_run_reads_without_a_worker(
