@@ -13,7 +13,7 @@ from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.sql.expression import ClauseElement
 
-from activities.guard.statements import RefusedStatement, checked
+from sagas.definition.statements import RefusedStatement, checked
 from sagas.errors import SagaError
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None

@@ -137,12 +137,21 @@ CATALOGUE: dict[str, Entry] = {
         "A result that may be null is used bare",
         "Say what to use instead: default(steps.x.result, …), or test it: steps.x.result != null ? … : ….",
     ),
+    "SAGA306": _error(
+        "`for_each` over something that is no list",
+        "Declare the input as `type: array`, or write an expression that gives a list.",
+    ),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("Unknown action", "Run `saga actions` for the known ones."),
     "SAGA402": _error("A required argument is missing", "Add it under `with`."),
     "SAGA403": _error("Unknown argument", "Remove it, or add it to the action's signature."),
     "SAGA404": _error("An argument has the wrong type", "Write a value of the type the action takes."),
     "SAGA405": _error("Unknown or unsuitable connection", "Name a connection of saga.toml of the right kind."),
+    "SAGA406": _error(
+        "A statement that a guarded step refuses",
+        "Write one query or one change of rows per statement; several statements are a list under `run`. The guard "
+        "begins and ends the transaction, and a migration tool changes the schema.",
+    ),
     # SAGA9xx: later parts of the product
     "SAGA900": _error("Not in this version", "Leave it out for now."),
 }

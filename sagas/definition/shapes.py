@@ -42,7 +42,7 @@ def describe(node: Node) -> str:
 
 
 def wrong(node: Node, report: Report, wanted: str) -> None:
-    report.add("SAGA106", node, f"expected {wanted}, found {describe(node)}", "")
+    report.add("SAGA106", node, f"expected {wanted}, found {describe(node)}", f"Write {wanted} here.")
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Choice:
         words = ", ".join(f"`{str(option).lower()}`" for option in self.options)
         close = did_you_mean(node.value, map(str, self.options)) if isinstance(node.value, str) else ""
         wanted = f"one of {words}" if len(self.options) > 1 else words
-        report.add("SAGA106", node, f"expected {wanted}, found {describe(node)}", close)
+        report.add("SAGA106", node, f"expected {wanted}, found {describe(node)}", close or f"Write {wanted} here.")
         return None
 
     def schema(self) -> Schema:
@@ -213,7 +213,10 @@ class ListOf:
         if not isinstance(node.value, list):
             return wrong(node, report, "a list")
         if len(node.value) < self.minimum:
-            return wrong(node, report, f"a list of at least {self.minimum}")
+            entries = "one entry" if self.minimum == 1 else f"{self.minimum} entries"
+            found = "an empty list" if not node.value else f"{len(node.value)}"
+            report.add("SAGA106", node, f"expected a list of at least {entries}, found {found}", "Add what is missing.")
+            return None
         return [value for value in (self.shape.read(item, report) for item in node.value) if value is not None]
 
     def schema(self) -> Schema:
@@ -232,7 +235,9 @@ class Texts:
         if not isinstance(node.value, dict):
             return wrong(node, report, "a mapping of names to texts")
         if len(node.value) > self.maximum:
-            report.add("SAGA106", node, f"at most {self.maximum} are allowed, found {len(node.value)}", "")
+            report.add(
+                "SAGA106", node, f"at most {self.maximum} are allowed, found {len(node.value)}", "Remove some of them."
+            )
         result = {}
         for name, value in node.value.items():
             if not re.fullmatch(self.pattern, name):

@@ -10,7 +10,7 @@ from sagas.expressions.errors import ExpressionError
 from sagas.expressions.expression import Expression, compile_expression
 from sagas.expressions.references import Reference
 from sagas.expressions.template import Template, compile_value
-from sagas.expressions.types import ELEMENT, check_types
+from sagas.expressions.types import ELEMENT, check_types, infer_kind
 
 __all__ = [
     "ELEMENT",
@@ -21,4 +21,5 @@ __all__ = [
     "check_types",
     "compile_expression",
     "compile_value",
+    "infer_kind",
 ]

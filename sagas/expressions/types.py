@@ -62,6 +62,12 @@ def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]
     return sorted(set(checker.found))
 
 
+def infer_kind(expression: Expression, type_of: TypeOf) -> str | None:
+    """The kind of the expression's value; None when it is not known. ``type_of`` as for :func:`check_types`."""
+    found = _Checker(expression.source, type_of).infer(expression.node, {})
+    return found.kind
+
+
 class _Checker:
     def __init__(self, source: str, type_of: TypeOf) -> None:
         self._source = source

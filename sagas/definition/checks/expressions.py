@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sagas.builtins import BUILTINS, EXPRESSION
+from sagas.definition.checks.literals import KIND_WORDS
 from sagas.definition.checks.scopes import Place, Scope
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft, OperationDraft, StepDraft
 from sagas.definition.schema_paths import is_sensitive
 from sagas.definition.source import Node
-from sagas.expressions import Expression, ExpressionError, check_types, compile_expression
+from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_kind
 from sagas.expressions.scanner import scan
 
 _SCOPES: dict[str, Place] = {
@@ -20,6 +21,10 @@ _SCOPES: dict[str, Place] = {
     "confirm": "confirm",
     "probe": "probe",
 }
+_CALL_HELP = (
+    "Functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
+    "default(x, y) and decimal(x)."
+)
 _PLAIN_TEXT = ("id", "labels")
 
 
@@ -45,6 +50,7 @@ def _check_step(draft: Draft, step: StepDraft, report: Report) -> None:
         _check_value(parsed.at("if"), decide, report, bare=True)
     if "for_each" in parsed:
         _check_value(parsed.at("for_each"), decide, report)
+        _check_items(parsed.at("for_each"), decide, report)
     if "fairness_key" in parsed:
         _check_value(parsed.at("fairness_key"), Scope(draft, "do", step), report)
     for operation in step.operations:
@@ -71,6 +77,21 @@ def _check_operation(draft: Draft, step: StepDraft, operation: OperationDraft, r
 def _check_value(node: Node, scope: Scope, report: Report, *, bare: bool = False) -> None:
     for expression, at, start in _expressions(node, report, bare=bare):
         _check(expression, at, start, scope, report)
+
+
+def _check_items(node: Node, scope: Scope, report: Report) -> None:
+    """`for_each` over something that is certainly no list could only fail."""
+    if not isinstance(node.value, str):
+        return
+    try:
+        parts = scan(node.value)
+        expression = compile_expression(parts[0].text) if parts and parts[0].expression else None
+    except ExpressionError:
+        return  # told already
+    kind = "string" if len(parts) > 1 else infer_kind(expression, scope.type_of) if expression else None
+    if kind is not None and kind != "array":
+        what = KIND_WORDS.get(kind, kind)
+        report.add("SAGA306", node, f"`for_each` needs a list, and this is {what}")
 
 
 def _expressions(node: Node, report: Report, *, bare: bool = False) -> Iterator[tuple[Expression, Node, int]]:
@@ -120,7 +141,7 @@ def _check(expression: Expression, node: Node, start: int, scope: Scope, report:
     for offset, sentence in check_types(expression, scope.type_of):
         # Operators are quoted at the start of the sentence; the rest is about calls.
         arithmetic = sentence.startswith("'") or "takes numbers, and" in sentence
-        help = None if arithmetic else ""
+        help = None if arithmetic else _CALL_HELP
         report.add("SAGA304" if arithmetic else "SAGA302", node.at(start + offset), sentence, help)
 
 

@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {
     "object": dict,
     "null": type(None),
 }
-_WORDS = {
+KIND_WORDS = {
     "string": "a text",
     "integer": "a whole number",
     "number": "a number",
@@ -53,7 +53,7 @@ def mismatches(node: Node, schema: Any, root: Mapping[str, Any]) -> Iterator[Mis
     if kinds is not None:
         kinds = kinds if isinstance(kinds, list) else [kinds]
         if not any(_is_kind(node.value, kind) for kind in kinds):
-            yield node, f"expected {' or '.join(_WORDS[kind] for kind in kinds)}, found {describe(node)}"
+            yield node, f"expected {' or '.join(KIND_WORDS[kind] for kind in kinds)}, found {describe(node)}"
             return
     yield from _value_mismatches(node, schema)
     if isinstance(node.value, dict):
@@ -86,7 +86,7 @@ def _best_option(node: Node, options: list[Any], root: Mapping[str, Any]) -> Ite
     kinds = [
         option["type"] for option in options if isinstance(option, Mapping) and isinstance(option.get("type"), str)
     ]
-    words = " or ".join(dict.fromkeys(_WORDS[kind] for kind in kinds if kind in _WORDS))
+    words = " or ".join(dict.fromkeys(KIND_WORDS[kind] for kind in kinds if kind in KIND_WORDS))
     if words and not any(_is_kind(node.value, kind) for kind in kinds):
         yield node, f"expected {words}, found {describe(node)}"
     else:

@@ -44,7 +44,12 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
         return
     retry, timeout = draft.operation.retry, draft.operation.timeout
     if "max_interval" in written and retry.max_interval < retry.initial_interval:
-        report.add("SAGA106", written.at("max_interval"), "`max_interval` is shorter than `initial_interval`", "")
+        report.add(
+            "SAGA106",
+            written.at("max_interval"),
+            "`max_interval` is shorter than `initial_interval`",
+            "Make it longer.",
+        )
     if "max_attempts" in written and retry.max_attempts == 1:
         report.add("SAGA231", written.at("max_attempts"), f"`{step.id}` is tried only once")
     if retry.give_up_after is not None and retry.give_up_after < 2 * timeout:

@@ -71,6 +71,7 @@ def saga(steps: str, top: str = "") -> str:
 RESERVE = "  - {id: reserve, uses: shop.reserve, with: {sku: a}, compensate: shop.release}\n"
 BOOK = "  - {id: book, uses: shop.book, pivot: true}\n"
 TELL = "  - {id: tell, uses: shop.tell}\n"
+EACH = "  - {{id: a, uses: shop.tell, for_each: ⟦'{}', effect: none}}\n"
 INPUT = """input:
   type: object
   properties:
@@ -322,6 +323,9 @@ MISTAKES = [
             "    compensate: {uses: bank.refund, with: {amount: '${{ ⟦steps.a.result.amount }}'}}\n"
         ),
     ),
+    Mistake("SAGA306", "for_each over text", saga(EACH.format("${{ input.name }}"), INPUT)),
+    Mistake("SAGA306", "for_each over a text around", saga(EACH.format("a${{ input.lines }}"), INPUT)),
+    Mistake("SAGA306", "for_each over a number", saga(EACH.format("${{ size(input.lines) }}"), INPUT)),
     # SAGA4xx: actions and arguments
     Mistake("SAGA401", "an unknown action", saga("  - {id: a, uses: ⟦shop.bok, pivot: true}\n")),
     Mistake("SAGA401", "an unknown compensation", saga("  - {id: a, uses: shop.book, compensate: ⟦shop.undo}\n")),
@@ -362,6 +366,24 @@ MISTAKES = [
     ),
     Mistake(
         "SAGA405", "unknown", saga("  - {id: a, uses: sql, with: {connection: ⟦shp, run: select 1}, pivot: true}\n")
+    ),
+    Mistake(
+        "SAGA406",
+        "a change of the schema",
+        saga("  - {id: a, uses: sql, with: {connection: shop, run: ⟦drop table x}, pivot: true}\n"),
+    ),
+    Mistake(
+        "SAGA406",
+        "transaction control in an undo",
+        saga(
+            "  - {id: a, uses: sql, with: {connection: shop, run: select 1},\n"
+            "     compensate: {uses: sql, with: {connection: shop, run: {sql: ⟦'/* x */ commit'}}}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA406",
+        "several statements in one text",
+        saga("  - {id: a, uses: sql, with: {connection: shop, run: [{sql: ⟦select 1; select 2}]}, pivot: true}\n"),
     ),
     Mistake(
         "SAGA405",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.guard.statements import RefusedStatement, checked
+from sagas.definition.statements import RefusedStatement, checked
 
 ALLOWED = [
     ("postgresql", "select 1", "select 1"),
