@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.machine import arguments, calls, joining, nested, waits
+from sagas.machine import arguments, budget, calls, joining, nested, waits
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import Record
 from sagas.machine.facts import Begin, Closed, Commit, Confirm, Decide, Failed, GoBack, PivotFailed, Resolve
@@ -49,6 +49,7 @@ def _start(run: Run, record: StepRecord) -> None:
             record.running += 1
             return
         record.items = arguments.items(run, step)
+        run.kept_bytes += budget.size(record.items)
     except DefinitionFault as error:
         entry = run.new_entry(record, None)
         record.running += 1
@@ -285,7 +286,8 @@ def _first_and_only(entry: Entry, outcome: Outcome, before: int) -> bool:
 def done(run: Run, entry: Entry, result: object) -> None:
     """The effect is there, exactly once."""
     step = run.step(entry)
-    entry.outcome, entry.result, entry.error = "done", result, None
+    entry.result, run.kept_bytes = budget.within(run.kept_bytes, result)
+    entry.outcome, entry.error = "done", None
     entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
     entry.resolved = False
     if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":

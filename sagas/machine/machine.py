@@ -16,6 +16,7 @@ from sagas.machine import (
     arguments,
     asking_again,
     backward,
+    budget,
     calls,
     commit,
     compensate,
@@ -195,6 +196,7 @@ class Machine:
         if run.started_at is not None:
             return
         run.started_at = run.now
+        run.kept_bytes = budget.size(run.input)
         if run.plan.forward_only:
             run.phase, run.state, run.committed_at = "committed", "COMMITTED", run.now
         elif run.definition.deadline is not None:

@@ -55,6 +55,8 @@ class Run:
         self.rolling = False
         self.undoing_finished = False
         self.output: Any = None
+        self.kept_bytes = 0
+        """What the values that are kept take of the budget (budget.py)."""
 
         self.steps: dict[str, StepRecord] = {
             step.id: StepRecord(step.id, needs_open=len(step.needs)) for step in definition.steps

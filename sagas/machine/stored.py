@@ -56,6 +56,7 @@ def dump(run: Run) -> dict[str, Any]:
         "parked": [pack(parked) for parked in run.parked.values()],
         "steps": [pack(record) for record in run.steps.values()],
     }
+    data["kept_bytes"] = run.kept_bytes
     for name in PLAIN:
         data[name] = getattr(run, name)
     return data
@@ -78,6 +79,7 @@ def load(data: Mapping[str, Any]) -> Run:
         # Own containers, so that two machines of one snapshot do not share their state.
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
     run.now = data["now"]
+    run.kept_bytes = data.get("kept_bytes", 0)  # snapshots made before the budget have none
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: Parked(**parked) for parked in data["parked"]}
     run.steps = {record["id"]: unpack_step(record) for record in data["steps"]}
