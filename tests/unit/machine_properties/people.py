@@ -17,6 +17,8 @@ def decide(book: Book, world: World, item: Mapping[str, Any], wish: str, at: flo
     usual = "retry" if "retry" in item["decisions"] else "done"
     decision = wish if wish in item["decisions"] else usual
     entry = item["step"]
+    if entry != "output" and decision == "done" and book.entry(entry)["outcome"] == "late":
+        decision = "retry"  # the guard has sealed it: no row can say done any more
     if entry != "output" and decision != "retry":
         decision = _truthful(book, world, entry, item["op"], decision)
     evidence = "seen with my own eyes" if decision != "retry" else None

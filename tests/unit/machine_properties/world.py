@@ -21,13 +21,14 @@ from .participants import Participant
 
 Fate = Literal[
     "ok", "rejected", "failed", "failed_final", "infrastructure", "lost_before", "lost_after", "zombie", "duplicate",
-    "raised_before", "raised_after", "not_started", "unsure",
+    "raised_before", "raised_after", "not_started", "unsure", "late",
 ]  # fmt: skip
-"""What becomes of one attempt. ``raised_…``: our worker caught an error of an unguarded action and says `unknown`."""
+"""What becomes of one attempt. ``raised_…``: our worker caught an error of an unguarded action and says `unknown`.
+``late``: somebody sealed the step behind our back (a reused id, a reset) before the attempt came."""
 
 CHOICES: dict[str, tuple[Fate, ...]] = {
     "do": ("rejected", "lost_after", "lost_before", "failed", "zombie", "failed_final", "infrastructure", "duplicate",
-           "raised_after", "raised_before", "not_started"),
+           "raised_after", "raised_before", "not_started", "late"),
     "undo": ("failed", "lost_after", "rejected", "zombie", "infrastructure", "lost_before", "duplicate", "not_started",
              "failed_final"),
     "confirm": ("lost_after", "rejected", "failed", "zombie", "infrastructure", "duplicate", "failed_final"),
@@ -128,6 +129,11 @@ class World:
 
     def _attempt(self, call: Call, fate: Fate, at: float) -> Outcome:
         fate = self._possible(call, fate)
+        if fate == "late":
+            assert call.guard is not None
+            base = self.databases.setdefault(call.guard.connection, Database(call.guard.connection))
+            base.run(replace(call, op="seal"), lambda action: None)
+            fate = "ok"
         lost = Outcome("unknown", failure=Failure("Timeout", "no answer in time"), attempt=None)
         raised = Outcome("unknown", failure=Failure("OSError", "the action raised"), attempt=1)
         run = self._probe if call.op == "probe" else self._transaction
@@ -157,13 +163,15 @@ class World:
 
     def _possible(self, call: Call, fate: Fate) -> Fate:
         """The nearest fate that this kind of participant can have."""
-        if call.action == WRITE and fate in ("rejected", "failed", "failed_final"):
+        if call.action == WRITE and fate in ("late", "rejected", "failed", "failed_final"):
             return "ok"  # nobody acts, so nobody can say no
         if fate == "duplicate" and call.op == "do" and call.guard is None and not self.step(call.entry).do.idempotent:
             return "ok"  # without a key nobody could tell the second from the first
         if call.guard is not None and fate in ("raised_before", "raised_after"):
             return "lost_before" if fate == "raised_before" else "lost_after"
         if call.guard is None:
+            if fate == "late":
+                return "ok"
             if not call.local and fate in ("failed", "failed_final", "infrastructure"):
                 return "raised_before"
             if fate == "infrastructure":
