@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from sagas.outcomes import Outcome
 
+Decision = Literal["retry", "done", "skip", "compensate"]
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -70,7 +72,7 @@ class DecisionMade:
     """A person decided about a stuck operation. ``definition`` replaces the snapshot (a bug in it was mended)."""
 
     step: str
-    decision: Literal["retry", "done", "skip", "compensate"]
+    decision: Decision
     reason: str
     who: str
     at: float

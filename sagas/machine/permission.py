@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any, get_args
 
 from sagas.machine.calls import asked_once
 from sagas.machine.decisions import op_of
-from sagas.machine.events import DecisionMade
+from sagas.machine.events import Decision, DecisionMade
 from sagas.machine.plan import is_nested, is_read
 from sagas.machine.run import OUTPUT, Run
 from sagas.machine.state import Entry, EntryOp
+
+WORDS: tuple[str, ...] = get_args(Decision)
 
 STUCK_AFTER = 15 * 60
 """Seconds of retrying after which a person may decide about an operation that is not parked."""
@@ -17,6 +21,9 @@ STUCK_AFTER = 15 * 60
 
 def refusal(run: Run, decision: DecisionMade) -> str | None:
     """Why this decision cannot be accepted, in one sentence; None when it can."""
+    wrong = _malformed(decision)
+    if wrong is not None:
+        return wrong
     if run.finished:
         return f"{run.saga_id} is over ({run.state}): there is nothing left to decide"
     if decision.step == OUTPUT and OUTPUT in run.parked:
@@ -63,12 +70,51 @@ def _not_among(decision: DecisionMade, allowed: list[str], where: str) -> str | 
     return f"`{decision.decision}` is not possible for {where}; possible: {', '.join(allowed)}"
 
 
+def _malformed(decision: DecisionMade) -> str | None:
+    """It comes from outside as JSON, so every field may hold anything."""
+    for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
+        if not isinstance(value, str) or not value.strip():
+            return f"a decision needs the text `{name}`, not {value!r}"
+    if decision.decision not in WORDS:
+        near = get_close_matches(decision.decision, WORDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"there is no decision `{decision.decision}`: the words are {', '.join(WORDS)}{hint}"
+    if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
+        return f"--with takes an object of arguments, not {kind_of(decision.arguments)}"
+    if decision.evidence is not None and not isinstance(decision.evidence, str):
+        return f"--evidence takes a text, not {kind_of(decision.evidence)}"
+    return None
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls this value."""
+    match value:
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case None:
+            return "null"
+        case _:
+            return "an object"
+
+
 def _unknown(run: Run, wanted: str) -> str:
-    known = [entry.id for record in run.steps.values() for entry in record.entries] + list(run.parked)
-    near = get_close_matches(wanted, known, n=1)
-    stuck = ", ".join(run.parked) or "nothing"
-    hint = f"did you mean {near[0]}?" if near else f"parked: {stuck}"
-    return f"{run.saga_id} has no step {wanted} that has begun; {hint}"
+    begun = [entry.id for record in run.steps.values() for entry in record.entries]
+    items = [id for id in begun if id.startswith(f"{wanted}#")]
+    if items:
+        stuck = [id for id in items if id in run.parked]
+        return f"{wanted} runs once per item: decide about one of them, for instance {(stuck or items)[0]}"
+    step = wanted.partition("#")[0]
+    if wanted in run.steps or (step in run.steps and run.steps[step].items is not None):
+        return f"{wanted} has not begun, so there is nothing to decide about it"
+    near = get_close_matches(wanted, [*dict.fromkeys([*run.parked, *begun, *run.steps])], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"parked: {', '.join(run.parked) or 'nothing'}"
+    return f"{run.saga_id} has no step {wanted}; {hint}"
 
 
 def _stuck(run: Run, entry: Entry, op: EntryOp, at: float) -> bool:
@@ -112,6 +158,8 @@ def _unchangeable(run: Run, decision: DecisionMade, entry: Entry, op: EntryOp) -
 def _other_definition(run: Run, decision: DecisionMade) -> str | None:
     if decision.definition is None:
         return None
+    if not isinstance(decision.definition, Mapping):
+        return f"the definition has to be an object, not {kind_of(decision.definition)}"
     steps = decision.definition.get("steps") or []
     found = [(step.get("id"), tuple(step.get("needs") or ())) for step in steps]
     wanted = [(step.id, step.needs) for step in run.definition.steps]
