@@ -39,7 +39,8 @@ def list_sagas(
         else:
             from workers.listing import list_stories
 
-            found = list_stories(client, asked, limit=limit, web_ui=web_ui)
+            ask = options().format != "human"  # people wait for the list, programs for whole documents
+            found = list_stories(client, asked, limit=limit, web_ui=web_ui, ask=ask)
         rows: list[dict[str, Any]] = []
         async for row in found:
             if options().format == "jsonl":

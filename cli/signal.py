@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.context import with_client
-from cli.output import print_document, say
+from cli.output import print_document, say, warn
 from cli.people import json_option, name_target, who
 from sagas.errors import UsageError
 
@@ -26,13 +26,15 @@ def send_signal(
         raise UsageError("--reject needs a text: it becomes the reason of the saga")
     value = json_option(data, "--data")
 
-    async def send(client, settings) -> None:
+    async def send(client, settings) -> bool:
         from workers.steering import signal
 
         name_target(settings)
-        await signal(client, saga_id, name, value, who=who(as_), reject=reject)
+        return await signal(client, saga_id, name, value, who=who(as_), reject=reject)
 
-    with_client(send)
+    checked = with_client(send)
     what = "rejected" if reject is not None else "sent"
     print_document({"id": saga_id, "signal": name, "answer": what}, human=lambda: say(f"{saga_id}: {name} {what}"))
+    if not checked:
+        warn(f"{saga_id} could not be asked whether it waits for {name}; it finds the signal when a worker runs it")
     return 0

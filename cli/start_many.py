@@ -74,9 +74,9 @@ def start_many(name: str, options: Many) -> int:
             )
 
     tally = asyncio.run(run())
-    print_document(_document(tally), human=lambda: _tell(tally, options.detach))
+    print_document(_document(tally), human=lambda: _tell(tally))
     _how_to_go_on(tally)
-    return _exit_code(tally)
+    return _exit_code(tally, tolerated or 0)
 
 
 def make_orders(starter: Starter, rows: Sequence[Row], mistakes: Sequence[str], prefix: str) -> list[Order]:
@@ -158,7 +158,7 @@ def progress_bar(name: str, total: int, *, follow: bool) -> Iterator[Any]:
         task = bar.add_task(name, total=total, now="")
 
         def show(tally: Tally) -> None:
-            done = sum(tally.ended.values()) + tally.there + tally.refused if follow else tally.looked_at
+            done = sum(tally.ended.values()) + tally.refused if follow else tally.looked_at
             bar.update(task, completed=done, now=_ends(tally))
 
         yield show
@@ -170,15 +170,15 @@ def _ends(tally: Tally) -> str:
 
 
 def _document(tally: Tally) -> dict[str, Any]:
-    return asdict(tally)
+    return {**asdict(tally), "running": tally.running, "not_started": tally.not_started}
 
 
-def _tell(tally: Tally, detached: bool) -> None:
+def _tell(tally: Tally) -> None:
+    """Both lines add up to all rows."""
     say(f"{tally.total} rows: {tally.started} started, {tally.there} already there, {tally.refused} refused")
-    if not detached and tally.ended:
-        say("  ended: " + ", ".join(f"{count} {state}" for state, count in sorted(tally.ended.items())))
-    if tally.before:
-        say("  ended before: " + ", ".join(f"{count} {state}" for state, count in sorted(tally.before.items())))
+    now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
+    rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
+    say("  now: " + ", ".join(now + [f"{count} {what}" for what, count in rest.items() if count]))
 
 
 def _how_to_go_on(tally: Tally) -> None:
@@ -186,21 +186,23 @@ def _how_to_go_on(tally: Tally) -> None:
         warn(trouble)
     if len(tally.troubles) > 10:
         warn(f"… and {len(tally.troubles) - 10} more that were refused")
-    left = tally.total - tally.looked_at
+    left = tally.not_started
     if tally.stopped == "asked":
         warn(f"stopped: {left} rows are not started; what was started goes on. Run the same command again to go on.")
     elif tally.stopped == "failures":
         warn(
             f"paused: {tally.failures} have failed, more than was tolerated; {left} rows are not started. Look at "
-            "`saga list`, then run the same command again to go on."
+            "`saga list`, then run the same command again, with --again for those that were undone or with a higher "
+            "--tolerate."
         )
     if tally.ended.get("PARKED"):
         warn("some wait for a person: `saga parked` shows them")
 
 
-def _exit_code(tally: Tally) -> int:
+def _exit_code(tally: Tally, tolerated: int) -> int:
+    """The same for a first run and for a repeat: it tells how the rows have ended."""
     if tally.stopped == "asked":
         return INTERRUPTED
-    if tally.stopped or tally.failures:
+    if tally.failures > tolerated:
         return 1
     return 4 if tally.ended.get("PARKED") else 0

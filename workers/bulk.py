@@ -33,7 +33,7 @@ class Order:
 class Limits:
     """``rate`` is starts per second (None: as fast as it goes), ``concurrency`` how many sagas run at once.
 
-    ``tolerated`` is how many of the sagas started here may end other than COMPLETED before no more are started.
+    ``tolerated`` is how many of the rows may end other than COMPLETED before no more are started.
     """
 
     rate: float | None = None
@@ -43,20 +43,34 @@ class Limits:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts, kept up to date while it runs. ``ended`` counts the ends of sagas started here, by state."""
+    """Counts of rows, kept up to date while it runs.
+
+    ``ended`` counts by state, whoever started the saga and whenever: a second look at the same file tells the same.
+    """
 
     total: int
     started: int = 0
     there: int = 0
     refused: int = 0
     ended: dict[str, int] = field(default_factory=dict)
-    before: dict[str, int] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
     stopped: str | None = None
 
     @property
     def looked_at(self) -> int:
         return self.started + self.there + self.refused
+
+    @property
+    def running(self) -> int:
+        """Sagas whose end nobody has waited for."""
+        return self.started + self.there - sum(self.ended.values())
+
+    @property
+    def not_started(self) -> int:
+        return self.total - self.looked_at
+
+    def count_end(self, state: str) -> None:
+        self.ended[state] = self.ended.get(state, 0) + 1
 
     @property
     def failures(self) -> int:
@@ -77,8 +91,8 @@ async def start_all(
 ) -> Tally:
     """Start them all in the order of the rows; with ``follow`` also wait for their ends.
 
-    A saga that is there already is not started again and is not waited for. ``stop`` ends the starting and the
-    waiting; sagas that run go on. Trouble with the server is raised.
+    A saga that is there already is not started again; its end counts as those of the others. ``stop``
+    ends the starting and the waiting; sagas that run go on. Trouble with the server is raised.
     """
     tally = Tally(len(orders))
     places = asyncio.Semaphore(limits.concurrency)
@@ -90,20 +104,21 @@ async def start_all(
                 started = await starter.start(order.request, id=order.id, again=again, labels=labels)
             except EndedBefore as error:
                 tally.there += 1
-                tally.before[error.state] = tally.before.get(error.state, 0) + 1
+                tally.count_end(error.state)
                 return
             except RefusedError as error:
                 tally.refused += 1
                 tally.troubles.append(f"{order.place}: {error.message}")
                 return
-            if not started.started:
+            if started.started:
+                tally.started += 1
+            else:
                 tally.there += 1
-                return
-            tally.started += 1
             progress(tally)
-            if follow:
-                state = await _end(temporal, order.id)
-                tally.ended[state] = tally.ended.get(state, 0) + 1
+            if started.over:
+                tally.count_end("COMPLETED")
+            elif follow:
+                tally.count_end(await _end(temporal, order.id))
         finally:
             places.release()
             progress(tally)

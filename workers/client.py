@@ -103,7 +103,10 @@ class Client:
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
     ) -> None:
-        """Answer a `wait` of the saga. ``reject`` refuses with that text instead of answering."""
+        """Answer a `wait` of the saga. ``reject`` refuses with that text instead of answering.
+
+        Raises UsageError: no `wait` of the saga has this name. A saga that cannot be asked gets it unchecked.
+        """
         await steering.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:

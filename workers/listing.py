@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
@@ -12,7 +13,21 @@ from temporalio.client import Client as Temporal
 from sagas.errors import UsageError
 from sagas.wire import UNDO_SUFFIX
 from workers.runs import RunInfo, describe, list_runs
-from workers.stories import bare_story, closed_story, labels_of, may_be_undone, run_link, story_of, with_undo
+from workers.stories import (
+    bare_story,
+    closed_story,
+    labels_of,
+    may_be_asked,
+    may_be_undone,
+    read_story,
+    run_link,
+    story_of,
+    with_undo,
+)
+
+_AT_ONCE = 16
+_PATIENCE = timedelta(seconds=2)
+"""How long one saga of many may take to answer."""
 
 STATES = (
     "RUNNING",
@@ -80,24 +95,49 @@ def quoted(text: str) -> str:
 
 
 async def list_stories(
-    temporal: Temporal, wanted: Wanted, *, limit: int, web_ui: str | None = None
+    temporal: Temporal, wanted: Wanted, *, limit: int, web_ui: str | None = None, ask: bool = False
 ) -> AsyncIterator[dict[str, Any]]:
-    """One `show` document without steps for each saga, newest first. Raises UsageError: a filter is wrong."""
-    seen: set[str] = set()
+    """One `show` document without steps for each saga, newest first. Raises UsageError: a filter is wrong.
+
+    Without ``ask`` the open ones are told by the index alone, which is fast and leaves fields empty. With it each
+    open saga is asked; one that does not answer at once keeps what the index knows, and says so in ``incomplete``.
+    """
+
+    async def tell(run: RunInfo) -> dict[str, Any]:
+        saga_id = run.id.removesuffix(UNDO_SUFFIX)
+        # The index may name a run that has been deleted.
+        if ask and may_be_asked(run) and await describe(temporal, saga_id) is not None:
+            return await read_story(temporal, saga_id, web_ui=web_ui, patience=_PATIENCE)
+        link = run_link(web_ui, temporal.namespace, saga_id, run.run_id)
+        return {**await _row(temporal, run, saga_id), "web_ui": link}
+
     found = 0
+    async for runs in _newest(temporal, wanted, min(limit, _AT_ONCE)):
+        for story in await asyncio.gather(*(tell(run) for run in runs)):
+            if wanted.states and story["state"] not in wanted.states:
+                continue
+            story.pop("steps", None)
+            yield story
+            found += 1
+            if found >= limit:
+                return
+
+
+async def _newest(temporal: Temporal, wanted: Wanted, size: int) -> AsyncIterator[list[RunInfo]]:
+    """The newest run of each saga, ``size`` at a time."""
+    seen: set[str] = set()
+    runs: list[RunInfo] = []
     async for run in list_runs(temporal, query_of(wanted)):
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         if saga_id in seen:
             continue
         seen.add(saga_id)
-        story = await _row(temporal, run, saga_id)
-        if wanted.states and story["state"] not in wanted.states:
-            continue
-        story.pop("steps", None)
-        yield {**story, "web_ui": run_link(web_ui, temporal.namespace, saga_id, run.run_id)}
-        found += 1
-        if found >= limit:
-            return
+        runs.append(run)
+        if len(runs) == size:
+            yield runs
+            runs = []
+    if runs:
+        yield runs
 
 
 async def _row(temporal: Temporal, run: RunInfo, saga_id: str) -> dict[str, Any]:

@@ -33,11 +33,15 @@ from workers.stories import closed_state, may_be_undone, read_story
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A saga that runs or ran under ``id``; ``started`` is False when it was there before."""
+    """A saga that runs or ran under ``id``; ``started`` is False when it was there before.
+
+    ``over``: it was there, and had ended COMPLETED.
+    """
 
     id: str
     run_id: str
     started: bool
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ class Starter:
             state = (await read_story(self._temporal, saga_id))["state"]
         if state != "COMPLETED":
             raise EndedBefore(saga_id, state)
-        return Started(saga_id, run.run_id, False)
+        return Started(saga_id, run.run_id, False, over=True)
 
 
 class EndedBefore(RefusedError):

@@ -15,8 +15,11 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
+from sagas.settings.model import did_you_mean
 from sagas.wire import UNDO_SUFFIX, unpack_state
+from workers.definitions import definition_of
 from workers.pollers import NEXT_STEP, count_pollers, nobody_polls
 from workers.runs import Description, describe
 from workers.stories import read_story, unknown_saga
@@ -60,14 +63,29 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
 
 async def signal(
     temporal: Temporal, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
-) -> None:
+) -> bool:
     """Answer a `wait`. ``reject`` refuses with that text instead. Early signals are kept; the first of a name counts.
 
-    Raises RefusedError when the saga is over, UsageError when there is no such saga.
+    False: it is sent, but the saga could not be asked whether it knows the name. Raises RefusedError when the saga is
+    over, UsageError when there is no such saga or no `wait` of that name in it.
     """
     described = await _running(temporal, saga_id)
+    definition = await definition_of(temporal, described.run)
+    if definition is not None:
+        check_signal(definition, name)
     message = {"_saga": {"by": who or temporal.identity, "reject": reject}, "data": data}
     await temporal.get_workflow_handle(described.run.id).signal(name, message)
+    return definition is not None
+
+
+def check_signal(definition: Definition, name: str) -> None:
+    """Raises UsageError: no `wait` can ever take a signal of this name. A name made by an expression may be any."""
+    waits = [step.do.with_ or {} for step in definition.steps if step.do.uses == "wait"]
+    names = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
+    if name in names or any("${{" in one for one in names):
+        return
+    known = f"it waits for {', '.join(names)}" if names else "it has no `wait` for a signal"
+    raise UsageError(f"{definition.saga} takes no signal {name}{did_you_mean(name, tuple(names))}", help=known)
 
 
 async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:

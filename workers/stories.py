@@ -40,18 +40,23 @@ class Execution(Protocol):
     async def memo(self) -> Mapping[str, Any]: ...
 
 
-async def read_story(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> dict[str, Any]:
-    """The whole story of one saga, with that of its undo. Raises UsageError when Temporal does not know the id."""
+async def read_story(
+    temporal: Temporal, saga_id: str, *, web_ui: str | None = None, patience: timedelta = QUERY_TIMEOUT
+) -> dict[str, Any]:
+    """The whole story of one saga, with that of its undo. Raises UsageError when Temporal does not know the id.
+
+    A run that does not answer within ``patience`` is told from outside, with the field ``incomplete``.
+    """
     saga_id = saga_id.removesuffix(UNDO_SUFFIX)
     described = await describe(temporal, saga_id)
     if described is None:
         raise unknown_saga(temporal, saga_id)
-    story = await story_of(temporal, described)
+    story = await story_of(temporal, described, patience)
     if may_be_undone(story):
         undo = await describe(temporal, saga_id + UNDO_SUFFIX)
         # An older undo belongs to an earlier run of this id, before it was started again.
         if undo is not None and undo.run.start_time >= described.run.start_time:
-            story = with_undo(story, await story_of(temporal, undo))
+            story = with_undo(story, await story_of(temporal, undo, patience))
     return {**story, "web_ui": run_link(web_ui, temporal.namespace, saga_id, described.run.run_id)}
 
 
@@ -79,14 +84,14 @@ def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, An
     return {**undo, "id": story["id"], "started_at": story["started_at"], "labels": story["labels"]}
 
 
-async def story_of(temporal: Temporal, described: Description) -> dict[str, Any]:
+async def story_of(temporal: Temporal, described: Description, patience: timedelta = QUERY_TIMEOUT) -> dict[str, Any]:
     """The story of one run, without that of its undo."""
     run = described.run
     story = await closed_story(run)
     if story is None:
         # A run that failed without a story never became a saga: there is nothing to ask.
-        ask = run.running or run.status in _NO_END
-        story = await (_ask(temporal, run) if ask else bare_story(run))
+        ask = may_be_asked(run)
+        story = await (_ask(temporal, run, patience) if ask else bare_story(run))
     if run.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
         story = await _ended_by_temporal(temporal, run, story)
     if run.paused:
@@ -94,14 +99,19 @@ async def story_of(temporal: Temporal, described: Description) -> dict[str, Any]
     return {**story, "labels": labels_of(run) or story.get("labels") or {}}
 
 
-async def _ask(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
+def may_be_asked(run: RunInfo) -> bool:
+    """Whether only the run itself knows its story: it goes on, or it was ended before it could leave one."""
+    return run.running or run.status in _NO_END
+
+
+async def _ask(temporal: Temporal, run: RunInfo, patience: timedelta) -> dict[str, Any]:
     """Ask the run itself; without a worker, tell what Temporal knows."""
     bare = await bare_story(run)
     if not await count_pollers(temporal, run.task_queue):
         return {**bare, "incomplete": f"{nobody_polls(run.task_queue)}, so the saga itself cannot be asked"}
     handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
     try:
-        story = await handle.query("saga", result_type=dict, rpc_timeout=QUERY_TIMEOUT)
+        story = await handle.query("saga", result_type=dict, rpc_timeout=patience)
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         what = " ".join(str(getattr(error, "message", error)).split()) or "no answer in time"
         return {**bare, "incomplete": f"the saga could not be asked ({what}); is its worker well?"}

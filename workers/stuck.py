@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
 from sagas.wire import LOAD, UNDO_SUFFIX
+from workers.definitions import definition_of
 from workers.listing import Wanted, query_of
 from workers.pollers import count_pollers, nobody_polls
 from workers.runs import Description, RunInfo, describe, list_runs
@@ -76,8 +77,10 @@ async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | 
     story = await read_story(temporal, run.id, web_ui=web_ui)
     if described.run.running:
         reasons += told_reasons(story)
-    elif story["state"] == "TERMINATED":
-        reasons += terminated_reasons(story)
+    elif story["state"] == "TERMINATED" and terminated_reasons(story):
+        definition = await definition_of(temporal, described.run)
+        reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
+        reasons += terminated_reasons(story, reads)
     if not reasons:
         return None
     story.pop("steps")
@@ -130,10 +133,11 @@ def told_reasons(story: Mapping[str, Any]) -> list[str]:
     return reasons
 
 
-def terminated_reasons(story: Mapping[str, Any]) -> list[str]:
-    """Which effects a terminated saga may have left open."""
+def terminated_reasons(story: Mapping[str, Any], reads: Collection[str] = ()) -> list[str]:
+    """Which effects a terminated saga may have left open. ``reads`` are its steps that cannot have one."""
     steps = story.get("steps") or ()
     if not steps:
         return [f"terminated with effects nobody knows: {story.get('incomplete') or 'it cannot be asked'}"]
-    open_ = [step["id"] for step in steps if step["state"] in _EFFECT_STATES]
+    begun = [step for step in steps if step["state"] in _EFFECT_STATES and step["started_at"]]
+    open_ = [step["id"] for step in begun if step["step"] not in reads]
     return [f"terminated with open effects: {', '.join(open_)}"] if open_ else []

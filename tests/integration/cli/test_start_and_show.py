@@ -156,7 +156,7 @@ async def test_a_terminated_saga_says_so_everywhere(shell: Shell) -> None:
     assert "nobody will undo it" in (await shell.saga("show", id)).out
     stuck = await until(shell, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
-    assert stuck[0]["stuck"] == ["terminated with open effects: hold, approval"]
+    assert stuck[0]["stuck"] == ["terminated with open effects: hold"]
     refused = await shell.saga("start", "ask", "--id", id)
     assert refused.code == 9
     assert "terminated" in refused.err

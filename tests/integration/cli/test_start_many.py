@@ -28,9 +28,21 @@ async def test_a_row_a_saga_and_again_nothing(shell: Shell) -> None:
     assert first.json["started"] == 40
     assert first.json["ended"] == {"COMPLETED": 39, "COMPENSATED": 1}
     second = await shell.saga("--json", "start", "trip", "--from", str(file))
-    assert second.code == 0, second
+    assert second.code == 1, second
     assert (second.json["started"], second.json["there"]) == (0, 40)
-    assert second.json["before"] == {"COMPENSATED": 1}
+    assert second.json["ended"] == first.json["ended"]
+    tolerant = await shell.saga("start", "trip", "--from", str(file), "--tolerate", "10%")
+    assert tolerant.code == 0, tolerant
+    assert "now: 1 COMPENSATED, 39 COMPLETED" in tolerant.out
+
+
+async def test_the_tolerated_failures_of_a_first_run_are_success(shell: Shell) -> None:
+    rows = [json.dumps({"nights": number, "mode": "reject" if number == 3 else "ok"}) for number in range(10)]
+    file = write(shell, "tolerated.jsonl", rows)
+    answer = await shell.saga("--json", "start", "trip", "--from", str(file), "--tolerate", "1")
+    assert answer.code == 0, answer
+    assert answer.json["ended"] == {"COMPLETED": 9, "COMPENSATED": 1}
+    assert (answer.json["running"], answer.json["not_started"]) == (0, 0)
 
 
 async def test_csv_cells_become_what_the_schema_says(shell: Shell) -> None:

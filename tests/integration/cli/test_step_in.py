@@ -158,3 +158,54 @@ async def test_a_signal_can_say_no(shell: Shell) -> None:
     assert story["reason"]["kind"] == "rejected"
     assert "too dear" in json.dumps(story["reason"])
     assert (await shell.saga("signal", id, "approve")).code == 9
+
+
+async def test_a_signal_that_no_wait_takes_is_refused(shell: Shell) -> None:
+    id = fresh("ask")
+    await shell.saga("start", "ask", "--id", id)
+    answer = await shell.saga("signal", id, "aprove")
+    assert answer.code == 2, answer
+    assert "did you mean approve?" in answer.err
+    assert "it waits for approve" in answer.err
+    none = fresh("order")
+    await shell.saga("start", "order", "--id", none, "--set", f"number={none}")
+    # Early or not, the name of a later `wait` is right.
+    assert (await shell.saga("signal", none, "delivered")).code == 0
+    assert (await shell.saga("signal", id, "approve")).code == 0
+    assert (await shell.saga("watch", id)).code == 0
+
+
+async def test_a_signal_to_a_saga_that_cannot_be_asked_is_sent_and_says_so(lonely: Shell) -> None:
+    id = fresh("ask")
+    await lonely.saga("start", "ask", "--id", id)
+    answer = await lonely.saga("signal", id, "anything")
+    assert answer.code == 0, answer
+    assert "could not be asked whether it waits for anything" in answer.err
+
+
+async def test_a_terminated_wait_is_no_open_effect(shell: Shell) -> None:
+    id = fresh("ask")
+    await shell.saga("start", "ask", "--id", id)
+    await until(shell, ("show", id), lambda story: story["steps"][1]["state"] == "RUNNING")
+    await shell.client.temporal.get_workflow_handle(id).terminate("a test")
+    stuck = await until(shell, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
+    assert [row["stuck"] for row in stuck if row["id"] == id] == [["terminated with open effects: hold"]]
+
+
+async def test_a_listed_open_saga_is_its_story_without_steps(shell: Shell) -> None:
+    waiting, parked = fresh("ask"), await park(shell)
+    await shell.saga("start", "ask", "--id", waiting)
+    await until(shell, ("show", waiting), lambda story: story["steps"][1]["state"] == "RUNNING")
+    listed = await until(shell, ("list",), lambda rows: {waiting, parked} <= {row["id"] for row in rows})
+    for id in (waiting, parked):
+        story = (await shell.saga("--json", "show", id)).json
+        del story["steps"]
+        assert [row for row in listed if row["id"] == id] == [story]
+
+
+async def test_a_listed_saga_that_nobody_can_ask_says_that_it_is_incomplete(lonely: Shell) -> None:
+    id = fresh("ask")
+    await lonely.saga("start", "ask", "--id", id)
+    listed = await until(lonely, ("list",), lambda rows: bool(rows))
+    assert listed[0]["id"] == id
+    assert "no worker polls" in listed[0]["incomplete"]
