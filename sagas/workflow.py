@@ -84,7 +84,7 @@ TASK_LIMIT = 1024 * 1024
 """Bytes of commands in one workflow task; the wire carries 4 MiB."""
 
 COMMAND_WEIGHT = 8 * 1024
-"""What a small command counts as: some hundred starts in one task would meet the SDK's two seconds on a busy machine."""
+"""What a small command counts as: hundreds of starts in one task would meet the SDK's two seconds on a busy machine."""
 
 STORY_LIMIT = 512 * 1024
 SUMMARY_LIMIT = 200
@@ -121,6 +121,7 @@ class SagaWorkflow:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._calls: dict[str, workflow.ActivityHandle[Any]] = {}
         self._doomed: set[str] = set()
+        self._asked_to_stop: set[str] = set()
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
         self._attributes: frozenset[str] = frozenset()
         self._finish: Finish | None = None
@@ -344,11 +345,16 @@ class SagaWorkflow:
             self._calls[call.id] = handle
             value = await handle
         except FailureError as error:
-            self._calls.pop(call.id, None)
             outcome = _failed(error)
+        except asyncio.CancelledError:
+            if call.id not in self._asked_to_stop:
+                raise  # the run itself is being put away
+            # The SDK loses an end that comes with the cancel, and a local attempt's in its back-off. Nobody knows.
+            outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
         else:
-            self._calls.pop(call.id, None)
             outcome = decode_done(value)
+        self._calls.pop(call.id, None)
+        self._asked_to_stop.discard(call.id)
         self._end(call.id, outcome, 0 if outcome.not_started else outcome.attempt)
 
     def _start(self, call: Call, argument: RawValue) -> workflow.ActivityHandle[Any]:
@@ -405,6 +411,7 @@ class SagaWorkflow:
         self._tasks.pop(f"cancel {id}", None)
         handle = self._calls.get(id)
         if handle is not None:
+            self._asked_to_stop.add(id)
             handle.cancel()
 
     async def _pace(self, size: int) -> None:
