@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from sagas.actions import Actions, load_actions
 from sagas.definition.diagnostics import Diagnostic
+from sagas.definition.files import find_files
 from sagas.definition.model import Definition
 from sagas.definition.parse import load_definitions
 from sagas.errors import UsageError
@@ -19,6 +22,7 @@ class Project:
     def __init__(self, settings: Settings, actions: Actions | None = None) -> None:
         self.settings = settings
         self._given = actions
+        self._alone: dict[str, Definition] = {}
 
     @cached_property
     def actions(self) -> Actions:
@@ -29,11 +33,13 @@ class Project:
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        connections = {
+        return load_definitions(self.settings.definitions, self.actions, connections=self._connections())
+
+    def _connections(self) -> dict[str, dict[str, Any]]:
+        return {
             name: {"kind": connection.kind, **connection.options}
             for name, connection in self.settings.connections.items()
         }
-        return load_definitions(self.settings.definitions, self.actions, connections=connections)
 
     @property
     def definitions(self) -> dict[str, Definition]:
@@ -47,7 +53,7 @@ class Project:
 
     def definition(self, name: str) -> Definition:
         """The definition of a saga. Raises UsageError: unknown (did you mean …), or its file has errors."""
-        found = self.definitions.get(name)
+        found = self._read_alone(name) or self.definitions.get(name)
         if found is not None:
             return found
         errors = [one for one in self.diagnostics if one.severity == "error"]
@@ -62,3 +68,25 @@ class Project:
             f"there is no saga called {name} in {folders}{did_you_mean(name, self.definitions)}",
             help="`saga validate` lists the definitions that were found",
         )
+
+    def _read_alone(self, name: str) -> Definition | None:
+        """The definition from the files that mention the name: a start has no use for all the others.
+
+        None where that is not enough to be sure: it is unknown or has errors, or it nests sagas.
+        """
+        if "_loaded" in self.__dict__:
+            return None  # everything has been read already
+        if name not in self._alone:
+            files = [path for path in find_files(self.settings.definitions) if _mentions(path, name)]
+            found = load_definitions(files, self.actions, connections=self._connections())[0].get(name)
+            if found is None or any(step.do.uses == "saga" for step in found.steps):
+                return None
+            self._alone[name] = found
+        return self._alone[name]
+
+
+def _mentions(path: Path, name: str) -> bool:
+    try:
+        return name.encode() in path.read_bytes()
+    except OSError:
+        return False  # reading all of them tells what is wrong with it

@@ -1,0 +1,51 @@
+"""One saga is found without reading all the others, and nothing is overlooked by that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sagas.errors import UsageError
+from sagas.project import Project
+from sagas.settings import load_settings
+
+PAY = "saga: pay\nsteps: [{id: ask, uses: wait, with: {signal: go}}]\n"
+SHOP = "saga: shop\nsteps: [{id: call, uses: saga, with: {name: pay, input: {}}}]\n"
+
+
+def project(folder: Path, **files: str) -> Project:
+    for name, text in files.items():
+        (folder / f"{name}.saga.yaml").write_text(text)
+    (folder / "saga.toml").write_text('definitions = ["."]\n')
+    return Project(load_settings(config=str(folder / "saga.toml")))
+
+
+@pytest.mark.parametrize("name", ["pay", "shop"])
+def test_one_saga_is_the_same_alone_as_among_all(tmp_path: Path, name: str) -> None:
+    files = {"a": PAY, "b": SHOP, "c": "saga: wrong\nstps: []\n"}
+    everything = project(tmp_path, **files)
+    assert set(everything.definitions) == {"pay", "shop"}
+    assert project(tmp_path, **files).definition(name) == everything.definition(name)
+
+
+def test_files_that_do_not_mention_the_saga_are_not_read(tmp_path: Path) -> None:
+    alone = project(tmp_path, a=PAY, c="saga: wrong\nstps: []\n")
+    alone.definition("pay")
+    assert "_loaded" not in alone.__dict__
+
+
+def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> None:
+    found = project(tmp_path, a=PAY, b=PAY)
+    found.definition("pay")  # the first file counts, as ever
+    assert [one.code for one in found.diagnostics] == ["SAGA111"]
+
+
+def test_an_unknown_saga_is_told_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean pay"):
+        project(tmp_path, a=PAY).definition("pya")
+
+
+def test_a_saga_with_mistakes_names_the_first_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no valid saga pay: .*SAGA105"):
+        project(tmp_path, a=PAY.replace("steps", "stepz")).definition("pay")
