@@ -37,7 +37,10 @@ def validate(
     files, found = _check(settings, [Path(path) for path in paths or ()])
     if not files:
         where = ", ".join(paths or [str(_short(path)) for path in settings.definitions])
-        raise UsageError(f"There is no definition in {where}.", help="a definition is a file NAME.saga.yaml; saga init DIR makes a project with one")
+        raise UsageError(
+            f"There is no definition in {where}.",
+            help="a definition is a file NAME.saga.yaml; saga init DIR makes a project with one",
+        )
     found = hardened(found) if strict else found
     if format in ("github", "sarif") or (format == "json" and not wants_json()):
         print(format_diagnostics(found, format), flush=True)
