@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.machine import backward, calls, decisions, forward, resolve
+from sagas.machine import arguments, backward, calls, decisions, forward, resolve
 from sagas.machine.facts import Closed, GoBack, PivotFailed, Undo, Verdict
 from sagas.machine.plan import is_nested
 from sagas.machine.run import Run
@@ -34,7 +34,7 @@ def resolved(run: Run, entry: Entry, purpose: Purpose, verdict: Verdict) -> None
         decisions.pivot_given_up(run, entry)
     elif verdict == "late":
         run.post(Closed(entry, False))
-        run.post(GoBack({**forward.cause_of(entry), "kind": "late"}, entry))
+        run.post(GoBack({**arguments.cause_of(entry), "kind": "late"}, entry))
     elif purpose == "retry":
         _before_repeating(run, entry, verdict)
     elif purpose == "continue" and verdict == "unknown" and _undoable(run, entry):
@@ -75,13 +75,13 @@ def _pivot(run: Run, entry: Entry, verdict: Verdict) -> None:
     if verdict == "done":
         forward.done(run, entry, entry.result)
     elif verdict == "late":
-        run.post(PivotFailed(entry, {**forward.cause_of(entry), "kind": "late"}))
+        run.post(PivotFailed(entry, {**arguments.cause_of(entry), "kind": "late"}))
     elif verdict == "absent":
         if calls.asked_once(step) and run.recorded is None and forward.may_repeat(run, entry):
             entry.resolved, entry.state = False, "RUNNING"
             forward.again_later(run, entry, step.do.retry.max_interval)
         else:
-            run.post(PivotFailed(entry, forward.cause_of(entry)))
+            run.post(PivotFailed(entry, arguments.cause_of(entry)))
     elif entry.id in run.parked:
         if step.probe is not None:
             resolve.later(run, entry, "pivot", background=True)

@@ -53,6 +53,18 @@ def _saga(run: Run) -> dict[str, Any]:
     }
 
 
+def cause_of(entry: Entry) -> dict[str, object]:
+    """The reason that this entry's end gives: the last attempt's own word, whatever the joined outcome."""
+    error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not answer", "details": {}}
+    return {
+        "kind": entry.word or "failed",
+        "step": entry.id,
+        "type": error["type"],
+        "message": error["message"],
+        "details": error["details"],
+    }
+
+
 def forward(run: Run, entry: Entry) -> dict[str, Any]:
     """The arguments of a forward attempt. A person's corrected arguments win."""
     if entry.override is not None:
@@ -69,7 +81,11 @@ def operation(
         return dict(override)
     if op.with_ is None:
         return dict(entry.arguments or {})
-    return _with(run, (entry.step, place), op, context(run, entry, key=key, own=True))
+    names = context(run, entry, key=key, own=True)
+    if run.reason is None:
+        # `on_failure: continue` undoes a step alone: its own end is the reason, for the saga goes on.
+        names["saga"]["reason"] = cause_of(entry)
+    return _with(run, (entry.step, place), op, names)
 
 
 def _with(run: Run, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import calls, commit, forward, joining
+from sagas.machine import arguments, calls, commit, forward, joining
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import CancelCall
 from sagas.machine.events import DecisionMade
@@ -148,7 +148,7 @@ def next_generation(run: Run, entry: Entry) -> None:
     if run.recorded is not None and run.step(entry).pivot:
         # A cancel or the deadline came while the seal decided. Nothing starts any more.
         entry.decision = None
-        run.post(PivotFailed(entry, forward.cause_of(entry)))
+        run.post(PivotFailed(entry, arguments.cause_of(entry)))
         return
     entry.generation += 1
     entry.outcome = entry.word = entry.error = entry.arguments = None

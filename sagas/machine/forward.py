@@ -253,7 +253,7 @@ def _late(run: Run, entry: Entry) -> None:
     entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
     if entry.undo is not None:
         entry.undo.state, entry.undo.ended_at = "DONE", run.now
-    cause = {**cause_of(entry), "kind": "late"}
+    cause = {**arguments.cause_of(entry), "kind": "late"}
     if run.phase == "backward":
         settle_backward(run, entry)
     elif run.step(entry).pivot:
@@ -274,7 +274,7 @@ def _pivot_ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
     if step.on_failure == "park" and run.recorded is None:
         run.park(entry, "do", why(entry))
     elif entry.resolved or (entry.made == 0 and outcome.kind != "unknown"):
-        run.post(PivotFailed(entry, cause_of(entry)))
+        run.post(PivotFailed(entry, arguments.cause_of(entry)))
     else:
         run.post(Resolve(entry, "pivot"))
 
@@ -352,7 +352,7 @@ def failed(run: Run, entry: Entry) -> None:
     else:
         run.record(entry).stopped = True
         run.post(Closed(entry, False))
-        run.post(GoBack(cause_of(entry), entry))
+        run.post(GoBack(arguments.cause_of(entry), entry))
 
 
 def go_on_without(run: Run, entry: Entry) -> None:
@@ -393,18 +393,6 @@ def _settle(run: Run, record: StepRecord) -> None:
         other.needs_open -= 1
         if other.needs_open == 0:
             run.ready.append(dependant)
-
-
-def cause_of(entry: Entry) -> dict[str, object]:
-    """The reason that this entry's end gives: the last attempt's own word, whatever the joined outcome."""
-    error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not answer", "details": {}}
-    return {
-        "kind": entry.word or "failed",
-        "step": entry.id,
-        "type": error["type"],
-        "message": error["message"],
-        "details": error["details"],
-    }
 
 
 def why(entry: Entry) -> str:

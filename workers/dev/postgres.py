@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -55,11 +56,12 @@ class Postgres(Service):
             self._remove_stale_pid_file()
             return data
         home = self.folder.data(self.name)
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(mode=0o700)
+        home.mkdir(mode=0o700, exist_ok=True)
+        for leftover in home.iterdir():
+            # An initdb whose `up` was killed may still be writing into its draft: ours is another folder.
+            shutil.rmtree(leftover, ignore_errors=True)
         write_atomically(self.password_file, secrets.token_urlsafe(18))
-        draft = home / "draft"
-        draft.mkdir(mode=0o700)
+        draft = Path(tempfile.mkdtemp(prefix="draft-", dir=home))
         prefix, user = unprivileged()
         if user is not None:
             for path in (home, draft, self.password_file):

@@ -1,8 +1,8 @@
 """Our evaluation against an independent CEL implementation, on the language that both share.
 
 Not in the table, because there the other one leaves the CEL specification: ``size`` of text beyond ASCII (it counts
-bytes), errors inside ``all`` and ``exists`` (it does not absorb them), ``string(true)``. They are in test_language.py,
-with what we do otherwise on purpose.
+bytes), errors inside ``all`` and ``exists`` (it does not absorb them), ``string(true)``. They are in
+test_expression_language.py, with what we do otherwise on purpose.
 """
 
 from __future__ import annotations

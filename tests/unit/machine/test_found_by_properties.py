@@ -156,3 +156,11 @@ def test_a_cancel_while_a_persons_done_waits_for_the_attempt_in_flight_undoes_wh
     world.end("a", "rejected")
     assert world.state == "COMPENSATED"
     assert world.undone == ["a"]
+
+
+def test_the_undo_of_a_continued_step_knows_the_reason_although_the_saga_goes_on() -> None:
+    how = op("un.a", {"why": "${{ saga.reason.kind }}: ${{ saga.reason.message }}"}, on="shop")
+    alone = step("a", on_failure="continue", compensate=undo(how), retry=Retry(max_attempts=1), on=None)
+    world = World(saga(alone, step("b")), answers={"a": "unknown"}).start()
+    assert world.calls[1].arguments == {"why": "unknown: no answer"}
+    assert world.state == "COMPLETED"

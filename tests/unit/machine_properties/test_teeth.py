@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import backward, calls, compensate, forward, joining, keys, permission, resolve
+from sagas.machine import arguments, backward, calls, compensate, forward, joining, keys, permission, resolve
 from sagas.machine.facts import PivotFailed, Resolved
 from sagas.machine.run import Run
 from sagas.machine.state import Entry
@@ -56,7 +56,7 @@ def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
 
 def _pivot_by_its_last_word(patch: pytest.MonkeyPatch) -> None:
     def ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
-        run.post(PivotFailed(entry, forward.cause_of(entry)))
+        run.post(PivotFailed(entry, arguments.cause_of(entry)))
 
     patch.setattr(forward, "_pivot_ended", ended)
 
