@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -132,10 +133,19 @@ def test_a_process_whose_record_was_lost_is_found_again(project: Project) -> Non
     DevFolder(project.root).dev.joinpath("temporal.json").unlink()
     project.up("--only", "temporal")
     # Two servers on one file would destroy it.
-    marks = [process.environ().get(MARK) for process in psutil.process_iter() if process.name() == "temporal"]
     ours = f"{DevFolder(project.root).owner()}/temporal"
-    assert marks.count(ours) == 1
+    assert marks_of("temporal").count(ours) == 1
     assert start_mark(before["temporal"]["pid"]) is None
+
+
+def marks_of(name: str) -> list[str | None]:
+    """The marks of all programs of that name on this machine; those of other tests may end at any moment."""
+    marks: list[str | None] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.name() == name:
+                marks.append(process.environ().get(MARK))
+    return marks
 
 
 def test_two_up_at_once_start_one_stack(project: Project) -> None:
