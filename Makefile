@@ -25,9 +25,12 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The fault matrix plays its cells side by side by itself, and ends with their table: so it runs alone, and last.
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/faults $(PYTEST_ARGS)
-	$(BIN)/pytest tests/faults $(PYTEST_ARGS)  # plays its cells side by side by itself, and ends with their table
+	@failed=0; \
+	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/pytest tests/faults $(PYTEST_ARGS) || failed=1; \
+	exit $$failed
 
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)

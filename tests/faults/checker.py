@@ -245,7 +245,7 @@ def reason_recorded(evidence: Evidence, expected: Expected, _: Shape) -> Iterato
         yield f"the reason names {reason['step']}, not {expected.step}"
     elif expected.step is not None and not (reason["type"] and reason["message"]):
         yield f"the reason has no error: {reason}"
-    read = " ".join([reason["message"]] if reason else []) + " ".join(row["why"] for row in evidence.story["parked"])
+    read = str((reason or {}).get("message") or "") + " ".join(row["why"] for row in evidence.story["parked"])
     if expected.says is not None and expected.says not in read:
         yield f"nobody is told {expected.says!r}, but {read!r}"
     parked = [row["step"] for row in evidence.story["parked"]]
