@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 
@@ -19,6 +18,7 @@ from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import load_settings
 from workers import steering
+from workers.search_attributes import present
 from workers.starting import Starter
 from workers.stories import read_story, run_link
 from workers.temporal_client import connect
@@ -122,7 +122,5 @@ class Client:
     async def attributes(self) -> tuple[str, ...]:
         """The search attributes of the engine that this namespace has; asked once."""
         if self._attributes is None:
-            request = ListSearchAttributesRequest(namespace=self.temporal.namespace)
-            answer = await self.temporal.operator_service.list_search_attributes(request, retry=True)
-            self._attributes = tuple(sorted(name for name in answer.custom_attributes if name.startswith("Saga")))
+            self._attributes = tuple(await present(self.temporal))
         return self._attributes

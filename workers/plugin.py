@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError, RPCStatusCode
@@ -27,6 +26,7 @@ from workers.attempt_log import log_attempt
 from workers.details import DetailsInterceptor
 from workers.headers import HeaderInterceptor
 from workers.metrics import Metrics
+from workers.search_attributes import present
 from workers.tracing_setup import tracing_from_environment, tracing_interceptors
 from workers.watching import WatchInterceptor
 
@@ -125,9 +125,7 @@ def _loader(client: Client, project: Project) -> Loader:
 
     async def list_attributes() -> list[str]:
         if not names:
-            request = ListSearchAttributesRequest(namespace=client.namespace)
-            answer: Any = await client.operator_service.list_search_attributes(request)
-            names.extend(sorted(name for name in answer.custom_attributes if name.startswith("Saga")))
+            names.extend(await present(client))
         return names
 
     return Loader(project, read_machine, list_attributes)

@@ -15,14 +15,19 @@ SEARCH_ATTRIBUTES = {
 }
 
 
-async def missing(client: Client) -> list[str]:
-    """The names that this namespace does not have yet. Raises RPCError."""
+async def present(client: Client) -> list[str]:
+    """The names that this namespace has, sorted. Raises RPCError."""
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 
-    found = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
-    return [name for name in SEARCH_ATTRIBUTES if name not in found.custom_attributes]
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    found = await client.operator_service.list_search_attributes(request, retry=True)
+    return sorted(name for name in SEARCH_ATTRIBUTES if name in found.custom_attributes)
+
+
+async def missing(client: Client) -> list[str]:
+    """The names that this namespace does not have yet. Raises RPCError."""
+    there = await present(client)
+    return [name for name in SEARCH_ATTRIBUTES if name not in there]
 
 
 async def create(client: Client, names: list[str]) -> None:
