@@ -11,16 +11,14 @@ import asyncio
 import gzip
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from temporalio.service import RPCError
 
 from tests.integration.engine.world import handle, open_world
-from tests.lab import finished
 from tests.processes import TemporalServer
-from tests.replay.scenarios import SCENARIOS, Scenario
+from tests.replay.scenarios import SCENARIOS, Scenario, perform
 from workers.client import Client
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -31,18 +29,7 @@ async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
     world = await open_world(folder, address)
     world.plan = {what: list(moves) for what, moves in scenario.plan.items()}
     async with world.serving(*scenario.definitions) as client:
-        assert world.project is not None
-        name = scenario.definitions[0].split()[1]
-        saga = f"{name}-{uuid.uuid4()}"
-        if scenario.plain:
-            queue = world.project.settings.temporal.task_queue
-            await client.temporal.start_workflow(name, dict(scenario.input), id=saga, task_queue=queue)
-        else:
-            await client.start(name, dict(scenario.input), id=saga)
-        if scenario.after is not None:
-            await scenario.after(client, saga)
-        story = await finished(client, saga)
-        assert story["state"] == scenario.state, (scenario.name, story["state"], story["reason"], story["parked"])
+        saga, story = await perform(client, scenario)
         ids = [saga, f"{saga}~undo", *(child["id"] for child in story["children"])]
         ids += [f"{child['id']}~undo" for child in story["children"]]
         written = [await _write(client, id, scenario.name + mark) for id, mark in zip(ids, _marks(), strict=False)]

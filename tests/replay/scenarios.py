@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,22 @@ async def undo(client: Client, id: str) -> None:
         (await client.show(id))["saga"], request, id=f"{id}~undo", task_queue=queue
     )
     await run.result()
+
+
+async def perform(client: Client, scenario: Scenario) -> tuple[str, dict[str, Any]]:
+    """Play one scenario to its end; gives the saga's id and its story. The world's plan has to be the scenario's."""
+    name = scenario.definitions[0].split()[1]
+    id = f"{name}-{uuid.uuid4()}"
+    if scenario.plain:
+        queue = client.project.settings.temporal.task_queue
+        await client.temporal.start_workflow(name, dict(scenario.input), id=id, task_queue=queue)
+    else:
+        await client.start(name, dict(scenario.input), id=id)
+    if scenario.after is not None:
+        await scenario.after(client, id)
+    story = await finished(client, id)
+    assert story["state"] == scenario.state, (scenario.name, story["state"], story["reason"], story["parked"])
+    return id, story
 
 
 async def _is(client: Client, id: str, step: str, state: str) -> bool:

@@ -1,4 +1,4 @@
-"""A saga's life beyond one worker: undo, ids, reset, terminate, other workers, small caches, versions."""
+"""A saga's life beyond one worker: undo, ids, reset, terminate, other workers, versions."""
 
 from __future__ import annotations
 
@@ -117,20 +117,6 @@ async def test_terminate_runs_nothing_and_says_so(world: World) -> None:
         with pytest.raises(RefusedError, match="terminated"):
             await client.start("plain", {}, id=saga)
     assert "undo a" not in world.log()
-
-
-async def test_a_worker_without_a_cache_replays_every_task(world: World) -> None:
-    definition = PLAIN + "\n".ljust(5) + '  - {id: c, for_each: "${{ [1, 2, 3] }}", uses: book, compensate: unbook}\n'
-    definition = definition.replace("    output: 1\n", "")
-    definition += '      - {id: d, uses: require, with: {that: "${{ input.n > 1 }}"}}\n'
-    async with world.serving(definition, max_cached_workflows=0) as client:
-        bad = await play(client, "plain")
-        assert bad["state"] == "COMPENSATED"
-        good = await play(client, "plain", {"n": 2})
-        assert good["state"] == "COMPLETED"
-        for saga in (bad["id"], good["id"]):
-            events = (await handle(client, saga).fetch_history()).events
-            assert not any(event.HasField("workflow_task_failed_event_attributes") for event in events)
 
 
 async def test_sagas_beside_a_users_own_workflow_in_the_sandbox(world: World) -> None:
