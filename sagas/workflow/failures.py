@@ -1,0 +1,91 @@
+"""Temporal's failures as outcomes, and how a saga's own end becomes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ApplicationErrorCategory,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    TimeoutError,
+)
+
+from sagas.machine.commands import Finish
+from sagas.outcomes import Failure, Outcome
+from sagas.wire import decode_failure
+
+
+class Sentence(ApplicationError):
+    """A failure that people read as one sentence: Temporal would add where in the engine it was raised."""
+
+    @property
+    def __traceback__(self) -> None:
+        return None
+
+    @__traceback__.setter
+    def __traceback__(self, value: object) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Python keeps the real one, which the log shows; only what Temporal sends is without it."""
+
+
+def refused(sentence: str) -> Sentence:
+    """Nothing was run, or a message was not accepted, for a reason that the asker can understand."""
+    return Sentence(sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+
+
+def closed_without(finish: Finish, story: Mapping[str, Any]) -> Sentence:
+    """The failure with which a saga that did not complete closes; it carries the story."""
+    return Sentence(
+        _last_sentence(finish, finish.reason or {}),
+        story,
+        type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
+        non_retryable=True,
+        category=ApplicationErrorCategory.BENIGN,
+    )
+
+
+def _last_sentence(finish: Finish, reason: Mapping[str, Any]) -> str:
+    what = "undone" if finish.state == "COMPENSATED" else "closed with effects left"
+    where = f" at {reason['step']}" if reason.get("step") else ""
+    return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no message'}"
+
+
+def sentence_of(error: ActivityError) -> str:
+    """What the failed activity itself said."""
+    cause = error.cause
+    return cause.message if isinstance(cause, ApplicationError) else str(cause or error)
+
+
+def outcome_of(error: FailureError) -> Outcome:
+    """What the end of an activity says about its last attempt. A local activity's failure comes bare."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if isinstance(cause, ApplicationError):
+        return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
+    if isinstance(cause, TimeoutError):
+        kind = cause.type.name.lower().replace("_", "-") if cause.type is not None else "time-out"
+        return Outcome("unknown", failure=Failure("Timeout", f"no answer in time ({kind})"))
+    if isinstance(cause, CancelledError):
+        return Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
+    return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))
+
+
+def child_end(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]:
+    """How a nested saga that did not complete ended, from its own closing failure: its state and its story."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        story = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else None
+        if cause.type == "SagaCompensated":
+            return "COMPENSATED", story
+        if cause.type == "SagaResidue":
+            return "RESIDUE", story
+        if cause.type == "SagaRefused":
+            failure = {"kind": "rejected", "type": "SagaRefused", "message": cause.message, "details": {}}
+            return "COMPENSATED", {"state": "COMPENSATED", "reason": failure}
+    if isinstance(cause, CancelledError):
+        # Only a native cancel of the child itself closes it so, and only after it was undone.
+        return "COMPENSATED", {"state": "COMPENSATED", "reason": {"kind": "cancelled", "message": str(cause)}}
+    return "TERMINATED", None

@@ -1,0 +1,98 @@
+"""Nested sagas as child workflows; the parent's undo of one is a child too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
+
+from sagas.machine.arguments import DefinitionFault
+from sagas.machine.commands import CancelSaga, StartSaga, UndoSaga
+from sagas.machine.events import SagaEnded
+from sagas.wire import CANCEL_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
+from sagas.workflow.failures import child_end
+from sagas.workflow.limits import Pace, one_line, to_payload
+from sagas.workflow.work import Work
+
+
+class Children:
+    """The nested sagas of one run."""
+
+    def __init__(self, work: Work, pace: Pace, ended: Callable[[SagaEnded], None]) -> None:
+        self._work = work
+        self._pace = pace
+        self._ended = ended
+        self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
+        self._left: dict[str, Mapping[str, Any]] = {}
+
+    def start(self, command: StartSaga) -> None:
+        self._work.spawn(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
+
+    def undo(self, command: UndoSaga) -> None:
+        request = {"reason": command.message, "who": workflow.info().workflow_id}
+        self._work.spawn(command.id, self._run(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request))
+
+    def cancel(self, command: CancelSaga) -> None:
+        self._work.spawn(f"cancel {command.id}", self._tell_to_cancel(command))
+
+    def left_residue(self, story: Mapping[str, Any]) -> None:
+        """A nested saga that will close Completed says what stayed or is missing; see :func:`tell_parent`."""
+        self._left[story["id"]] = story
+
+    async def _run(self, id: str, saga: str, saga_id: str, input: Any) -> None:
+        undo = saga_id.endswith(UNDO_SUFFIX)
+        state, story = "COMPENSATED" if undo else "COMPLETED", None
+        try:
+            payload = to_payload(input, f"the input of {saga}")
+            await self._pace.keep(len(payload.data))
+            handle = await workflow.start_child_workflow(
+                saga,
+                RawValue(payload),
+                id=saga_id,
+                static_summary=one_line(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
+                # The parent asks for a cancel by signal and waits; Temporal never does it on its own.
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+            )
+            self._started[id] = handle
+            output = await handle
+            story = {"output": output}
+            if saga_id in self._left:
+                # It closed Completed, past its commit point, but told us that something stayed or is missing.
+                state, story = "RESIDUE", {**self._left.pop(saga_id), "output": output}
+        except DefinitionFault as error:
+            state, story = "REFUSED", {"reason": {"message": str(error)}}
+        except WorkflowAlreadyStartedError:
+            state, story = "REFUSED", {"reason": {"message": f"there is a run with the id {saga_id} already"}}
+        except ChildWorkflowError as error:
+            state, story = child_end(error)
+        self._started.pop(id, None)
+        self._work.done(id)
+        self._ended(SagaEnded(id=id, state=state, at=workflow.time(), story=story))  # pyright: ignore[reportArgumentType]
+
+    async def _tell_to_cancel(self, command: CancelSaga) -> None:
+        # A signal to a child that has not started yet would be lost.
+        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._work)
+        self._work.done(f"cancel {command.id}")
+        child = self._started.get(command.id)
+        if child is None:
+            return
+        try:
+            await child.signal(CANCEL_SIGNAL, command.message)
+        except ApplicationError as error:
+            # It is over already; its end is on the way as a SagaEnded of its own.
+            workflow.logger.info("nested saga %s could not be told to cancel: %s", command.saga_id, error)
+
+
+async def tell_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
+    """A nested saga that ends RESIDUE past its commit point closes Completed: its parent has to hear of it."""
+    told = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
+    try:
+        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(
+            RESIDUE_SIGNAL, told
+        )
+    except FailureError as error:
+        workflow.logger.info("the parent %s is over, it could not be told: %s", parent.workflow_id, error)
