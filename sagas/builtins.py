@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sagas import builtins_spark
+
 Schema = Mapping[str, Any]
-Where = Literal["sql", "http", "engine"]
+Where = Literal["sql", "http", "engine", "spark"]
 
 EXPRESSION = "x-expression"
 """Marks a text that is CEL: ``rendered`` is evaluated before the call, ``response`` by the action over the answer."""
@@ -34,7 +36,8 @@ _STATUS = {
 class Builtin:
     """One built-in action. ``parameters`` is the JSON Schema of its `with`.
 
-    ``where``: ``sql`` is guarded by its connection, ``http`` talks to a participant, ``engine`` runs in the machine.
+    ``where``: ``sql`` is guarded by its connection, ``http`` talks to a participant, ``engine`` runs in the machine,
+    ``spark`` works beside the worker and keeps its rows at home (``[spark] ledger``).
     ``read`` True: it never has an effect (`http` depends on its method, see :func:`is_read`).
     ``own_undo`` True: before the commit point it needs no `compensate`.
     """
@@ -147,6 +150,20 @@ BUILTINS: Mapping[str, Builtin] = {
                 ["that"],
                 {"that": {"type": ["string", "boolean"], EXPRESSION: "rendered"}, "message": _TEXT},
             ),
+            read=True,
+        ),
+        Builtin(
+            builtins_spark.SPARK,
+            "a Spark job whose output is staged, audited, published and taken back",
+            "spark",
+            builtins_spark.PARAMETERS,
+            own_undo=True,
+        ),
+        Builtin(
+            "reconcile",
+            "compares two sets of rows; rejects when they differ",
+            "spark",
+            builtins_spark.RECONCILE_PARAMETERS,
             read=True,
         ),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from sagas.actions import Actions, load_actions
 from sagas.definition.diagnostics import Diagnostic
+from sagas.definition.draft import SparkHome
 from sagas.definition.files import find_files
 from sagas.definition.model import Definition
 from sagas.definition.parse import load_definitions
@@ -33,13 +34,19 @@ class Project:
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        return load_definitions(self.settings.definitions, self.actions, connections=self._connections())
+        return load_definitions(self.settings.definitions, self.actions, self._connections(), self.spark)
 
     def _connections(self) -> dict[str, dict[str, Any]]:
         return {
             name: {"kind": connection.kind, **connection.options}
             for name, connection in self.settings.connections.items()
         }
+
+    @property
+    def spark(self) -> SparkHome:
+        """What the settings say about Spark. The ledger of `spark` steps is the sagas' own unless it is named."""
+        ledger = self.settings.spark.get("ledger") or self.settings.ledger.get("connection")
+        return SparkHome(ledger, self.settings.catalogs)
 
     @property
     def definitions(self) -> dict[str, Definition]:
@@ -78,7 +85,7 @@ class Project:
             return None  # everything has been read already
         if name not in self._alone:
             files = [path for path in find_files(self.settings.definitions) if _mentions(path, name)]
-            found = load_definitions(files, self.actions, connections=self._connections())[0].get(name)
+            found = load_definitions(files, self.actions, self._connections(), self.spark)[0].get(name)
             if found is None or any(step.do.uses == "saga" for step in found.steps):
                 return None
             self._alone[name] = found

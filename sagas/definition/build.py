@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins import is_read
-from sagas.definition.draft import Connections, Draft, OperationDraft, StepDraft
+from sagas.builtins_spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
+from sagas.definition.draft import Connections, Draft, OperationDraft, SparkHome, StepDraft
 from sagas.definition.graph import Graph
 from sagas.definition.model import (
     Compensation,
@@ -21,16 +22,22 @@ from sagas.definition.model import (
 )
 from sagas.definition.operations import Environment, bare, wrapped
 from sagas.definition.records import Parsed
+from sagas.definition.spark_operations import is_spark_job, spark_operations
 
 DEFAULT_TIMEOUT = 30.0
 LOCAL_TIMEOUT = 5.0
 
 
 def build_draft(
-    file: str, top: Parsed, graph: Graph, actions: Mapping[str, Any], connections: Connections | None
+    file: str,
+    top: Parsed,
+    graph: Graph,
+    actions: Mapping[str, Any],
+    connections: Connections | None,
+    spark: SparkHome | None = None,
 ) -> Draft:
     """The saga with places. ``top`` holds only steps with an id and an action, in file order."""
-    environment = Environment(actions, connections, top.get("defaults"))
+    environment = Environment(actions, connections, top.get("defaults"), spark, top.get("publish", "each"))
     written = {parsed.get("id"): parsed for parsed in top.get("steps")}
     forward_only = top.get("recovery") == "forward"
     pivot = next((id for id in graph.order if written[id].get("pivot")), None)
@@ -51,22 +58,23 @@ def build_draft(
         recovery=top.get("recovery", "backward"),
         language=top.get("language", 1),
     )
-    return Draft(file, top, definition, tuple(steps), graph, actions, connections)
+    return Draft(file, top, definition, tuple(steps), graph, actions, connections, spark)
 
 
 def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment, after_commit: bool) -> StepDraft:
     uses = parsed.get("uses", "")
     idempotent = parsed.values.get("idempotent")
-    timeout = parsed.get("timeout") or environment.default("timeout") or DEFAULT_TIMEOUT
+    is_job = is_spark_job(uses)
+    timeout = parsed.get("timeout") or environment.default("timeout") or (JOB_TIMEOUT if is_job else DEFAULT_TIMEOUT)
     queue = parsed.get("task_queue") or environment.default("task_queue")
-    arguments = environment.arguments(uses, parsed.get("with", {}))
+    arguments = environment.arguments(uses, parsed.get("with", {}), after_commit)
     do = environment.operation(
         parsed,
         arguments=arguments,
         forward=arguments,
         timeout=timeout,
         retry=environment.default("retry"),
-        heartbeat=environment.default("heartbeat"),
+        heartbeat=environment.default("heartbeat") or (min(JOB_HEARTBEAT, timeout / 2) if is_job else None),
         task_queue=queue,
         idempotent=idempotent,
     )
@@ -90,6 +98,7 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
 
     compensate = _compensation(parsed.get("compensate") or [], other)
     confirm = parsed.get("confirm")
+    own_compensate, own_confirm = spark_operations(do, after_commit) if uses == SPARK else (None, None)
     probe = parsed.get("probe")
     reads = parsed.get("effect") == "none" or is_read(uses, arguments)
     kind = _kind(parsed, reads, after_commit)
@@ -105,8 +114,8 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
         for_each=parsed.values.get("for_each"),
         max_parallel=parsed.get("max_parallel", 1),
         on_failure=parsed.get("on_failure") or _default_on_failure(kind, environment),
-        compensate=compensate,
-        confirm=other("confirm", confirm) if confirm else None,
+        compensate=compensate or own_compensate,
+        confirm=other("confirm", confirm) if confirm else own_confirm,
         probe=_probe(probe, other("probe", probe)) if probe else None,
         settle=parsed.get("settle", facts.settle if facts.settle is not None else do.timeout),
         priority=parsed.get("priority"),

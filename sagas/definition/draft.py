@@ -20,6 +20,18 @@ Connections = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class SparkHome:
+    """What a project says about Spark, as far as definitions depend on it.
+
+    ``ledger`` is the SQL connection that keeps the guard and fence rows of `spark` steps, None when there is none;
+    ``catalogs`` are the tables ``[catalogs.*]`` of saga.toml.
+    """
+
+    ledger: str | None = None
+    catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class OperationDraft:
     """One operation of a step and where it is written."""
 
@@ -68,6 +80,7 @@ class Draft:
     graph: Graph
     actions: Mapping[str, Action]
     connections: Connections | None = None
+    spark: SparkHome | None = None
     by_id: Mapping[str, StepDraft] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -156,7 +156,7 @@ TOP = Record(
         Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
         Field("notify", Json(), "best-effort notifications", later="the messaging work"),
         Field("triggers", Json(), "what starts a saga", later="the messaging work"),
-        Field("publish", Json(), "how Spark outputs are published", later="the Spark work"),
+        Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
     ),
     extensible=True,
 )
@@ -165,6 +165,4 @@ LATER_ACTIONS = {
     "kafka.publish": "the messaging work",
     "kafka.request": "the messaging work",
     "outbox.emit": "the messaging work",
-    "spark": "the Spark work",
-    "reconcile": "the Spark work",
 }

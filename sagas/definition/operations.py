@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sagas import builtins_spark
 from sagas.builtins import BUILTINS, EXPRESSION, may_reject
+from sagas.definition.draft import SparkHome
 from sagas.definition.durations import parse_duration
 from sagas.definition.model import Operation, Retry
 from sagas.definition.records import Parsed
@@ -60,11 +62,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a project knows: its actions, its connections, and the saga's `defaults`."""
+    """What a project knows: its actions, its connections, its Spark, and the saga's `defaults` and `publish`."""
 
     actions: Mapping[str, Action]
     connections: Mapping[str, Mapping[str, Any]] | None
     defaults: Parsed | None
+    spark: SparkHome | None = None
+    publish: str = "each"
 
     def default(self, name: str) -> Any:
         return self.defaults.get(name) if self.defaults else None
@@ -75,7 +79,7 @@ class Environment:
             return None
         return str(self.connections[connection].get("kind", "sql"))
 
-    def arguments(self, uses: str, written: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, uses: str, written: Mapping[str, Any], after_commit: bool = False) -> dict[str, Any]:
         """The arguments in their long form, with the default connection where one is missing."""
         arguments = dict(written)
         builtin = BUILTINS.get(uses)
@@ -88,6 +92,10 @@ class Environment:
                 arguments["connection"] = connection
         if uses == "sql":
             arguments = _sql_long_form(arguments)
+        elif uses == builtins_spark.SPARK:
+            arguments = builtins_spark.long_form(arguments)
+            if self.publish == "together" and not after_commit:
+                arguments["together"] = True
         for name, schema in builtin.parameters["properties"].items():
             value = arguments.get(name)
             if EXPRESSION in schema and isinstance(value, str):
@@ -120,6 +128,9 @@ class Environment:
                 rejects=rejects,
                 settle=parse_duration(settle) if isinstance(settle, str) else None,
             )
+        if uses == builtins_spark.SPARK:
+            # Without a home it is an error of its own; the name keeps the step guarded until that is reported.
+            return Facts((self.spark.ledger if self.spark else None) or "spark", rejects=rejects)
         return Facts(rejects=rejects)
 
     def operation(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sagas.definition.checks.nested import check_nested
 from sagas.definition.diagnostics import Diagnostic, Mark, Report
-from sagas.definition.draft import Connections, Draft
+from sagas.definition.draft import Connections, Draft, SparkHome
 from sagas.definition.files import find_files
 from sagas.definition.model import Definition
 from sagas.definition.reading import parse_draft
@@ -22,13 +22,15 @@ def parse_text(
     file: str,
     actions: Mapping[str, Action],
     connections: Connections | None = None,
+    spark: SparkHome | None = None,
 ) -> tuple[Definition | None, list[Diagnostic]]:
     """The definition in ``text``, and everything there is to say about it.
 
     ``actions`` are the project's Python actions, ``connections`` the tables ``[connections.*]`` of saga.toml (None:
-    not known, so connections are not checked). The definition is None when a diagnostic is an error.
+    not known, so connections are not checked), ``spark`` what it says about Spark. The definition is None when a
+    diagnostic is an error.
     """
-    draft, diagnostics = parse_draft(text, file, actions, connections)
+    draft, diagnostics = parse_draft(text, file, actions, connections, spark)
     return (draft.definition if draft else None), diagnostics
 
 
@@ -36,6 +38,7 @@ def load_definitions(
     paths: Iterable[Path | str],
     actions: Mapping[str, Action],
     connections: Connections | None = None,
+    spark: SparkHome | None = None,
 ) -> tuple[dict[str, Definition], list[Diagnostic]]:
     """All definitions below ``paths`` by saga name, and everything there is to say about them.
 
@@ -52,7 +55,7 @@ def load_definitions(
             report.add("SAGA110", Mark(1, 1), f"the file cannot be read: {_reason(error)}")
             diagnostics += report.diagnostics
             continue
-        draft, found = parse_draft(text, str(path), actions, connections)
+        draft, found = parse_draft(text, str(path), actions, connections, spark)
         diagnostics += found
         if draft is None:
             broken.add(path.name)

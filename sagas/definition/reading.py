@@ -10,7 +10,7 @@ from sagas.definition.build import build_draft
 from sagas.definition.checks import check_draft
 from sagas.definition.diagnostics import Diagnostic, Report
 from sagas.definition.digest import digest_of
-from sagas.definition.draft import Connections, Draft
+from sagas.definition.draft import Connections, Draft, SparkHome
 from sagas.definition.fields import TOP
 from sagas.definition.graph import CycleError, Graph, build_graph
 from sagas.definition.records import Parsed
@@ -26,10 +26,11 @@ def parse_draft(
     file: str,
     actions: Mapping[str, Action],
     connections: Connections | None,
+    spark: SparkHome | None = None,
 ) -> tuple[Draft | None, list[Diagnostic]]:
     """The saga in ``text`` with its places in the file; None when a diagnostic is an error."""
     report = Report(file)
-    draft = _draft(text, report, actions, connections)
+    draft = _draft(text, report, actions, connections, spark)
     if draft is not None:
         check_draft(draft, report)
     if draft is None or report.failed:
@@ -38,7 +39,13 @@ def parse_draft(
     return replace(draft, definition=replace(definition, digest=digest_of(definition))), report.diagnostics
 
 
-def _draft(text: str, report: Report, actions: Mapping[str, Action], connections: Connections | None) -> Draft | None:
+def _draft(
+    text: str,
+    report: Report,
+    actions: Mapping[str, Action],
+    connections: Connections | None,
+    spark: SparkHome | None,
+) -> Draft | None:
     root = load(text, report)
     if root is None:
         return None
@@ -50,7 +57,7 @@ def _draft(text: str, report: Report, actions: Mapping[str, Action], connections
     if not usable or len(usable) < len(steps):
         return None
     graph = _graph(usable, report)
-    return build_draft(report.file, top, graph, actions, connections) if graph else None
+    return build_draft(report.file, top, graph, actions, connections, spark) if graph else None
 
 
 def _graph(steps: list[Parsed], report: Report) -> Graph | None:

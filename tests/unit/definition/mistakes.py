@@ -402,14 +402,14 @@ MISTAKES = [
     # SAGA900: later parts
     *(
         Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n"))
-        for field in ("locks", "notify", "triggers", "publish")
+        for field in ("locks", "notify", "triggers")
     ),
     Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
     Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),
     Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
     *(
         Mistake("SAGA900", action, saga(f"  - {{id: a, uses: ⟦{action}, pivot: true}}\n"))
-        for action in ("kafka.publish", "kafka.request", "outbox.emit", "spark", "reconcile")
+        for action in ("kafka.publish", "kafka.request", "outbox.emit")
     ),
     Mistake(
         "SAGA900",
