@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.machine import arguments, backward, calls, decisions, forward, resolve
+from sagas.machine import arguments, backward, by_hand, calls, decisions, forward, resolve
 from sagas.machine.facts import Closed, GoBack, PivotFailed, Undo, Verdict
 from sagas.machine.plan import is_nested
 from sagas.machine.run import Run
@@ -27,11 +27,11 @@ def resolved(run: Run, entry: Entry, purpose: Purpose, verdict: Verdict) -> None
     elif verdict == "done":
         forward.done(run, entry, entry.result)
     elif purpose == "skip":
-        decisions.skipped(run, entry)
+        by_hand.skipped(run, entry)
     elif purpose == "again":
         decisions.next_generation(run, entry)
     elif purpose == "compensate":
-        decisions.pivot_given_up(run, entry)
+        by_hand.pivot_given_up(run, entry)
     elif verdict == "late":
         run.post(Closed(entry, False))
         run.post(GoBack({**arguments.cause_of(entry), "kind": "late"}, entry))

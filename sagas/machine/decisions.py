@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, calls, commit, forward, joining
+from sagas.machine import arguments, by_hand, calls, commit, forward, scheduling
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import CancelCall
 from sagas.machine.events import DecisionMade
@@ -22,12 +22,10 @@ from sagas.machine.facts import (
     Undo,
     Undone,
 )
-from sagas.machine.keys import step_key
 from sagas.machine.moments import iso
 from sagas.machine.plan import is_nested, is_read
 from sagas.machine.run import OUTPUT, Run
-from sagas.machine.state import Entry, EntryOp, Purpose
-from sagas.outcomes import Outcome
+from sagas.machine.state import Entry, EntryOp
 
 
 def receive(run: Run, event: DecisionMade) -> None:
@@ -99,17 +97,17 @@ def _forward(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
             entry.resolved = False
             run.post(Resolve(entry, "skip"))
         case "skip":
-            skipped(run, entry)
+            by_hand.skipped(run, entry)
         case "compensate" if step.pivot and guarded:
             run.post(Resolve(entry, "compensate"))
         case "compensate" if step.pivot:
-            pivot_given_up(run, entry)
+            by_hand.pivot_given_up(run, entry)
         case _:
             forward.settle_backward(run, entry)
             run.record(entry).stopped = True
             entry.decision = None
             run.post(Closed(entry, False))
-            run.post(GoBack(operator_cause(entry, decision), entry))
+            run.post(GoBack(by_hand.operator_cause(entry, decision), entry))
 
 
 def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -> None:
@@ -120,7 +118,7 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
     step = run.step(entry)
     if entry.index is None and (step.for_each is not None or not entry.started_at):
         entry.decision = None
-        run.post(Begin(entry)) if step.for_each is None else forward.restart(run, record)
+        run.post(Begin(entry)) if step.for_each is None else scheduling.restart(run, record)
         return
     if step.do.uses == "wait":
         # The answer that was refused must not answer again.
@@ -158,32 +156,6 @@ def next_generation(run: Run, entry: Entry) -> None:
     run.post(Begin(entry))
 
 
-def skipped(run: Run, entry: Entry) -> None:
-    """A person leaves the step out; past the commit point its effect is missing, and the saga says so."""
-    entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
-    entry.continued = True
-    if run.committed:
-        _residue(run, entry, "effect_missing", "do")
-    run.post(Closed(entry, True))
-
-
-def pivot_given_up(run: Run, entry: Entry) -> None:
-    """The pivot is sealed, or a person vouches that it did not happen."""
-    cause = operator_cause(entry, entry.decision or {})
-    entry.decision = None
-    run.post(PivotFailed(entry, cause))
-
-
-def operator_cause(entry: Entry, decision: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": "operator",
-        "step": entry.id,
-        "type": "Operator",
-        "message": decision.get("reason") or "a person decided to go backward",
-        "details": {"who": decision.get("who")},
-    }
-
-
 def _undo(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
     undo, step = entry.undo, run.step(entry)
     if undo is None:
@@ -204,21 +176,13 @@ def _undo(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
             if own or (step.do.guarded and not undo.marked):
                 calls.send(run, entry, "write", "backward")
             else:
-                undone_by_hand(run, entry)
+                by_hand.undone(run, entry)
         case _:
             undo.state, undo.ended_at = "SKIPPED", run.now
             entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
             entry.decision = None
-            _residue(run, entry, "effect_stays", "undo")
+            by_hand.residue(run, entry, "effect_stays", "undo")
             run.post(Undone(entry))
-
-
-def undone_by_hand(run: Run, entry: Entry) -> None:
-    undo = entry.undo
-    assert undo is not None
-    entry.state, undo.state, undo.ended_at, undo.error = "COMPENSATED", "DONE", run.now, None
-    entry.decision = None
-    run.post(Undone(entry))
 
 
 def _confirm(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
@@ -236,72 +200,12 @@ def _confirm(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
         case "done" if step.confirm.guarded or (step.do.guarded and not confirm.marked):
             calls.send(run, entry, "write", "not_done")
         case "done":
-            confirmed_by_hand(run, entry)
+            by_hand.confirmed(run, entry)
         case _:
             confirm.state, confirm.ended_at = "SKIPPED", run.now
             entry.state, entry.decision = "DONE", None
-            _residue(run, entry, "effect_missing", "confirm")
+            by_hand.residue(run, entry, "effect_missing", "confirm")
             run.post(ConfirmClosed(entry))
-
-
-def confirmed_by_hand(run: Run, entry: Entry) -> None:
-    confirm = entry.confirm
-    assert confirm is not None
-    entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
-    entry.decision = None
-    run.post(ConfirmClosed(entry))
-
-
-def written(run: Run, entry: Entry, outcome: Outcome, purpose: Purpose, attempts: int | None) -> None:
-    """The guard has taken a person's `done`, or had a row that wins; a guard in trouble is asked again."""
-    op: EntryOp = "undo" if purpose == "backward" else "confirm" if purpose == "not_done" else "do"
-    step = run.step(entry)
-    counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
-    assert counted is not None
-    counts = joining.counted(counted.made, attempts, counted.attempts, outcome, step.do.retry)
-    counted.made, counted.attempts = counts
-    if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
-        if op == "do":
-            entry.last_end = run.now
-            forward.done(run, entry, outcome.result)
-        elif op == "confirm":
-            confirmed_by_hand(run, entry)
-        else:
-            if outcome.marker == "nothing_to_undo":
-                entry.resolved = True
-            undone_by_hand(run, entry)
-    elif outcome.kind in ("unknown", "failed") and outcome.retryable and outcome.parks is None:
-        summary = f"retry ✎ {step.name}: done, says a person"
-        wait = step.do.retry.max_interval
-        run.depart(f"{entry.id}~write-retry", "timer", entry, "write", purpose, seconds=wait, summary=summary)
-    elif op == "do" and run.phase == "backward":
-        entry.decision = None
-        forward.settle_backward(run, entry)
-    else:
-        entry.decision = None
-        said = outcome.parks or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
-        run.park(entry, op, f"the guard did not take the decision: {said}")
-
-
-def _residue(run: Run, entry: Entry, kind: str, op: EntryOp) -> None:
-    """Name what stays or is missing, where, under which key, and what would mend it."""
-    step = run.step(entry)
-    action = step.do
-    given: Mapping[str, Any] = entry.arguments or {}
-    if op == "undo" and step.compensate is not None and entry.undo is not None:
-        action, given = calls.alternate(step, entry.undo), entry.undo.arguments or {}
-    elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
-        action, given = step.confirm, entry.confirm.arguments or {}
-    key = step_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
-    run.residue.append(
-        {
-            "step": entry.id,
-            "kind": kind,
-            "system": action.connection or action.task_queue or action.uses,
-            "key": key,
-            "command": f"{action.uses} {calls.compact(given)}",
-        }
-    )
 
 
 def catch(run: Run, entry: Entry, error: DefinitionFault) -> None:
