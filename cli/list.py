@@ -83,7 +83,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any], now: datetime) -> list[str]:
-    from cli.story_text import length, moment
+    from cli.story_words import length, moment
 
     started, ended = moment(row["started_at"]), moment(row.get("ended_at"))
     when = "" if started is None else f"{length(now, started)} ago"

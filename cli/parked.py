@@ -43,7 +43,7 @@ def parked(
 
 
 def _print(groups: Any) -> None:
-    from cli.story_text import length, moment
+    from cli.story_words import length, moment
 
     if not groups:
         say("nothing waits for a person")

@@ -78,7 +78,8 @@ async def _screen() -> AsyncIterator[Any]:
     from rich.live import Live
 
     from cli.output import console
-    from cli.story_text import rich_line, story_lines
+    from cli.story_text import story_lines
+    from cli.story_words import rich_line
 
     with Live(console=console(), auto_refresh=False, transient=False, vertical_overflow="crop") as live:
 
@@ -109,7 +110,7 @@ class _Changes:
                 self._lines(story)
 
     def _lines(self, story: dict[str, Any]) -> None:
-        from cli.story_text import clock
+        from cli.story_words import clock
 
         now = clock(datetime.now(UTC))
         reason = story.get("reason") or {}

@@ -1,0 +1,66 @@
+"""Words and lengths of time as people read them, and lines of styled text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+Span = tuple[str, str]
+"""A text and its style (rich's words; empty: plain)."""
+
+Line = list[Span]
+Story = Mapping[str, Any]
+
+
+def plain(line: Line) -> str:
+    """The line without its styles."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+def rich_line(line: Line) -> Any:
+    """The line as a `rich.text.Text`."""
+    from rich.text import Text
+
+    return Text.assemble(*line)
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """`reserve, charge and 3 more`."""
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def short(value: Any, most: int = 60) -> str:
+    """A value on one line of at most ``most`` characters."""
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def moment(text: Any) -> datetime | None:
+    """A point in time of a story."""
+    return datetime.fromisoformat(text) if isinstance(text, str) else None
+
+
+def clock(at: datetime) -> str:
+    """In the reader's own time zone."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def length(end: datetime, begin: datetime) -> str:
+    """A length of time for people: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
+    seconds = max(0.0, (end - begin).total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
