@@ -15,9 +15,11 @@ from typing import Any, cast
 
 from activities.connections import Connections
 from activities.guard.address import Address
+from activities.guard.guard import Guard, outcome_of
 from activities.guard.sql_handle import Sql
 from activities.http import HttpConnections, run_http
 from activities.outbox import insert_event
+from activities.performer import Performer
 from activities.python_action import BadArguments, bind, run_action
 from activities.sql import run_sql
 from sagas.actions import Actions
@@ -58,10 +60,17 @@ class NotServed(Exception):
 class Dispatcher:
     """Performs invocations with the actions and connections of one project."""
 
-    def __init__(self, actions: Actions, databases: Connections, http: HttpConnections) -> None:
+    def __init__(
+        self,
+        actions: Actions,
+        databases: Connections,
+        http: HttpConnections,
+        performers: Mapping[str, Performer] | None = None,
+    ) -> None:
         self._actions = actions
         self._databases = databases
         self._http = http
+        self._performers = performers or {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="saga-action")
 
     async def perform(self, invocation: Invocation, attempt: Attempt) -> Outcome:
@@ -88,14 +97,22 @@ class Dispatcher:
             return await guard.settle(address, invocation.op, result, mode=asked.mode, **clock)
         if invocation.op == "seal":
             return await guard.seal(address, **clock)
-        body = (
-            None if asked.mode == "mark" else self._body(invocation.action, invocation.arguments, invocation, attempt)
-        )
+        if invocation.action in self._performers and (
+            told := await self._prepared(guard, address, invocation, attempt)
+        ):
+            return told
+        body = confirmed = None
+        try:
+            if asked.mode != "mark":
+                body = await self._guarded_body(invocation.action, invocation.arguments, invocation, attempt)
+            if asked.confirmed is not None:
+                confirmed = await self._guarded_body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
+        except (BadArguments, UsageError, NotServed):
+            raise
+        except Exception as error:  # noqa: BLE001 - an outcome like any other: nothing of it is visible
+            return outcome_of(error)
         match invocation.op:
             case "undo":
-                confirmed = None
-                if asked.confirmed is not None:
-                    confirmed = self._body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
                 return await guard.undo(
                     address,
                     body,
@@ -109,6 +126,24 @@ class Dispatcher:
             case _:
                 assert body is not None
                 return await guard.do(address, arguments_hash(invocation.arguments), body, **clock)
+
+    async def _prepared(
+        self, guard: Guard, address: Address, invocation: Invocation, attempt: Attempt
+    ) -> Outcome | None:
+        """The stored answer of an action whose preparation is long; None: it has to be done."""
+        if invocation.op not in ("do", "confirm"):
+            return None
+        hashed = arguments_hash(invocation.arguments) if invocation.op == "do" else None
+        return await guard.known(address, invocation.op, hashed, deadline=attempt.deadline)
+
+    async def _guarded_body(
+        self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt
+    ) -> Body:
+        """What runs inside the guarded transaction, after the work that must not hold it up."""
+        performer = self._performers.get(name)
+        if performer is None:
+            return self._body(name, arguments, invocation, attempt)
+        return await performer.prepare(name, invocation, attempt)
 
     def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
         """The action as something that runs inside (or, with None, outside) a guarded transaction."""
@@ -158,6 +193,9 @@ class Dispatcher:
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
             )
+        performer = self._performers.get(invocation.action)
+        if performer is not None:
+            return await unguarded(lambda _: performer.read(invocation, attempt), invocation.op)
         body = self._body(invocation.action, invocation.arguments, invocation, attempt)
         action = self._actions.get(invocation.action)
         if invocation.op == "probe" and action is not None and action.connection is not None:

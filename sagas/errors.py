@@ -54,3 +54,15 @@ class AlreadyCompensated(Exception):
 
 class Infrastructure(Exception):
     """A database or a network is in trouble; the attempt is repeated and says nothing about the business."""
+
+
+class Parked(Exception):
+    """Only a person can go on; nothing was changed.
+
+    ``why`` is the short reason people see with the parked step, ``details`` are shown with it.
+    """
+
+    def __init__(self, why: str, **details: Any) -> None:
+        super().__init__(why)
+        self.why = why
+        self.details = details

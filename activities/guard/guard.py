@@ -22,7 +22,7 @@ from activities.guard.protocol import Body, Mode, Verdict
 from activities.guard.sql_handle import Sql
 from activities.guard.transaction import BelowWatermark, LostCommit, RowOp, Transaction
 from activities.guard.transactions import begin
-from sagas.errors import AlreadyCompensated, Infrastructure, Rejected
+from sagas.errors import AlreadyCompensated, Infrastructure, Parked, Rejected
 from sagas.outcomes import Failure, Outcome
 
 Script = Callable[[Transaction], Awaitable[Verdict]]
@@ -30,6 +30,9 @@ Script = Callable[[Transaction], Awaitable[Verdict]]
 ANSWER_TIME = 10.0
 """Seconds a COMMIT may take beyond its attempt's deadline, and a re-read after a lost one. The effect is made by
 then, so an answer is worth more than punctuality."""
+
+
+_OPEN = object()
 
 
 class Guard:
@@ -114,6 +117,21 @@ class Guard:
             return await self.confirm(address, said, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
         raise ValueError(f"a person can settle do, undo or confirm, not {op}")
 
+    async def known(
+        self, address: Address, op: RowOp, args_hash: str | None = None, *, deadline: float
+    ) -> Outcome | None:
+        """What the rows already say about an operation, without deciding anything; None: it is open.
+
+        Saves the work before a transaction that would only find a stored result. Trouble is an answer too.
+        """
+
+        async def script(tx: Transaction) -> Verdict:
+            told = protocol.told_again(op, await tx.rows(), args_hash)
+            return Verdict(told or Outcome.done(_OPEN, attempt=None))
+
+        told = await self._run(address, op, script, time.time(), deadline)
+        return None if told.kind == "done" and told.result is _OPEN else told
+
     async def ask(self, address: Address, body: Body, *, scheduled_at: float, deadline: float) -> Outcome:
         """Run a probe's ``body`` in a transaction of its own that keeps no row; below the watermark it is ``late``."""
 
@@ -166,12 +184,12 @@ class Guard:
             await _roll_back(tx)
             if limit.expired():
                 if tx is None:
-                    return _outcome_of(Infrastructure("no connection to the database was free in time"), None)
+                    return outcome_of(Infrastructure("no connection to the database was free in time"), None)
                 return _timed_out("the attempt's time was over; the transaction was rolled back")
             trouble = errors.classify(error)
             if tx is not None and not tx.answered and trouble is not None and trouble.lost:
                 return _Stale(trouble)
-            return _outcome_of(error, doom)
+            return outcome_of(error, doom)
         except BaseException:  # a cancelled attempt
             await _roll_back(tx)
             raise
@@ -193,7 +211,7 @@ class Guard:
             return await self._ask_again(address, op, scheduled_at, args_hash, error)
         except Exception as error:  # noqa: BLE001 - a definite answer of the database: it was rolled back
             await _roll_back(tx)
-            return _outcome_of(error, None)
+            return outcome_of(error, None)
         await tx.release()
         return verdict.outcome
 
@@ -262,7 +280,7 @@ def _refuse_doomed(sql: Sql) -> None:
         raise sql.error
 
 
-def _outcome_of(error: BaseException, doom: BaseException | None) -> Outcome:
+def outcome_of(error: BaseException, doom: BaseException | None = None) -> Outcome:
     """The outcome of an attempt that was rolled back because of ``error``.
 
     ``doom`` is the first error of the transaction's statements: an action may dress a deadlock up as a rejection,
@@ -281,6 +299,10 @@ def _outcome_of(error: BaseException, doom: BaseException | None) -> Outcome:
             return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
         case Infrastructure():
             return Outcome("failed", failure=Failure("Infrastructure", str(error)), infrastructure=True)
+        case Parked():
+            return Outcome(
+                "failed", failure=Failure("Parked", error.why, error.details), retryable=False, parks=error.why
+            )
     if (trouble := errors.classify(error)) is not None:
         return errors.failed(trouble, error)
     return Outcome("failed", failure=Failure(type(error).__name__, str(error) or type(error).__name__))
