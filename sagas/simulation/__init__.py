@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sagas.simulation.driver import Outside, Run, simulate
+from sagas.simulation.driver import simulate
 from sagas.simulation.failures import FAULTS, Cell, every_failure
 from sagas.simulation.inventing import sample_input
+from sagas.simulation.run import Outside, Run
 from sagas.simulation.script import Script
 from sagas.simulation.surroundings import outside_of
 

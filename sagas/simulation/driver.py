@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,8 +28,9 @@ from sagas.machine.events import (
     UndoRequested,
 )
 from sagas.machine.machine import Machine
-from sagas.machine.plan import is_read
+from sagas.simulation.contradictions import contradicted
 from sagas.simulation.participants import Participants, attempts
+from sagas.simulation.run import Outside, Run
 from sagas.simulation.samples import made_up_results
 from sagas.simulation.script import Script, at
 
@@ -39,43 +40,6 @@ START = 1_767_225_600.0
 CALL = 0.001
 MAX_EVENTS = 200_000
 PATIENT = ("deadline", "warn_after")
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What a run finds around it: the project's other definitions, ``[vars]``, and what its actions return."""
-
-    definitions: Mapping[str, Definition] = field(default_factory=dict)
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    schemas: Mapping[str, Any] = field(default_factory=dict)
-    """JSON Schema of the result, by the action's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How a simulated run ended. ``undone``: ledger ids in the order undone; of nested sagas as ``buy/charge``.
-
-    ``residue``: effects that stay although the saga says COMPENSATED, or are missing although it says COMPLETED, seen
-    from the participants' side. ``story`` is the `saga show` document.
-    """
-
-    state: str
-    undone: list[str]
-    residue: list[dict[str, Any]]
-    story: dict[str, Any]
-    parked: list[dict[str, Any]]
-
-    @property
-    def output(self) -> Any:
-        return self.story["output"]
-
-    @property
-    def reason(self) -> dict[str, Any] | None:
-        return self.story["reason"]
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        return self.story["steps"]
 
 
 def simulate(definition: Definition, input: Any, script: Script | None = None, outside: Outside | None = None) -> Run:
@@ -134,7 +98,9 @@ class _World:
             for row in actor.machine.story(self.now)["parked"]
         ]
         state = "PARKED" if parked and not self.root.machine.finished else story["state"]
-        return Run(state, self.participants.undone, self._residue(story), story, parked)
+        ends = {actor.path: actor.machine.story(self.now) for actor in self.actors.values()}
+        residue = [*map(dict, story["residue"]), *contradicted(ends, self.participants)]
+        return Run(state, self.participants.undone, residue, story, parked)
 
     def _over(self) -> bool:
         if self.busy:
@@ -310,30 +276,6 @@ class _World:
             child.machine = Machine.restore(json.loads(json.dumps(child.machine.snapshot())))
             child.ended, child.id = ends, command.id
             self._feed(child, UndoRequested(self.now, command.message, "simulated"))
-
-    # --- the end -----------------------------------------------------------------------------------------------
-
-    def _residue(self, story: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Compare what the saga says with what the participants know."""
-        found = [dict(row) for row in story["residue"]]
-        ends = {actor.path: actor.machine.story(self.now) for actor in self.actors.values()}
-        for effect in self.participants.effects():
-            end = ends[effect.path]
-            if is_read(effect.step) or end["state"] not in ("COMPLETED", "COMPENSATED"):
-                continue
-            row = next((row for row in end["steps"] if row["id"] == effect.entry), None)
-            wanted = row is not None and row["state"] in ("DONE", "CONFIRMED")
-            left = effect.entry in end["not_done"]
-            if effect.again or (effect.there and not wanted and not left):
-                kind = "effect_stays"
-            elif wanted and not effect.there:
-                kind = "effect_missing"
-            else:
-                continue
-            place = effect.step.do.connection or effect.step.do.uses
-            step = effect.path + effect.entry
-            found.append({"step": step, "kind": kind, "system": place, "key": effect.key, "command": None})
-        return found
 
 
 def _bare_probes(definition: Definition) -> Definition:

@@ -9,7 +9,8 @@ from typing import Any
 from sagas.definition.model import Definition, Step
 from sagas.errors import SagaError
 from sagas.machine.plan import is_nested
-from sagas.simulation.driver import Outside, Run, simulate
+from sagas.simulation.driver import simulate
+from sagas.simulation.run import Outside, Run
 from sagas.simulation.script import Script
 
 FAULTS = ("rejected", "failed", "unknown", "crash after effect", "compensation fails", "late", "cancel", "deadline")

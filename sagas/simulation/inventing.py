@@ -6,7 +6,8 @@ from typing import Any
 
 from sagas.definition.input import check_input
 from sagas.definition.model import Definition
-from sagas.simulation.driver import Outside, simulate
+from sagas.simulation.driver import simulate
+from sagas.simulation.run import Outside
 from sagas.simulation.samples import DIGITS, sample_of
 from sagas.simulation.script import Script
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sagas.definition.checks.results import result_schema
 from sagas.project import Project
-from sagas.simulation.driver import Outside
+from sagas.simulation.run import Outside
 
 
 def outside_of(project: Project) -> Outside:
