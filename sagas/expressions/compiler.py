@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sagas.expressions import loops
-from sagas.expressions.errors import ExpressionError, LimitError, MissingError, did_you_mean
+from sagas.expressions import access, loops
+from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.functions import FUNCTIONS
 from sagas.expressions.limits import Run
 from sagas.expressions.nodes import (
@@ -32,12 +32,11 @@ from sagas.expressions.nodes import (
 )
 from sagas.expressions.operators import OPERATORS, UnsuitableError, concatenate, negate, refusal
 from sagas.expressions.static import call_problem, is_text, null_tested
-from sagas.expressions.values import kind_of, pull
+from sagas.expressions.values import kind_of
 
 Code = Callable[[Run], Any]
 
 _SHOWN_SOURCE = 50
-_SHOWN_FIELDS = 8
 
 
 class Compiler:
@@ -86,57 +85,17 @@ class Compiler:
         return text if len(text) <= _SHOWN_SOURCE else text[:_SHOWN_SOURCE] + "…"
 
     def _name(self, node: Name) -> Code:
-        name, offset = node.name, node.offset
-        slot = self._scope.get(name)
+        slot = self._scope.get(node.name)
         if slot is not None:
             return lambda run: run.slots[slot]
-
-        def root(run: Run) -> Any:
-            try:
-                return pull(run.context[name])
-            except KeyError:
-                hint = did_you_mean(name, map(str, run.context))
-                raise ExpressionError(f"there is nothing named '{name}' here{hint}", offset) from None
-
-        return root
+        return access.root(node.name, node.offset)
 
     def _select(self, node: Select) -> Code:
-        operand, field, offset, owner = self.compile(node.operand), node.field, node.offset, self._text(node.operand)
-
-        def select(run: Run) -> Any:
-            value = operand(run)
-            if value.__class__ is dict and field in value:
-                return pull(value[field])
-            raise _no_field(owner, value, field, offset)
-
-        return select
+        return access.field(self.compile(node.operand), node.field, self._text(node.operand), node.offset)
 
     def _index(self, node: Index) -> Code:
-        operand, key, offset, owner = (
-            self.compile(node.operand),
-            self.compile(node.key),
-            node.offset,
-            self._text(node.operand),
-        )
-
-        def index(run: Run) -> Any:
-            value, at = operand(run), key(run)
-            if value.__class__ is list and at.__class__ is int:
-                if 0 <= at < len(value):
-                    return pull(value[at])
-                raise MissingError(f"{owner} has no element {_brief(at)}; it has {len(value)}, the first is 0", offset)
-            if at.__class__ is str and value.__class__ is not list:
-                if value.__class__ is dict and at in value:
-                    return pull(value[at])
-                raise _no_field(owner, value, at, offset)
-            if value is None:
-                raise MissingError(f"{owner} is null and has no elements", offset)
-            wants = "an integer" if value.__class__ is list else "a string"
-            if value.__class__ in (list, dict):
-                raise ExpressionError(f"{owner} is {kind_of(value)}: its index is {wants}, not {kind_of(at)}", offset)
-            raise ExpressionError(f"{owner} is {kind_of(value)} and has no elements", offset)
-
-        return index
+        operand, key = self.compile(node.operand), self.compile(node.key)
+        return access.element(operand, key, self._text(node.operand), node.offset)
 
     def _map(self, node: MapOf) -> Code:
         entries = [(self.compile(key), self.compile(value), key.offset) for key, value in node.entries]
@@ -200,32 +159,13 @@ class Compiler:
         """The value of a path, null where a part of it is null; with ``missing`` also where a field is not there."""
         if not isinstance(node, Select):
             return self.compile(node)
-        operand, field = self._lenient(node.operand, missing=missing), node.field
-        offset, owner = node.offset, self._text(node.operand)
-
-        def select(run: Run) -> Any:
-            value = operand(run)
-            if value is None:
-                return None
-            if value.__class__ is dict and field in value:
-                return pull(value[field])
-            if missing and value.__class__ is dict:
-                return None
-            raise _no_field(owner, value, field, offset)
-
-        return select
+        operand = self._lenient(node.operand, missing=missing)
+        return access.lenient_field(operand, node.field, self._text(node.operand), node.offset, missing=missing)
 
     def _has(self, node: Has) -> Code:
-        operand, field = self._lenient(node.operand.operand, missing=True), node.operand.field
-        owner, offset = self._text(node.operand.operand), node.offset
-
-        def has(run: Run) -> bool:
-            value = operand(run)
-            if value is None or value.__class__ is dict:
-                return value is not None and field in value
-            raise ExpressionError(f"{owner} is {kind_of(value)} and has no fields", offset)
-
-        return has
+        path = node.operand
+        operand = self._lenient(path.operand, missing=True)
+        return access.has_field(operand, path.field, self._text(path.operand), node.offset)
 
     def _default(self, node: Default) -> Code:
         value, fallback = self.compile(node.value), self.compile(node.fallback)
@@ -315,20 +255,3 @@ def _placed(error: ExpressionError, offset: int) -> ExpressionError:
     if error.offset < 0:
         error.offset = offset
     return error
-
-
-def _brief(number: int) -> str:
-    text = str(number)
-    return text if len(text) <= 20 else text[:20] + "…"
-
-
-def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionError:
-    shown = field[:40]
-    if value is None:
-        return MissingError(f"{owner} is null and has no field '{shown}'; write default({owner}.{shown}, …)", offset)
-    if value.__class__ is not dict:
-        return ExpressionError(f"{owner} is {kind_of(value)} and has no field '{shown}'", offset)
-    known = sorted(str(key) for key in value)
-    listed = ", ".join(known[:_SHOWN_FIELDS]) + (", …" if len(known) > _SHOWN_FIELDS else "")
-    has = f"it has {listed}" if known else "it is empty"
-    return MissingError(f"{owner} has no field '{shown}'; {has}{did_you_mean(field, known)}", offset)
