@@ -181,10 +181,20 @@ def _call(
         heartbeat=action.heartbeat,
         task_queue=action.task_queue,
         priority=step.priority,
-        fairness_key=arguments.fairness_key(run, entry),
+        fairness_key=_fairness_key(run, entry, flight),
         local=engine or action.local,
         cancellable=op in ("do", "probe"),
     )
+
+
+def _fairness_key(run: Run, entry: Entry, flight: Flight) -> str | None:
+    """A mistake in the key shows when the step is tried; it only orders work, so it never holds up a way back."""
+    try:
+        return arguments.fairness_key(run, entry)
+    except arguments.DefinitionFault:
+        if flight.ask == "do":
+            raise
+        return None
 
 
 def _finite(retry: Retry) -> Retry:
@@ -219,7 +229,14 @@ def _confirmed_here(run: Run, entry: Entry, step: Step, key: str) -> tuple[str, 
     action = step.compensate.confirmed if step.compensate else None
     if action is None or step.confirm is None or action.connection != step.do.connection:
         return None
-    return action.uses, arguments.operation(run, entry, "compensate.confirmed", action, key)
+    known = entry.confirm is not None and entry.confirm.state == "DONE"
+    override = entry.undo.override if known and entry.undo is not None else None
+    try:
+        return action.uses, arguments.operation(run, entry, "compensate.confirmed", action, key, override)
+    except arguments.DefinitionFault:
+        if known:
+            raise
+        return None  # a mistake in the undo of a confirmed effect holds up nothing as long as none is confirmed
 
 
 def compact(given: Mapping[str, Any]) -> str:

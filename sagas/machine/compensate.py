@@ -109,7 +109,7 @@ def _done(run: Run, entry: Entry, outcome: Outcome) -> None:
     undo = entry.undo
     assert undo is not None
     if outcome.marker == "confirmed" and not undo.use_confirmed and _confirmed_elsewhere(run, entry):
-        undo.marked, undo.use_confirmed, undo.arguments = True, True, None
+        undo.marked, undo.use_confirmed, undo.arguments, undo.override = True, True, None, None
         _ask(run, entry)
         return
     if outcome.marker == "confirmed":
@@ -143,7 +143,7 @@ def _failed(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
     if harmless:
         if not undo.use_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
             undo.alternate += 1
-            undo.made, undo.tries_from, undo.arguments = 0, 0, None
+            undo.made, undo.tries_from, undo.arguments, undo.override = 0, 0, None, None
             _ask(run, entry)
         else:
             run.park(entry, "undo", why(entry))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, by_hand, calls, commit, forward, scheduling
+from sagas.machine import arguments, by_hand, calls, commit, forward, scheduling, waits
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import CancelCall
 from sagas.machine.events import DecisionMade
@@ -118,11 +118,10 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
     step = run.step(entry)
     if entry.index is None and (step.for_each is not None or not entry.started_at):
         entry.decision = None
-        run.post(Begin(entry)) if step.for_each is None else scheduling.restart(run, record)
+        scheduling.restart(run, record)
         return
     if step.do.uses == "wait":
-        # The answer that was refused must not answer again.
-        run.signals.pop(str((entry.arguments or {}).get("signal")), None)
+        waits.forget_refusal(run, entry)
     never = entry.made == 0
     same_key = never or (entry.outcome == "unknown" and not entry.resolved and corrected is None)
     if same_key:

@@ -61,10 +61,13 @@ def _start(run: Run, record: StepRecord) -> None:
 
 
 def restart(run: Run, record: StepRecord) -> None:
-    """A person's retry of a step whose `if` or `for_each` could not be evaluated."""
+    """A person's retry of a step whose `if` or `for_each` could not be evaluated: it is evaluated again."""
+    override = record.entries[0].override
     record.entries.clear()
     record.running = 0
     _start(run, record)
+    if record.items is None:
+        record.entries[0].override = override
 
 
 def _skip(run: Run, record: StepRecord) -> None:

@@ -9,6 +9,9 @@ from sagas.machine.run import Run
 from sagas.machine.state import Entry
 from sagas.outcomes import Failure, Outcome
 
+REFUSED = "Rejected"
+"""The failure type of a business no; a wait that ran out has another one."""
+
 
 def require(run: Run, entry: Entry) -> Outcome:
     """`require`: a condition; false is a business no."""
@@ -87,6 +90,14 @@ def answer(signal: dict[str, object]) -> Outcome:
     return Outcome.done({"data": signal["data"], "by": signal["by"], "at": signal["at"]})
 
 
+def forget_refusal(run: Run, entry: Entry) -> None:
+    """The refusal that ended this wait must not end the next one; a signal that came after its end still counts."""
+    name = str((entry.arguments or {}).get("signal"))
+    taken = (entry.error or {}).get("type") == REFUSED
+    if taken and run.signals.get(name, {}).get("reject") is not None:
+        del run.signals[name]
+
+
 def _given(run: Run, entry: Entry) -> dict[str, object]:
     if entry.arguments is None:
         entry.arguments = arguments.forward(run, entry)
@@ -94,4 +105,4 @@ def _given(run: Run, entry: Entry) -> dict[str, object]:
 
 
 def _no(message: str) -> Outcome:
-    return Outcome("rejected", failure=Failure("Rejected", message), attempt=1, retryable=False)
+    return Outcome("rejected", failure=Failure(REFUSED, message), attempt=1, retryable=False)

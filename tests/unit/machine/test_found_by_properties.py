@@ -164,3 +164,55 @@ def test_the_undo_of_a_continued_step_knows_the_reason_although_the_saga_goes_on
     world = World(saga(alone, step("b")), answers={"a": "unknown"}).start()
     assert world.calls[1].arguments == {"why": "unknown: no answer"}
     assert world.state == "COMPLETED"
+
+
+@pytest.mark.parametrize(("mended", "state"), [("${{ false }}", "SKIPPED"), ("${{ true }}", "DONE")])
+def test_a_retry_evaluates_the_condition_that_failed_again(mended: str, state: str) -> None:
+    world = World(saga(step("a", if_="${{ input.none }}", on_failure="park"), step("b"))).run()
+    world.decide("a", "retry")
+    assert world.log == [], "whether the step shall run is not known yet"
+    assert world.row("a")["state"] == "PARKED"
+    other = World(saga(step("a", if_=mended, on_failure="park"), step("b"))).machine.snapshot()["definition"]
+    world.decide("a", "retry", definition=other, arguments={"n": 1})
+    assert world.row("a")["state"] == state
+    assert world.state == "COMPLETED"
+    if state == "DONE":
+        assert world.call("a").arguments == {"n": 1}
+
+
+def test_a_signal_that_comes_while_a_wait_is_parked_answers_its_retry() -> None:
+    waits = {"signal": "go", "timeout": "10s", "on_timeout": "park"}
+    world = World(saga(step("a", kind="read", uses="wait", with_=waits, on=None))).run()
+    assert world.state == "PARKED"
+    world.signal("go", {"n": 1}).decide("a", "retry")
+    assert world.row("a")["result"]["data"] == {"n": 1}
+    assert world.state == "COMPLETED"
+
+
+@pytest.mark.parametrize("decision", ["done", "skip", "compensate"])
+def test_a_fairness_key_that_fails_holds_up_no_other_way_out(decision: str) -> None:
+    world = World(saga(step("a", fairness_key="${{ input.none }}", on_failure="park"), step("b"))).run()
+    assert world.row("a")["error"]["type"] == "definition"
+    world.decide("a", decision, result={"by": "hand"})
+    assert world.state == ("COMPENSATED" if decision == "compensate" else "COMPLETED")
+
+
+def test_an_undo_of_confirmed_effects_that_fails_holds_up_nothing_that_was_not_confirmed() -> None:
+    broken = op("un.confirmed", {"x": "${{ input.none }}"}, on="shop")
+    confirmed = step("a", confirm=op("ok", {}, on="shop"), compensate=undo("un.a", confirmed=broken))
+    world = World(saga(confirmed, step("b")), answers={"b": "rejected"}).run()
+    assert world.state == "COMPENSATED"
+    assert world.undone == ["a"]
+
+
+def test_corrected_arguments_are_for_the_alternate_that_was_stuck() -> None:
+    broken = op("un.one", {"x": "${{ input.none }}"}, on=None)
+    two = op("un.two", {"y": 2}, on=None)
+    world = World(saga(step("a", on=None, compensate=undo(broken, two)), step("b")), answers={"b": "rejected"}).run()
+    world.answers["un.one"] = "rejected"
+    world.decide("a", "retry", arguments={"x": 1})
+    assert [(c.action, dict(c.arguments)) for c in world.calls if c.op == "undo"] == [
+        ("un.one", {"x": 1}),
+        ("un.two", {"y": 2}),
+    ]
+    assert world.state == "COMPENSATED"
