@@ -6,13 +6,13 @@ Knows nothing of Temporal: it takes an :class:`Invocation` and answers with an :
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
+from activities.attempt import Attempt, Body
 from activities.connections import Connections
 from activities.guard.address import Address
 from activities.guard.guard import Guard, outcome_of
@@ -29,28 +29,12 @@ from sagas.probing import Absent, Done, Unknown
 from sagas.step import Step
 from sagas.wire import Invocation, arguments_hash, undone_key
 
-Body = Callable[[Sql | None], Awaitable[Any]]
 SETTLE = "saga.done"
 """A person's `done`: writes the row of the operation with the given result."""
 
 RESULT_LIMIT = 2 * 1024 * 1024 - 64 * 1024
 THREADS = 100
 """Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """The circumstances of one attempt. Times are seconds since the epoch; ``number`` counts from 1.
-
-    ``traceparent`` (W3C trace context) goes along with requests to other systems; None: nobody traces.
-    """
-
-    number: int
-    scheduled_at: float
-    deadline: float
-    heartbeat: Callable[[Any], None]
-    logger: logging.Logger | logging.LoggerAdapter[Any]
-    traceparent: str | None = None
 
 
 class NotServed(Exception):
@@ -105,7 +89,9 @@ class Dispatcher:
         try:
             if asked.mode != "mark":
                 body = await self._guarded_body(invocation.action, invocation.arguments, invocation, attempt)
-            if asked.confirmed is not None:
+            if asked.confirmed == "elsewhere":
+                confirmed = asked.confirmed
+            elif asked.confirmed is not None:
                 confirmed = await self._guarded_body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
         except (BadArguments, UsageError, NotServed):
             raise

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from activities.attempt import Attempt, Body
 from sagas.wire import Invocation
-
-if TYPE_CHECKING:
-    from activities.dispatch import Attempt, Body
 
 
 class Performer(Protocol):

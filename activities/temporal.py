@@ -14,7 +14,8 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.dispatch import Attempt, Dispatcher, NotServed
+from activities.attempt import Attempt
+from activities.dispatch import Dispatcher, NotServed
 from activities.load import Loader
 from activities.watching import Watched, Watcher
 from sagas.errors import SagaError

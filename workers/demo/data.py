@@ -97,7 +97,9 @@ def _presented(week: DataFrame, redemptions: DataFrame, coupons: DataFrame) -> D
 
 def _chosen(week: DataFrame, presented: DataFrame, number: int) -> list[int]:
     """Basket ids in order of time."""
-    first = week.groupby("basket_id").agg(at=("transaction_timestamp", "min"), household_id=("household_id", "first"))
+    first: Any = week.groupby("basket_id").agg(
+        at=("transaction_timestamp", "min"), household_id=("household_id", "first")
+    )
     first["coupons"] = first.household_id.isin(presented.household_id)
     wanted = first.sort_values(["coupons", "at"], ascending=[False, True], kind="stable").head(number)
     return wanted.sort_values("at", kind="stable").index.tolist()

@@ -1,0 +1,136 @@
+"""A `spark` step's arguments as values: the job, its inputs, its outputs, its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sagas.builtins_spark import CHECK_KINDS
+from sagas.errors import UsageError
+
+Mode = Literal["append", "overwrite", "overwrite_partitions", "overwrite_where", "merge"]
+Severity = Literal["error", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Where rows come from. ``kind``: ``connection`` (a table or query of a database), ``parquet``, ``step`` (the
+    staged output of an ancestor) or ``table`` (of a catalog: ``catalog.namespace.table``)."""
+
+    kind: Literal["connection", "parquet", "step", "table"]
+    values: Mapping[str, Any]
+
+    @staticmethod
+    def parse(name: str, data: Mapping[str, Any]) -> Input:
+        """Raises UsageError, one sentence."""
+        for kind in ("connection", "parquet", "step"):
+            if kind in data:
+                if kind == "connection" and ("table" in data) == ("query" in data):
+                    raise UsageError(f"the input {name} names a connection and needs either `table` or `query`")
+                return Input(kind, data)
+        if "table" in data:
+            return Input("table", data)
+        raise UsageError(f"the input {name} needs one of `connection`, `parquet`, `step` and `table`")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where rows become visible. ``kind``: ``iceberg`` (``table`` is ``catalog.namespace.table``), ``parquet`` or
+    ``postgresql`` (``connection`` and ``table``)."""
+
+    name: str
+    kind: Literal["iceberg", "parquet", "postgresql"]
+    place: str
+    mode: Mode = "append"
+    connection: str | None = None
+    where: Mapping[str, Any] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(name: str, data: Mapping[str, Any]) -> Output:
+        """Raises UsageError, one sentence."""
+        mode: Mode = data.get("mode", "append")
+        more: dict[str, Any] = {
+            "where": data.get("where", {}),
+            "key": names(data.get("key")),
+            "partition_by": names(data.get("partition_by")),
+        }
+        if mode == "overwrite_where" and not more["where"]:
+            raise UsageError(f"the output {name} has the mode overwrite_where and needs `where`")
+        if mode == "merge" and not more["key"]:
+            raise UsageError(f"the output {name} has the mode merge and needs `key`")
+        if "parquet" in data:
+            return Output(name, "parquet", data["parquet"], mode, **more)
+        if "connection" in data and "table" in data:
+            return Output(name, "postgresql", data["table"], mode, data["connection"], **more)
+        if "table" in data:
+            return Output(name, "iceberg", data["table"], mode, **more)
+        raise UsageError(f"the output {name} needs `table`, `parquet`, or `connection` and `table`")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the audit. ``kind`` is the word of the language, ``spec`` what stands under it."""
+
+    kind: str
+    spec: Any
+    severity: Severity = "error"
+    where: Any = None
+    output: str = "output"
+    name: str = ""
+
+    @staticmethod
+    def parse(number: int, data: Mapping[str, Any], outputs: Sequence[str]) -> Check:
+        """``number`` counts from 1. Raises UsageError, one sentence."""
+        kinds = [kind for kind in CHECK_KINDS if kind in data]
+        if len(kinds) != 1:
+            raise UsageError(f"check {number} of the audit needs exactly one of {', '.join(CHECK_KINDS)}")
+        output = data.get("output", outputs[0])
+        if output not in outputs:
+            raise UsageError(
+                f"check {number} of the audit names the output {output}, and there is {', '.join(outputs)}"
+            )
+        name = data.get("name") or f"{number}:{kinds[0]}"
+        return Check(kinds[0], data[kinds[0]], data.get("severity", "error"), data.get("where"), output, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One `spark` step. ``code``: ``module:function``, ``{"sql": …}`` or ``{"main": …, "class": …, "args": […]}``."""
+
+    code: str | Mapping[str, Any]
+    inputs: Mapping[str, Input]
+    params: Mapping[str, Any]
+    outputs: Mapping[str, Output]
+    conf: Mapping[str, Any]
+    audit: tuple[Check, ...]
+    together: bool = False
+
+    @staticmethod
+    def parse(arguments: Mapping[str, Any]) -> Job:
+        """The arguments in their long form (see ``sagas.builtins_spark``). Raises UsageError, one sentence."""
+        if "job" not in arguments:
+            raise UsageError("a spark step needs `job` or `sql`")
+        outputs = {name: Output.parse(name, one) for name, one in arguments.get("outputs", {}).items()}
+        if not outputs:
+            raise UsageError("a spark step needs `output` or `outputs`")
+        return Job(
+            code=arguments["job"],
+            inputs={name: Input.parse(name, one) for name, one in arguments.get("inputs", {}).items()},
+            params=arguments.get("params", {}),
+            outputs=outputs,
+            conf=arguments.get("conf", {}),
+            audit=tuple(
+                Check.parse(number, one, list(outputs)) for number, one in enumerate(arguments.get("audit", ()), 1)
+            ),
+            together=arguments.get("together", False),
+        )
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """One name or a list of them."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)

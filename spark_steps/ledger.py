@@ -1,0 +1,250 @@
+"""The fence and memory of staged outputs: the table ``saga_output`` in the database of ``[spark] ledger``.
+
+One row for each target (saga, step, generation, output). ``epoch`` is the fencing token: every takeover adds one, and
+whoever staged under an older epoch changes nothing any more. The row is written beside the guard's rows, and what
+decides a saga (STAGED with ``do``, PUBLISHED with ``confirm``, …) in the very same transaction.
+
+States: STAGING → STAGED → PUBLISHED → RETRACTED (taken back after it was published); DISCARDED (taken back before);
+QUARANTINED (the audit refused it).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.schema import CreateTable
+
+from activities.guard.address import MAX_SAGA_ID, MAX_STEP
+from spark_steps.keys import Target
+from spark_steps.manifest import Manifest
+
+State = Literal["STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"]
+
+metadata = sa.MetaData()
+
+
+def _long_text() -> sa.types.TypeEngine[str]:
+    return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+
+
+outputs = sa.Table(
+    "saga_output",
+    metadata,
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("step", sa.String(MAX_STEP), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
+    sa.Column("output", sa.String(64), nullable=False),
+    sa.Column("publish_key", sa.String(32), nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(12), nullable=False),
+    # The saga's name and the output's place: "the last run of this output" is looked up by them.
+    sa.Column("saga", sa.String(255), nullable=False),
+    sa.Column("place", sa.String(255), nullable=False),
+    sa.Column("together", sa.Boolean, nullable=False),
+    sa.Column("staged_epoch", sa.Integer),  # the epoch whose manifest counts
+    sa.Column("manifest", _long_text()),
+    sa.Column("manifest_sha", sa.String(64)),
+    sa.Column("row_count", sa.BigInteger),
+    sa.Column("spec", _long_text(), nullable=False),  # the output as the step wrote it
+    sa.Column("inputs", _long_text()),  # the inputs as they were resolved once: a retry reads the same
+    sa.Column("published", _long_text()),
+    sa.Column("report", sa.String(1024)),  # where the audit's report is
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("saga_id", "step", "generation", "output"),
+    sa.Index("saga_output_place", "saga", "place", "state", "updated_at"),
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+    mysql_engine="InnoDB",
+)
+
+
+class Overtaken(Exception):
+    """A later attempt has taken this output over: what this attempt staged counts for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """One row. ``inputs`` and ``published`` are JSON values; times in seconds since the epoch."""
+
+    target: Target
+    epoch: int
+    state: State
+    saga: str
+    place: str
+    together: bool
+    spec: Mapping[str, Any]
+    manifest: Manifest | None = None
+    inputs: Mapping[str, Any] | None = None
+    published: Mapping[str, Any] | None = None
+    report: str | None = None
+    created_at: float = 0.0
+    updated_at: float = 0.0
+
+    @staticmethod
+    def read(row: Mapping[Any, Any]) -> OutputRow:
+        def value(name: str) -> Any:
+            text = row[name]
+            return None if text is None else json.loads(text)
+
+        manifest = value("manifest")
+        return OutputRow(
+            target=Target(row["saga_id"], row["step"], row["generation"], row["output"]),
+            epoch=row["epoch"],
+            state=row["state"],
+            saga=row["saga"],
+            place=row["place"],
+            together=bool(row["together"]),
+            spec=value("spec"),
+            manifest=None if manifest is None else Manifest.from_json(manifest),
+            inputs=value("inputs"),
+            published=value("published"),
+            report=row["report"],
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+        )
+
+
+async def create(engine: AsyncEngine) -> None:
+    """Create the table where it is missing; repeatable."""
+    async with engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+
+
+def ddl(dialect: sa.Dialect) -> str:
+    """The same as :func:`create`, as SQL for a database administrator."""
+    statements = [str(CreateTable(outputs, if_not_exists=True).compile(dialect=dialect)).strip()]
+    statements += [
+        str(sa.schema.CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+        for index in outputs.indexes
+    ]
+    return ";\n\n".join(statements) + ";\n"
+
+
+async def take_over(
+    connection: AsyncConnection, target: Target, *, saga: str, place: str, spec: Mapping[str, Any], together: bool
+) -> OutputRow:
+    """Begin an attempt: the row exists afterwards, and its epoch is ours alone. Run it in a transaction."""
+    now = time.time()
+    found = (await connection.execute(_one(target).with_for_update())).mappings().first()
+    if found is None:
+        values = {
+            "saga_id": target.saga_id,
+            "step": target.step,
+            "generation": target.generation,
+            "output": target.output,
+            "publish_key": target.key,
+            "epoch": 1,
+            "state": "STAGING",
+            "saga": saga,
+            "place": place,
+            "together": together,
+            "spec": json.dumps(spec),
+            "created_at": now,
+            "updated_at": now,
+        }
+        await connection.execute(sa.insert(outputs).values(values))
+    else:
+        change = sa.update(outputs).where(*_is(target)).values(epoch=outputs.c.epoch + 1, updated_at=now)
+        await connection.execute(change)
+    return OutputRow.read((await connection.execute(_one(target))).mappings().one())
+
+
+async def note(connection: AsyncConnection, target: Target, epoch: int, **values: Any) -> None:
+    """Change the row as the holder of ``epoch``. JSON values are given as Python values.
+
+    Raises :class:`Overtaken` when another attempt holds the output now.
+    """
+    await connection.execute(_lock(target))
+    changed = await connection.execute(
+        sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(_columns(values))
+    )
+    if changed.rowcount != 1:
+        raise Overtaken(f"another attempt has taken over the output {target.output} of {target.step}")
+
+
+def staged(target: Target, epoch: int, manifest: Manifest) -> sa.Update:
+    """The statement that makes a manifest the one that counts, for the guarded transaction of ``do``."""
+    return (
+        sa.update(outputs)
+        .where(*_is(target), outputs.c.epoch == epoch)
+        .values(
+            _columns(
+                {
+                    "state": "STAGED",
+                    "staged_epoch": manifest.epoch,
+                    "manifest": manifest.to_json(),
+                    "manifest_sha": manifest.sha,
+                    "row_count": manifest.rows,
+                }
+            )
+        )
+    )
+
+
+def settled(target: Target, state: State, published: Any = None) -> sa.Update:
+    """The statement that records how an output stands now, for the guarded transactions of publish and undo."""
+    values: dict[str, Any] = {"state": state}
+    if published is not None:
+        values["published"] = published
+    return sa.update(outputs).where(*_is(target)).values(_columns(values))
+
+
+def of_step(saga_id: str, step: str, generation: int) -> sa.Select[Any]:
+    """All outputs of one entry."""
+    return (
+        sa.select(outputs)
+        .where(outputs.c.saga_id == saga_id, outputs.c.step == step, outputs.c.generation == generation)
+        .order_by(outputs.c.output)
+    )
+
+
+def of_saga(saga_id: str, states: Sequence[State] = ()) -> sa.Select[Any]:
+    """All outputs of one saga, in the order in which they were staged."""
+    query = sa.select(outputs).where(outputs.c.saga_id == saga_id)
+    if states:
+        query = query.where(outputs.c.state.in_(states))
+    return query.order_by(outputs.c.created_at, outputs.c.step, outputs.c.output)
+
+
+def last_published(saga: str, place: str) -> sa.Select[Any]:
+    """The row count of the last publication of this output by this saga (for `rows: {change: …}`)."""
+    return (
+        sa.select(outputs.c.row_count)
+        .where(outputs.c.saga == saga, outputs.c.place == place, outputs.c.state == "PUBLISHED")
+        .order_by(outputs.c.updated_at.desc())
+        .limit(1)
+    )
+
+
+def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    texts = ("manifest", "inputs", "published", "spec")
+    plain = {
+        name: json.dumps(value) if name in texts and value is not None else value for name, value in values.items()
+    }
+    return {**plain, "updated_at": time.time()}
+
+
+def _is(target: Target) -> tuple[sa.ColumnElement[bool], ...]:
+    columns = outputs.c
+    return (
+        columns.saga_id == target.saga_id,
+        columns.step == target.step,
+        columns.generation == target.generation,
+        columns.output == target.output,
+    )
+
+
+def _one(target: Target) -> sa.Select[Any]:
+    return sa.select(outputs).where(*_is(target))
+
+
+def _lock(target: Target) -> sa.Select[Any]:
+    return sa.select(outputs.c.epoch).where(*_is(target)).with_for_update()

@@ -1,0 +1,98 @@
+"""``[spark]`` and ``[catalogs.*]`` of saga.toml as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sagas.definition.durations import parse_duration
+from sagas.errors import UsageError
+from sagas.settings import Settings
+from sagas.settings.model import did_you_mean
+
+KEYS = ("master", "remote", "stage", "ledger", "memory", "conf", "retention", "recycle_after", "python_path")
+RETENTION = "7d"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How jobs run and where they stage.
+
+    ``master`` is Spark's own (``local[2]``, ``spark://…``, ``yarn``, ``k8s://…``), ``remote`` a Spark Connect address
+    (``sc://host:15002``) and wins. ``stage`` is a URI. ``memory`` is the driver's heap (``1g``). ``conf`` are settings
+    of the session. ``retention`` (seconds) is how long what was refused stays for people to look at.
+    ``recycle_after`` jobs a runner is replaced by a new one. ``python_path`` are folders jobs are imported from.
+    """
+
+    root: Path
+    master: str = "local[2]"
+    remote: str | None = None
+    stage: str = ""
+    ledger: str | None = None
+    memory: str = "1g"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    retention: float = 7 * 86_400.0
+    recycle_after: int = 200
+    python_path: tuple[str, ...] = ()
+    catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    connections: Mapping[str, str] = field(default_factory=dict)
+
+    def catalog(self, name: str) -> Mapping[str, Any]:
+        """The properties of a catalog for pyiceberg. Raises UsageError: there is none of this name."""
+        found = self.catalogs.get(name)
+        if found is None:
+            raise UsageError(
+                f"there is no catalog {name} in the settings{did_you_mean(name, self.catalogs)}",
+                help=f"[catalogs.{name}] in saga.toml",
+            )
+        if found.get("type", "sql") == "sql" and "uri" not in found:
+            raise UsageError(
+                f"the catalog {name} has no uri, and there is no embedded PostgreSQL that keeps it",
+                help="saga dev up    (or give it a uri in saga.toml)",
+            )
+        return found
+
+    def connection(self, name: str) -> str:
+        """The URL of a database, ``postgresql://…`` for psycopg. Raises UsageError: there is none of this name."""
+        found = self.connections.get(name)
+        if found is None:
+            raise UsageError(
+                f"there is no SQL connection {name}{did_you_mean(name, self.connections)}",
+                help=f"[connections.{name}] in saga.toml",
+            )
+        return found
+
+
+def spark_settings(settings: Settings) -> SparkSettings:
+    """Raises UsageError: ``[spark]`` says something unknown or wrong."""
+    table = settings.spark
+    for key in table:
+        if key not in KEYS:
+            raise UsageError(f"[spark]: unknown setting {key}{did_you_mean(key, KEYS)}")
+    stage = str(table.get("stage") or (settings.dev_folder / "spark" / "stage").as_uri())
+    if "://" not in stage and not stage.startswith("file:"):
+        stage = (settings.root / stage).resolve().as_uri()
+    try:
+        retention = parse_duration(str(table.get("retention", RETENTION)))
+    except ValueError as error:
+        raise UsageError(f"spark.retention: {error}") from None
+    return SparkSettings(
+        root=settings.root,
+        master=str(table.get("master", "local[2]")),
+        remote=table.get("remote"),
+        stage=stage.rstrip("/"),
+        ledger=table.get("ledger") or settings.ledger.get("connection"),
+        memory=str(table.get("memory", "1g")),
+        conf={name: str(value) for name, value in table.get("conf", {}).items()},
+        retention=retention,
+        recycle_after=int(table.get("recycle_after", 200)),
+        python_path=tuple(str(settings.root / one) for one in table.get("python_path", ["."])),
+        catalogs=settings.catalogs,
+        connections={
+            one.name: one.url.replace("postgresql+psycopg://", "postgresql://")
+            for one in settings.sql_connections()
+            if one.written_url is not None
+        },
+    )

@@ -1,0 +1,1 @@
+"""Where outputs become visible: one file for each kind of sink."""
