@@ -22,6 +22,9 @@ def begin(run: Run, entry: Entry) -> None:
     if undo.started_at is None:
         undo.started_at = run.now
     if is_nested(step) and step.compensate is None:
+        if entry.id not in run.children:
+            run.park(entry, "undo", "no nested saga ever ran here: what a person did instead only a person can undo")
+            return
         command = nested.undo_of(run, entry)
         run.depart(command.id, "saga", entry, "undo")
         run.emit(command)

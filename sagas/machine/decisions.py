@@ -129,7 +129,10 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
             entry.arguments = None
         entry.decision = None
         entry.rounds, entry.tries_from, entry.tries_since = 0, entry.made, run.now
-        if not never and calls.asked_once(step):
+        if guarded and step.pivot and run.recorded is not None:
+            # Rule 5: a cancel or the deadline was recorded, so nothing starts any more; only its row decides.
+            run.post(Resolve(entry, "pivot"))
+        elif not never and calls.asked_once(step):
             # The participant does not honour the key: a probe has to say absent before it is asked again.
             run.post(Resolve(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
         else:

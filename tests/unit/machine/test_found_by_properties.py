@@ -216,3 +216,23 @@ def test_corrected_arguments_are_for_the_alternate_that_was_stuck() -> None:
         ("un.two", {"y": 2}),
     ]
     assert world.state == "COMPENSATED"
+
+
+def test_a_retry_of_a_pivot_whose_seal_is_under_way_starts_nothing_after_a_cancel() -> None:
+    world = World(saga(step("a", kind="pivot")), answers={"a": "unknown"}, hold=["a", "a~seal"]).start()
+    world.cancel().end("a", "unknown")
+    world.wait(1_000)
+    world.decide("a", "retry")
+    world.end("a~seal", "unknown")
+    assert world.log == ["a", "a~seal", "a~seal"]
+    assert world.state == "COMPENSATED"
+
+
+def test_a_nested_saga_that_never_ran_and_was_done_by_hand_is_left_to_a_person_on_the_way_back() -> None:
+    broken = step("a", uses="saga", with_={"name": "${{ input.none }}"}, on=None, compensate=None, on_failure="park")
+    world = World(saga(broken, step("b")), answers={"b": "rejected"}).run()
+    world.decide("a", "done", result={"by": "hand"})
+    assert world.state == "PARKED"
+    assert world.story["parked"][0]["op"] == "undo"
+    world.decide("a", "done", evidence="I have seen to it")
+    assert world.state == "COMPENSATED"
