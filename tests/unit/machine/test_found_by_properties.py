@@ -223,7 +223,7 @@ def test_a_retry_of_a_pivot_whose_seal_is_under_way_starts_nothing_after_a_cance
     world.cancel().end("a", "unknown")
     world.wait(1_000)
     world.decide("a", "retry")
-    world.end("a~seal", "unknown")
+    world.end("a~seal", "definition")
     assert world.log == ["a", "a~seal", "a~seal"]
     assert world.state == "COMPENSATED"
 
