@@ -90,7 +90,7 @@ class Dispatcher:
             if asked.mode != "mark":
                 body = await self._guarded_body(invocation.action, invocation.arguments, invocation, attempt)
             if asked.confirmed == "elsewhere":
-                confirmed = asked.confirmed
+                confirmed = "elsewhere"
             elif asked.confirmed is not None:
                 confirmed = await self._guarded_body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
         except (BadArguments, UsageError, NotServed):

@@ -104,7 +104,9 @@ def _encode_guard(guard: Guard) -> dict[str, Any]:
         data["mode"] = guard.mode
     if guard.known_done:
         data["known_done"] = True
-    if guard.confirmed is not None:
+    if guard.confirmed == "elsewhere":
+        data["confirmed"] = "elsewhere"
+    elif guard.confirmed is not None:
         data["confirmed"] = {"uses": guard.confirmed[0], "with": dict(guard.confirmed[1])}
     return data
 
@@ -115,7 +117,7 @@ def _decode_guard(data: Mapping[str, Any]) -> Guard:
         connection=data["connection"],
         mode=data.get("mode", "decide"),
         known_done=data.get("known_done", False),
-        confirmed=None if confirmed is None else (confirmed["uses"], confirmed["with"]),
+        confirmed=(confirmed["uses"], confirmed["with"]) if isinstance(confirmed, dict) else confirmed,
     )
 
 

@@ -151,7 +151,8 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
         )
     if not story.get("can_undo"):
         raise RefusedError(
-            f"{saga_id} cannot be undone: it has passed a point of no return, or a step of it has no compensation",
+            f"{saga_id} cannot be undone: it has passed a point of no return, a step of it has no compensation, or a"
+            " confirmed one has no `compensate.confirmed`",
             help=f"saga show {saga_id}",
         )
     await _someone_polls(temporal, described)

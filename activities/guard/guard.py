@@ -63,14 +63,15 @@ class Guard:
         *,
         mode: Mode = "decide",
         known_done: bool = False,
-        confirmed_body: Body | None = None,
+        confirmed_body: Body | Literal["elsewhere"] | None = None,
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
         """Undo the step, or see to it that it never happens; see :class:`sagas.machine.commands.Guard`.
 
-        Markers: ``nothing_to_undo``, ``elsewhere`` (mode ``mark``), ``confirmed`` and ``unknown_effect`` (both
-        with ``parks``). ``confirmed_body`` undoes a confirmed step.
+        Markers: ``nothing_to_undo``, ``elsewhere`` (mode ``mark``), ``confirmed`` (done: decided, and what undoes it
+        lives elsewhere; else with ``parks``) and ``unknown_effect`` (with ``parks``). ``confirmed_body`` undoes a
+        confirmed step.
         """
         op: RowOp = "own_undo" if mode == "own" else "undo"
         return await self._run(

@@ -24,6 +24,13 @@ Rows = Mapping[RowOp, GuardRow]
 
 NOTHING_TO_UNDO = "NOTHING_TO_UNDO"
 ELSEWHERE = "elsewhere"
+CONFIRMED = "confirmed"
+MARKERS: Mapping[str, Marker] = {
+    NOTHING_TO_UNDO: "nothing_to_undo",
+    ELSEWHERE: "elsewhere",
+    CONFIRMED: "confirmed",
+}
+"""What a word in the place of a result means to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,13 @@ def told_do(rows: Rows, args_hash: str | None) -> Outcome:
     return done(row)
 
 
-async def undo(tx: Transaction, body: Body | None, confirmed: Body | None, known_done: bool, mode: Mode) -> Verdict:
+async def undo(
+    tx: Transaction, body: Body | None, confirmed: Body | Literal["elsewhere"] | None, known_done: bool, mode: Mode
+) -> Verdict:
     """Undo the step once, or see to it that it never happens.
 
-    ``mark`` decides without an action; ``own`` runs one that was decided elsewhere.
+    ``mark`` decides without an action; ``own`` runs one that was decided elsewhere. ``confirmed`` undoes a step that
+    was confirmed; where that lives elsewhere, a word of the guard takes the place of its result.
     """
     if mode == "own":
         return await _own(tx, "own_undo", "undo", body)
@@ -80,9 +90,11 @@ async def undo(tx: Transaction, body: Body | None, confirmed: Body | None, known
     if not fenced and rows["confirm"].reason == "confirm":
         if confirmed is None:
             return Verdict(stays_confirmed())
+        if confirmed == "elsewhere":
+            return _decided("undo", "undo", CONFIRMED)
         action = confirmed
     if mode == "mark" and action is body:
-        return _elsewhere("undo", "undo")
+        return _decided("undo", "undo", ELSEWHERE)
     return await _act(tx, action, "undo", insert="undo")
 
 
@@ -97,7 +109,7 @@ async def confirm(tx: Transaction, body: Body | None, mode: Mode) -> Verdict:
     if not won:
         return Verdict(done(rows["confirm"]))
     if mode == "mark":
-        return _elsewhere("confirm", None)
+        return _decided("confirm", None, ELSEWHERE)
     return await _act(tx, body, "confirm")
 
 
@@ -176,12 +188,10 @@ async def _act(tx: Transaction, body: Body | None, op: RowOp, insert: Reason | N
     return Verdict(Outcome.done(codec.decode(result), attempt=None), commit=True, save=Save(op, result, insert))
 
 
-def _elsewhere(op: RowOp, insert: Reason | None) -> Verdict:
-    return Verdict(
-        Outcome.done(attempt=None, marker="elsewhere"),
-        commit=True,
-        save=Save(op, codec.encode_marker(ELSEWHERE), insert),
-    )
+def _decided(op: RowOp, insert: Reason | None, word: str) -> Verdict:
+    """Decided here; the action lives elsewhere."""
+    outcome = Outcome.done(attempt=None, marker=MARKERS[word])
+    return Verdict(outcome, commit=True, save=Save(op, codec.encode_marker(word), insert))
 
 
 def done(row: GuardRow) -> Outcome:
@@ -189,8 +199,7 @@ def done(row: GuardRow) -> Outcome:
     marker = codec.decode_marker(row.result)
     if marker is None:
         return Outcome.done(codec.decode(row.result), attempt=None)
-    words: Mapping[str, Marker] = {NOTHING_TO_UNDO: "nothing_to_undo", ELSEWHERE: "elsewhere"}
-    return Outcome.done(attempt=None, marker=words[marker[codec.MARKER]])
+    return Outcome.done(attempt=None, marker=MARKERS[marker[codec.MARKER]])
 
 
 def nothing_to_undo() -> Outcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, Step
@@ -122,7 +122,7 @@ def _undo(run: Run, entry: Entry, flight: Flight) -> Call:
     summary = f"↩ undo {step.name}"
     if flight.ask == "undo-mark":
         call = _call(run, entry, flight, replace(action, task_queue=None), MARK_UNDO, {}, summary)
-        guard = Guard(_connection(step.do), "mark", known, _confirmed_here(run, entry, step, key))
+        guard = Guard(_connection(step.do), "mark", known, _confirmed(run, entry, step, key))
         return replace(call, guard=guard, key=step_key(run.saga_id, entry.id, entry.generation, "undo"), local=True)
     if undo.arguments is None:
         place = "compensate.confirmed" if undo.use_confirmed else f"compensate.{undo.alternate}"
@@ -131,7 +131,7 @@ def _undo(run: Run, entry: Entry, flight: Flight) -> Call:
     if action.connection is not None:
         # Decided elsewhere already, an alternate at home has its own row too: the row of `undo` is taken by that word.
         if step.do.connection == action.connection and not undo.use_confirmed and not undo.marked:
-            guard = Guard(action.connection, "decide", known, _confirmed_here(run, entry, step, key))
+            guard = Guard(action.connection, "decide", known, _confirmed(run, entry, step, key))
         else:
             guard = Guard(action.connection, "own", known)
     call = _call(run, entry, flight, action, action.uses, undo.arguments, summary)
@@ -224,11 +224,15 @@ def mark_first(step: Step, action: Action) -> bool:
     return step.do.guarded and action.connection != step.do.connection
 
 
-def _confirmed_here(run: Run, entry: Entry, step: Step, key: str) -> tuple[str, Mapping[str, Any]] | None:
+def _confirmed(
+    run: Run, entry: Entry, step: Step, key: str
+) -> tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None:
     """What undoes a confirmed effect in the same transaction, when it lives in the database of the guard."""
     action = step.compensate.confirmed if step.compensate else None
-    if action is None or step.confirm is None or action.connection != step.do.connection:
+    if action is None or step.confirm is None:
         return None
+    if action.connection != step.do.connection:
+        return "elsewhere"
     known = entry.confirm is not None and entry.confirm.state == "DONE"
     override = entry.undo.override if known and entry.undo is not None else None
     try:

@@ -19,13 +19,14 @@ class Guard:
     missing ``do`` row is an error and not a step that never ran.
     ``mode`` ``decide`` is the whole protocol; ``mark`` decides an undo (or a confirm) here without an action, because
     the action lives elsewhere; ``own`` runs an action that was decided elsewhere under its own row.
-    ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none.
+    ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
+    ``elsewhere``: it lives in another place, so this guard only decides, and answers ``confirmed``.
     """
 
     connection: str
     mode: Literal["decide", "mark", "own"] = "decide"
     known_done: bool = False
-    confirmed: tuple[str, Mapping[str, Any]] | None = None
+    confirmed: tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Participants:
             if effect.sealed or not effect.done:
                 effect.sealed = True
                 return Outcome.done(None, marker="nothing_to_undo")
-            if effect.confirmed and (call.guard is None or call.guard.confirmed is None):
+            if effect.confirmed and (call.guard is None or call.guard.confirmed in (None, "elsewhere")):
                 return Outcome.done(None, marker="confirmed")
             if mode == "mark":
                 return Outcome.done(None, marker="elsewhere")

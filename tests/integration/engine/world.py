@@ -24,6 +24,7 @@ from temporalio.client import WorkflowHandle
 from activities.guard.schema import create
 from sagas import Step, action
 from sagas.project import Project
+from sagas.settings.model import Connection
 from tests.lab import finished, lab, make_project
 from workers.client import Client
 
@@ -52,6 +53,8 @@ class World:
     plan: dict[str, list[Any]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     project: Project | None = None
+    connections: dict[str, Connection] = field(default_factory=dict)
+    """More of them, beside ``shop``."""
 
     def log(self) -> list[str]:
         """The attempts in their order: ``do a``, ``undo a`` …"""
@@ -127,6 +130,7 @@ class World:
             self.actions(),
             address=self.address,
             connections={"shop": self.url},
+            options=self.connections,
             variables=variables,
         )
         async with lab(self.project, **{"grace": GRACE, **options}) as client:

@@ -103,6 +103,29 @@ def test_an_alternate_at_home_runs_beside_the_word_elsewhere() -> None:
     assert guard.memory.state(1).undone == 1
 
 
+def test_what_undoes_a_confirmed_step_elsewhere_is_decided_at_home() -> None:
+    """The word is stored: whoever asks again gets it again, and neither the action nor its confirm comes late."""
+    guard = MemoryGuard(Memory({}, {}))
+    now(guard.do(HERE, "hash", body("applied"), **CLOCK))
+    now(guard.confirm(HERE, body("confirmed"), **CLOCK))
+    for _ in range(2):
+        outcome = now(guard.undo(HERE, body("undone"), confirmed_body="elsewhere", **CLOCK))
+        assert (outcome.kind, outcome.marker) == ("done", "confirmed")
+    assert guard.memory.state(1).undone == 0, "`compensate` is for what was not confirmed"
+    assert now(guard.do(HERE, "hash", body("applied"), **CLOCK)).kind == "late"
+    assert now(guard.confirm(HERE, body("confirmed"), **CLOCK)).kind == "late"
+
+
+def test_without_it_a_confirmed_step_stays_as_it_is() -> None:
+    guard = MemoryGuard(Memory({}, {}))
+    now(guard.do(HERE, "hash", body("applied"), **CLOCK))
+    now(guard.confirm(HERE, body("confirmed"), **CLOCK))
+    outcome = now(guard.undo(HERE, body("undone"), **CLOCK))
+    assert (outcome.kind, outcome.marker) == ("failed", "confirmed")
+    assert outcome.parks is not None
+    assert now(guard.confirm(HERE, body("confirmed"), **CLOCK)).kind == "done", "nothing was changed"
+
+
 def test_a_confirm_elsewhere_fences_the_undo() -> None:
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))

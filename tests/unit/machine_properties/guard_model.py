@@ -140,10 +140,15 @@ class Database:
             if call.guard.mode == "mark":
                 self._insert(call, "undo", "undo", None, "elsewhere")
                 return Outcome.done(marker="elsewhere")
+        elif call.guard.confirmed == "elsewhere":
+            self._insert(call, "undo", "undo", None, "confirmed")
+            return Outcome.done(marker="confirmed")
         else:
             chosen = call.guard.confirmed[0] if call.guard.confirmed else None
         if chosen is None:
-            return Outcome.done(marker="confirmed")
+            why = "the step is confirmed"
+            failure = Failure("Confirmed", why)
+            return Outcome("failed", failure=failure, attempt=1, marker="confirmed", retryable=False, parks=why)
         result = action(chosen)
         self._insert(call, "undo", "undo", result)
         return Outcome.done(result)
