@@ -7,7 +7,7 @@ from typing import Any
 
 from sagas.machine import forward, nested
 from sagas.machine.commands import CancelCall, Finish, Record
-from sagas.machine.facts import Resolve, Roll, Undo, Undone
+from sagas.machine.facts import Decide, Resolve, Roll, Undo, Undone
 from sagas.machine.plan import is_nested
 from sagas.machine.run import FORWARD_ASKS, Run
 from sagas.machine.state import Entry, Flight
@@ -183,7 +183,8 @@ def needs_undo(run: Run, entry: Entry) -> bool:
 def resolved(run: Run, entry: Entry, verdict: str) -> None:
     """The answer about an UNKNOWN entry whose turn it is."""
     if verdict in ("done", "unknown"):
-        run.post(Undo(entry))
+        # A person has perhaps decided meanwhile how it shall be undone.
+        run.post(Undo(entry) if entry.decision is None else Decide(entry, entry.decision))
     else:
         run.post(Undone(entry))
 

@@ -92,7 +92,10 @@ def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, mar
         confirm.made, confirm.attempts = counts
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.marked = True
-        begin(run, entry)
+        if entry.decision is None:
+            begin(run, entry)
+        else:
+            run.park(entry, "confirm", "a person has decided about it")  # the decision is carried out by the caller
         return
     if outcome.kind == "done":
         confirmed(run, entry)

@@ -54,7 +54,10 @@ def marked(run: Run, entry: Entry, outcome: Outcome) -> None:
         _guard_trouble(run, entry, outcome)
     elif outcome.marker == "elsewhere":
         undo.marked, undo.arguments = True, None
-        _ask(run, entry)
+        if entry.decision is None:
+            _ask(run, entry)
+        else:
+            run.park(entry, "undo", "a person has decided about it")  # the decision is carried out by the caller
     else:
         ended(run, entry, outcome, None, counted=False)
 

@@ -64,7 +64,7 @@ def receive(run: Run, event: DecisionMade) -> None:
 def decide(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
     """Carry out a decision about an entry that is not in flight any more."""
     parked = run.unpark(entry)
-    op: EntryOp = parked.op if parked else op_of(entry)
+    op: EntryOp = parked.op if parked else op_of(run, entry)
     entry.decision = dict(decision)
     if op == "do":
         _forward(run, entry, decision)
@@ -74,9 +74,9 @@ def decide(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
         _undo(run, entry, decision)
 
 
-def op_of(entry: Entry) -> EntryOp:
-    """Which operation of the entry is going on."""
-    if entry.undo is not None and entry.undo.state in ("RUNNING", "PARKED"):
+def op_of(run: Run, entry: Entry) -> EntryOp:
+    """Which operation of the entry is going on. Asking whether it happened belongs to its undo on the way back."""
+    if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or run.rolling):
         return "undo"
     if entry.confirm is not None and entry.confirm.state in ("RUNNING", "PARKED"):
         return "confirm"
@@ -212,6 +212,6 @@ def _confirm(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
 
 def catch(run: Run, entry: Entry, error: DefinitionFault) -> None:
     """A decision that cannot be formulated leaves the operation where it was."""
-    op = op_of(entry)
+    op = op_of(run, entry)
     entry.decision = None
     run.park(entry, op, str(error))

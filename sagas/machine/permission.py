@@ -35,7 +35,7 @@ def refusal(run: Run, decision: DecisionMade) -> str | None:
         who = entry.decision.get("who")
         return f"{who} has already decided about {entry.id} ({entry.decision['decision']}): the first decision wins"
     parked = run.parked.get(entry.id)
-    op = parked.op if parked else op_of(entry)
+    op = parked.op if parked else op_of(run, entry)
     if parked is None and not _stuck(run, entry, op, decision.at):
         return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
     return (
@@ -122,7 +122,7 @@ def _stuck(run: Run, entry: Entry, op: EntryOp, at: float) -> bool:
         return False
     step = run.step(entry)
     operation = {"do": None, "undo": entry.undo, "confirm": entry.confirm}[op]
-    since = entry.started_at if operation is None else operation.started_at
+    since = entry.started_at if operation is None else operation.started_at or entry.ended_at
     made = entry.made if operation is None else operation.made
     flight = run.flights[entry.flight]
     if flight.kind in ("wait", "saga") or since is None:
@@ -145,10 +145,13 @@ def _without_evidence(run: Run, decision: DecisionMade, entry: Entry, op: EntryO
 def _unchangeable(run: Run, decision: DecisionMade, entry: Entry, op: EntryOp) -> str | None:
     """What must not be repeated after an attempt that may have happened, where no guard can tell."""
     step = run.step(entry)
-    unsure = op == "do" and entry.outcome == "unknown" and not entry.resolved and not is_read(step)
-    if decision.decision != "retry" or not unsure or step.do.guarded or is_nested(step):
+    if decision.decision != "retry" or op != "do" or is_read(step) or step.do.guarded or is_nested(step):
         return None
-    if asked_once(step) and step.probe is None:
+    flight = run.flights.get(entry.flight or "")
+    unsure = entry.outcome == "unknown" and not entry.resolved
+    if not unsure and (flight is None or flight.kind != "call"):
+        return None
+    if unsure and asked_once(step) and step.probe is None:
         return f"{entry.id} may have happened, and its participant must not be asked twice: look there, then decide"
     if decision.arguments is not None:
         return f"{entry.id} may have happened and has no guard: retry it without --with, or decide done or skip"

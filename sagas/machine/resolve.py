@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sagas.machine import arguments, calls
 from sagas.machine.arguments import DefinitionFault
-from sagas.machine.facts import Resolve, Resolved, Verdict
+from sagas.machine.facts import Decide, Resolve, Resolved, Verdict
 from sagas.machine.plan import is_nested, is_read
 from sagas.machine.retries import interval
 from sagas.machine.run import Run
@@ -46,6 +46,8 @@ def sealed(run: Run, entry: Entry, outcome: Outcome, purpose: Purpose) -> None:
         _answer(run, entry, purpose, "late")
     elif outcome.parks is not None or (not outcome.retryable and not outcome.infrastructure):
         _park(run, entry, purpose, outcome)
+    elif entry.decision is not None and _may_decide(run, purpose):
+        run.post(Decide(entry, entry.decision))  # a person decided meanwhile
     else:
         _later(run, entry, purpose, run.step(entry).do.retry.max_interval)
 
@@ -86,6 +88,13 @@ def probed(run: Run, entry: Entry, outcome: Outcome, flight: Flight) -> None:
             _answer(run, entry, purpose, "absent")
     else:
         run.post(Resolved(entry, purpose, "unknown"))
+
+
+def _may_decide(run: Run, purpose: Purpose) -> bool:
+    """A person's decision can take over: it is not what asks, and it belongs to the direction the saga goes."""
+    if run.phase == "backward":
+        return purpose == "backward"
+    return purpose in ("retry", "end", "continue", "not_done", "pivot")
 
 
 def later(run: Run, entry: Entry, purpose: Purpose, *, background: bool = False) -> None:

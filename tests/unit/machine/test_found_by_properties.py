@@ -236,3 +236,37 @@ def test_a_nested_saga_that_never_ran_and_was_done_by_hand_is_left_to_a_person_o
     assert world.story["parked"][0]["op"] == "undo"
     world.decide("a", "done", evidence="I have seen to it")
     assert world.state == "COMPENSATED"
+
+
+def test_while_an_attempt_without_a_guard_is_in_flight_nobody_gives_it_other_arguments() -> None:
+    world = World(saga(step("a", on=None)), hold=["a"]).start()
+    world.now += 1_000
+    assert "may have happened" in (world.refusal("a", "retry", arguments={"n": 2}) or "")
+    assert world.refusal("a", "retry") is None
+
+
+def test_a_decision_while_the_way_back_asks_whether_a_step_happened_is_about_its_undo() -> None:
+    world = World(saga(step("a"), step("b", needs=()), line=False), answers={"a~seal": "unknown"}, hold=["a", "b"])
+    world.start().cancel()
+    world.end("a", "unknown").end("b", "rejected")
+    world.wait(1_000)
+    assert world.row("a")["state"] == "UNKNOWN"
+    world.decide("a", "done", evidence="I have undone it")
+    assert world.log[-1] == "a~write"
+    assert world.state == "COMPENSATED"
+    assert world.row("a")["compensation"]["state"] == "DONE"
+
+
+@pytest.mark.parametrize("kind", ["undo", "confirm"])
+def test_corrected_arguments_that_come_while_the_guard_decides_are_those_of_the_action(kind: str) -> None:
+    far = op("far", {"x": 1}, on="bank")
+    if kind == "undo":
+        world = World(saga(step("a", compensate=undo(far)), step("b")), answers={"b": "rejected"}, hold=["a~undo-mark"])
+    else:
+        world = World(saga(step("a", confirm=far)), hold=["a~confirm-mark"])
+    world.start()
+    world.now += 1_000
+    world.decide("a", "retry", arguments={"x": 2})
+    world.end(f"a~{kind}-mark", "elsewhere")
+    assert [dict(call.arguments) for call in world.calls if call.action == "far"] == [{"x": 2}]
+    assert world.state == ("COMPENSATED" if kind == "undo" else "COMPLETED")
