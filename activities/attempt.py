@@ -17,7 +17,8 @@ Body = Callable[[Sql | None], Awaitable[Any]]
 class Attempt:
     """The circumstances of one attempt. Times are seconds since the epoch; ``number`` counts from 1.
 
-    ``traceparent`` (W3C trace context) goes along with requests to other systems; None: nobody traces.
+    ``saga`` is the saga's name. ``traceparent`` (W3C trace context) goes along with requests to other systems; None:
+    nobody traces.
     """
 
     number: int
@@ -26,3 +27,4 @@ class Attempt:
     heartbeat: Callable[[Any], None]
     logger: logging.Logger | logging.LoggerAdapter[Any]
     traceparent: str | None = None
+    saga: str = ""

@@ -104,6 +104,7 @@ def _attempt(traceparent: str | None) -> Attempt:
         heartbeat=_heartbeat(),
         logger=activity.logger,
         traceparent=traceparent,
+        saga=info.workflow_type or "",
     )
 
 

@@ -44,9 +44,8 @@ class Project:
 
     @property
     def spark(self) -> SparkHome:
-        """What the settings say about Spark. The ledger of `spark` steps is the sagas' own unless it is named."""
-        ledger = self.settings.spark.get("ledger") or self.settings.ledger.get("connection")
-        return SparkHome(ledger, self.settings.catalogs)
+        """What the settings say about Spark."""
+        return SparkHome(self.settings.spark_ledger, self.settings.catalogs)
 
     @property
     def definitions(self) -> dict[str, Definition]:

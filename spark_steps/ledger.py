@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from activities.guard.address import MAX_SAGA_ID, MAX_STEP
+from activities.guard.schema import DIALECTS
 from spark_steps.keys import Target
 from spark_steps.manifest import Manifest
 
@@ -118,8 +119,9 @@ async def create(engine: AsyncEngine) -> None:
         await connection.run_sync(metadata.create_all)
 
 
-def ddl(dialect: sa.Dialect) -> str:
-    """The same as :func:`create`, as SQL for a database administrator."""
+def ddl(name: str) -> str:
+    """The same as :func:`create`, as SQL for a database administrator. Raises KeyError for an unknown dialect."""
+    dialect = DIALECTS[name]()
     statements = [str(CreateTable(outputs, if_not_exists=True).compile(dialect=dialect)).strip()]
     statements += [
         str(sa.schema.CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
@@ -244,6 +246,11 @@ def _is(target: Target) -> tuple[sa.ColumnElement[bool], ...]:
 
 def _one(target: Target) -> sa.Select[Any]:
     return sa.select(outputs).where(*_is(target))
+
+
+def lock_state(target: Target) -> sa.Select[Any]:
+    """The row's state, locked until the transaction ends."""
+    return sa.select(outputs.c.state).where(*_is(target)).with_for_update()
 
 
 def _lock(target: Target) -> sa.Select[Any]:

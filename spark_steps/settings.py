@@ -83,7 +83,7 @@ def spark_settings(settings: Settings) -> SparkSettings:
         master=str(table.get("master", "local[2]")),
         remote=table.get("remote"),
         stage=stage.rstrip("/"),
-        ledger=table.get("ledger") or settings.ledger.get("connection"),
+        ledger=settings.spark_ledger,
         memory=str(table.get("memory", "1g")),
         conf={name: str(value) for name, value in table.get("conf", {}).items()},
         retention=retention,

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from activities.guard import schema as guard_schema
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection
+from spark_steps import ledger
 
 # As long as other commands wait for a server that does not answer.
 _PATIENCE = 15.0
@@ -33,6 +34,8 @@ async def set_up(connection: Connection) -> None:
     engine = open_engine(connection)
     try:
         await asyncio.wait_for(guard_schema.create(engine), _PATIENCE)
+        if connection.keeps_outputs:
+            await asyncio.wait_for(ledger.create(engine), _PATIENCE)
         if text is not None:
             await _apply(engine, text)
     except guard_schema.NewerTables as error:
@@ -59,7 +62,8 @@ def plan(connection: Connection) -> str:
     """The SQL of :func:`set_up`, for a person to read and run."""
     dialect = make_url(connection.url).get_backend_name()
     text = schema_text(connection)
-    return guard_schema.ddl(dialect) + (f"\n-- {connection.schema_file}\n{text}" if text else "")
+    tables = guard_schema.ddl(dialect) + (f"\n{ledger.ddl(dialect)}" if connection.keeps_outputs else "")
+    return tables + (f"\n-- {connection.schema_file}\n{text}" if text else "")
 
 
 def schema_text(connection: Connection) -> str | None:

@@ -27,10 +27,12 @@ from workers.details import DetailsInterceptor
 from workers.headers import HeaderInterceptor
 from workers.metrics import Metrics
 from workers.search_attributes import present
+from workers.spark import performers, spark_steps
 from workers.tracing_setup import tracing_from_environment, tracing_interceptors
 from workers.watching import WatchInterceptor
 
 if TYPE_CHECKING:
+    from spark_steps.steps import SparkSteps
     from workers.tracing import Tracing
 
 
@@ -54,7 +56,7 @@ class SagaPlugin(SimplePlugin):
         self, project: Project | None = None, *, metrics: Metrics | None = None, tracing: Tracing | None = None
     ) -> None:
         self._project = project or Project(load_settings())
-        self._open: tuple[Connections, HttpConnections] | None = None
+        self._open: tuple[Connections, HttpConnections, SparkSteps | None] | None = None
         self.metrics = metrics or Metrics()
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
@@ -77,10 +79,11 @@ class SagaPlugin(SimplePlugin):
             {one.name: {**one.options, "kind": "sql", "url": one.url} for one in connections if one.kind == "sql"}
         )
         http = HttpConnections({one.name: http_settings(one) for one in connections if one.kind == "http"})
-        self._open = (databases, http)
+        spark = spark_steps(self._project, databases)
+        self._open = (databases, http, spark)
         client = config.get("client")
         assert client is not None
-        dispatcher = Dispatcher(self._project.actions, databases, http)
+        dispatcher = Dispatcher(self._project.actions, databases, http, performers(spark))
         watchers = [log_attempt, self.metrics.watch, *([self._tracing.watch] if self._tracing else ())]
         activities = SagaActivities(dispatcher, _loader(client, self._project), watchers)
         config["activities"] = [*config.get("activities", ()), activities.perform]
@@ -92,7 +95,9 @@ class SagaPlugin(SimplePlugin):
             await super().run_worker(worker, next)
         finally:
             if self._open is not None:
-                databases, http = self._open
+                databases, http, spark = self._open
+                if spark is not None:
+                    await spark.close()
                 await databases.close()
                 await http.aclose()
             if self._tracing is not None:

@@ -83,7 +83,7 @@ version = sa.Table(
     **_OPTIONS,
 )
 
-_DIALECTS = {
+DIALECTS = {
     "postgresql": postgresql.dialect,
     "mysql": mysql.dialect,
     "mariadb": mysql.dialect,
@@ -160,5 +160,5 @@ def _statements(dialect: sa.Dialect) -> list[str]:
 
 def ddl(dialect: str) -> str:
     """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect."""
-    statements = _statements(_DIALECTS[dialect]())
+    statements = _statements(DIALECTS[dialect]())
     return ";\n\n".join([*statements, *(insert for _, insert in _ROWS)]) + ";\n"

@@ -11,6 +11,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sagas.settings.model import (
     Tls,
     as_secret,
     did_you_mean,
+    spark_ledger,
 )
 
 CONFIG_NAME = "saga.toml"
@@ -71,7 +73,10 @@ def load_settings(
         actions=tuple(_texts(written, "actions", [])),
         temporal=_temporal(written.get("temporal", {}), dev.get("temporal", {}), env),
         connections={
-            name: _connection(name, table, dev.get("connections", {}).get(name, {}), root)
+            name: replace(
+                _connection(name, table, dev.get("connections", {}).get(name, {}), root),
+                keeps_outputs=name == spark_ledger(written.get("spark", {}), written.get("ledger", {})),
+            )
             for name, table in written.get("connections", {}).items()
         },
         vars=written.get("vars", {}),

@@ -101,7 +101,7 @@ class Connection:
     """One participant: a database (``sql``) or an HTTP service.
 
     ``options`` holds the rest of its table as written (``auth``, ``idempotency``, ``schema`` …).
-    ``embedded`` is True for a database on the embedded PostgreSQL.
+    ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Connection:
     written_url: str | Secret | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     embedded: bool = False
+    keeps_outputs: bool = False
 
     @property
     def url(self) -> str:
@@ -165,6 +166,11 @@ class Settings:
     codec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def spark_ledger(self) -> str | None:
+        """The connection that keeps the guard and fence rows of Spark steps; the sagas' own ledger unless named."""
+        return spark_ledger(self.spark, self.ledger)
+
+    @property
     def dev_folder(self) -> Path:
         return self.root / ".saga"
 
@@ -184,6 +190,11 @@ class Settings:
 
     def sql_connections(self) -> list[Connection]:
         return [connection for connection in self.connections.values() if connection.kind == "sql"]
+
+
+def spark_ledger(spark: Mapping[str, Any], ledger: Mapping[str, Any]) -> str | None:
+    """See :attr:`Settings.spark_ledger`."""
+    return spark.get("ledger") or ledger.get("connection")
 
 
 def did_you_mean(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -1,0 +1,153 @@
+"""Publish what is staged, and take it back: the operations after the commit point and backward of a `spark` step."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from activities.guard.sql_handle import Sql
+from sagas.errors import AlreadyCompensated, Parked
+from sagas.wire import Invocation
+from spark_steps import ledger
+from spark_steps.job import Output
+from spark_steps.keys import Mark
+from spark_steps.ledger import OutputRow
+from spark_steps.settings import SparkSettings
+from spark_steps.sinks.registry import sink_for
+from spark_steps.sinks.sink import NotOurs, Publication, Published, Sink
+from spark_steps.stage_area import StageArea
+
+
+class Publishing:
+    """Works for one entry, or for all outputs of the saga that are published together."""
+
+    def __init__(self, settings: SparkSettings, engine: AsyncEngine, invocation: Invocation) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._invocation = invocation
+        self._area = StageArea(settings.stage)
+
+    async def publish(self) -> Callable[[Sql | None], Any]:
+        """What runs inside the guarded transaction. The sinks' state is read before, so that a frozen attempt whose
+        transaction is long gone compares against a state that others have moved on from."""
+        rows = await self._rows(("STAGED", "PUBLISHED"))
+        states = [
+            (sink, outputs, await asyncio.to_thread(sink.read_state, [_publication(row) for row in outputs]))
+            for sink, outputs in self._by_sink(rows)
+        ]
+
+        async def body(sql: Sql | None) -> dict[str, Any]:
+            assert sql is not None
+            await self._must_still_be(sql, rows)
+            published: dict[str, Any] = {}
+            for sink, outputs, state in states:
+                done = await asyncio.to_thread(
+                    sink.publish, [_publication(row) for row in outputs], state, together=_together(outputs)
+                )
+                await self._record(sql, outputs, done, "PUBLISHED", published)
+            return {"published": published}
+
+        return body
+
+    async def take_back(self) -> Callable[[Sql | None], Any]:
+        """Whatever was published is taken back, whatever was staged is deleted."""
+        rows = await self._rows(("STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"), empty=True)
+
+        async def body(sql: Sql | None) -> dict[str, Any]:
+            assert sql is not None
+            retracted: dict[str, Any] = {}
+            visible = [row for row in rows if row.state == "PUBLISHED" or await self._is_there(row)]
+            for sink, outputs in self._by_sink(visible):
+                try:
+                    done = await asyncio.to_thread(
+                        sink.unpublish, [_publication(row) for row in outputs], together=_together(outputs)
+                    )
+                except NotOurs as error:
+                    raise Parked(str(error), **error.report) from error
+                await self._record(sql, outputs, done, "RETRACTED", retracted)
+            hidden = [row for row in rows if row not in visible and row.state != "RETRACTED"]
+            for row in hidden:
+                if row.manifest is not None:
+                    publication = _publication(row)
+                    await asyncio.to_thread(sink_for(publication.output, self._settings).clean, publication)
+                await sql.execute(ledger.settled(row.target, "DISCARDED"))
+            for row in rows:
+                await asyncio.to_thread(self._area.remove_generation, row.target)
+            return {"retracted": retracted, "discarded": sorted(row.target.output for row in hidden)}
+
+        return body
+
+    async def _is_there(self, row: OutputRow) -> bool:
+        """A sink may have more than the ledger knows: the answer of its commit can get lost."""
+        if row.manifest is None or row.state != "STAGED":
+            return False
+        publication = _publication(row)
+        sink = sink_for(publication.output, self._settings)
+        return await asyncio.to_thread(sink.find, publication.output, row.target) is not None
+
+    async def _rows(self, states: Sequence[ledger.State], *, empty: bool = False) -> list[OutputRow]:
+        """The outputs of this entry, and with them those that are published together. Raises Parked: none is known."""
+        asked = self._invocation
+        async with self._engine.connect() as connection:
+            query = ledger.of_step(asked.saga_id, asked.step, asked.generation)
+            rows = [OutputRow.read(row) for row in (await connection.execute(query)).mappings()]
+            if any(row.together for row in rows):
+                all_rows = (await connection.execute(ledger.of_saga(asked.saga_id, ("STAGED", "PUBLISHED")))).mappings()
+                own = {row.target for row in rows}
+                others = [OutputRow.read(row) for row in all_rows]
+                rows += [row for row in others if row.together and row.target not in own]
+        if not rows and not empty:
+            raise Parked(f"nothing that {asked.step} staged is known in the ledger, so there is nothing to publish")
+        refused = [row for row in rows if row.state not in states]
+        if refused:
+            raise AlreadyCompensated(
+                f"the output {refused[0].target.output} of {asked.step} has been taken back already"
+            )
+        return rows
+
+    async def _must_still_be(self, sql: Sql, rows: Sequence[OutputRow]) -> None:
+        """Under the locks of this transaction: nobody has taken anything back since it was read."""
+        for row in rows:
+            found = await sql.all(ledger.lock_state(row.target))
+            if not found or found[0]["state"] not in ("STAGED", "PUBLISHED"):
+                raise AlreadyCompensated(f"the output {row.target.output} of {row.target.step} has been taken back")
+
+    async def _record(
+        self,
+        sql: Sql,
+        rows: Sequence[OutputRow],
+        done: Sequence[Published],
+        state: ledger.State,
+        told: dict[str, Any],
+    ) -> None:
+        for row, published in zip(rows, done, strict=True):
+            await sql.execute(ledger.settled(row.target, state, published.to_json()))
+            if row.target.step == self._invocation.step:
+                told[row.target.output] = published.to_json()
+
+    def _by_sink(self, rows: Sequence[OutputRow]) -> Iterator[tuple[Sink, list[OutputRow]]]:
+        """What is committed by one call: all together-outputs of one kind of sink, every other output alone."""
+
+        def place(row: OutputRow) -> tuple[str, str]:
+            return (_output(row).kind, "" if row.together else f"{row.target.step}/{row.target.output}")
+
+        for _, group in itertools.groupby(sorted(rows, key=place), key=place):
+            outputs = list(group)
+            yield sink_for(_output(outputs[0]), self._settings), outputs
+
+
+def _output(row: OutputRow) -> Output:
+    return Output.parse(row.target.output, row.spec)
+
+
+def _publication(row: OutputRow) -> Publication:
+    assert row.manifest is not None
+    return Publication(_output(row), row.manifest, Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga))
+
+
+def _together(rows: Sequence[OutputRow]) -> bool:
+    return rows[0].together

@@ -1,0 +1,63 @@
+"""The stage area: where attempts write, and what is deleted when."""
+
+from __future__ import annotations
+
+from pyarrow import fs
+
+from spark_steps.keys import Target
+from spark_steps.manifest import Manifest
+
+
+class StageArea:
+    """Folders below one URI (``file:///…``, ``s3://…``, ``hdfs://…``)."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+
+    def folder(self, target: Target, epoch: int) -> str:
+        """The URI of one attempt's folder."""
+        return f"{self.uri}/{target.folder(epoch)}"
+
+    def inputs(self, target: Target, epoch: int) -> str:
+        """Where one attempt freezes the inputs of its job."""
+        return f"{self.uri}/{target.key}/g{target.generation}/inputs-e{epoch}"
+
+    def report(self, target: Target, epoch: int) -> str:
+        """Where the audit's report of one attempt is."""
+        return f"{self.uri}/{target.key}/g{target.generation}/report-e{epoch}"
+
+    def is_whole(self, manifest: Manifest) -> bool:
+        """True when every file of the manifest is there with its size."""
+        if not manifest.files:
+            return True
+        system, _ = fs.FileSystem.from_uri(self.uri)
+        paths = [_path(file.uri) for file in manifest.files]
+        found = system.get_file_info(paths)
+        return all(info.size == file.bytes for info, file in zip(found, manifest.files, strict=True))
+
+    def remove(self, uri: str) -> None:
+        """Delete one folder of this area; nothing happens when it is not there."""
+        if not uri.startswith(f"{self.uri}/"):
+            raise ValueError(f"{uri} is not in the stage area {self.uri}")
+        system, path = fs.FileSystem.from_uri(uri)
+        if system.get_file_info(path).type is fs.FileType.Directory:
+            system.delete_dir(path)
+
+    def remove_generation(self, target: Target) -> None:
+        """Delete everything that was ever staged for this target in this generation, and its folder if it is empty."""
+        self.remove(f"{self.uri}/{target.key}/g{target.generation}")
+        system, path = fs.FileSystem.from_uri(f"{self.uri}/{target.key}")
+        selector = fs.FileSelector(path, allow_not_found=True)
+        if system.get_file_info(path).type is fs.FileType.Directory and not system.get_file_info(selector):
+            system.delete_dir(path)
+
+    def remove_other_attempts(self, target: Target, epoch: int) -> None:
+        """Delete what attempts before ``epoch`` have left in this generation."""
+        system, path = fs.FileSystem.from_uri(f"{self.uri}/{target.key}/g{target.generation}")
+        for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+            if info.base_name.startswith("e") and info.base_name != f"e{epoch}":
+                system.delete_dir(info.path)
+
+
+def _path(uri: str) -> str:
+    return fs.FileSystem.from_uri(uri)[1]

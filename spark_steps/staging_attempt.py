@@ -1,0 +1,263 @@
+"""One forward attempt of a `spark` step: take over, freeze the inputs, stage, audit, place. Nothing is visible yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from activities.attempt import Attempt
+from sagas.errors import Rejected, UsageError
+from sagas.wire import Invocation
+from spark_steps import ledger
+from spark_steps.job import Job
+from spark_steps.keys import Mark, Target
+from spark_steps.ledger import OutputRow
+from spark_steps.manifest import Manifest
+from spark_steps.results import refusal, step_result
+from spark_steps.settings import SparkSettings
+from spark_steps.sinks.registry import sink_for
+from spark_steps.sinks.sink import Publication
+from spark_steps.stage_area import StageArea
+
+BEAT = 2.0
+"""Seconds between two heartbeats."""
+
+
+class Runs(Protocol):
+    """The runner, as far as an attempt needs it."""
+
+    async def run(
+        self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]: ...
+
+
+class StagingAttempt:
+    """Does the work of one attempt; afterwards ``manifests`` are ready and ``result`` is what the step answers."""
+
+    def __init__(
+        self, settings: SparkSettings, engine: AsyncEngine, runner: Runs, invocation: Invocation, attempt: Attempt
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._runner = runner
+        self._invocation = invocation
+        self._attempt = attempt
+        self._area = StageArea(settings.stage)
+        self._job = Job.parse(invocation.arguments)
+        self._progress: dict[str, Any] = {}
+        self.rows: dict[str, OutputRow] = {}
+        self.manifests: dict[str, Manifest] = {}
+        self.result: dict[str, Any] = {}
+
+    async def run(self) -> None:
+        """Raises Rejected (the audit), UsageError, Infrastructure, JobFailed, Overtaken."""
+        for output in self._job.outputs.values():
+            sink_for(output, self._settings).validate(output)
+        async with self._beating():
+            self.rows = await self._take_over()
+            try:
+                inputs = await self._inputs()
+                await self._stage(inputs)
+                report = await self._audit(inputs)
+                await asyncio.to_thread(self._place)
+            except BaseException:
+                try:
+                    await self._leave_nothing()
+                except (SQLAlchemyError, OSError) as error:
+                    self._attempt.logger.warning("what the attempt staged is left to the clean-up: %s", error)
+                raise
+        self.result = step_result(self.manifests, report)
+
+    # ── the parts, in order ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_over(self) -> dict[str, OutputRow]:
+        rows = {}
+        async with transaction(self._engine) as connection:
+            for name, output in self._job.outputs.items():
+                rows[name] = await ledger.take_over(
+                    connection,
+                    self._target(name),
+                    saga=self._attempt.saga,
+                    place=place_of(output.connection, output.place),
+                    spec=self._invocation.arguments["outputs"][name],
+                    together=self._job.together,
+                )
+        return rows
+
+    async def _inputs(self) -> Mapping[str, Any]:
+        """The inputs as they were resolved by the first attempt that got so far; a retry reads the same rows."""
+        first = next(iter(self.rows.values()))
+        if first.inputs is not None or not self._job.inputs:
+            return first.inputs or {}
+        self._say("reading the inputs")
+        known = {}
+        for name, one in self._job.inputs.items():
+            if one.kind == "step":
+                known[name] = await self._staged_by(one.values["step"], one.values.get("output"))
+        request = {
+            "inputs": {name: {"kind": one.kind, "values": dict(one.values)} for name, one in self._job.inputs.items()},
+            "folder": self._area.inputs(first.target, first.epoch),
+            "known": known,
+        }
+        inputs = (await self._run("freeze", request))["inputs"]
+        async with transaction(self._engine) as connection:
+            await ledger.note(connection, first.target, first.epoch, inputs=inputs)
+        return inputs
+
+    async def _staged_by(self, step: str, output: str | None) -> dict[str, Any]:
+        """The files of an ancestor's output: all items of a for_each together."""
+        query = ledger.of_saga(self._invocation.saga_id, ("STAGED", "PUBLISHED"))
+        async with self._engine.connect() as connection:
+            rows = [OutputRow.read(row) for row in (await connection.execute(query)).mappings()]
+        rows = [row for row in rows if row.target.step.partition("#")[0] == step]
+        names = {row.target.output for row in rows}
+        if output is None and len(names) > 1:
+            raise UsageError(f"{step} has the outputs {', '.join(sorted(names))}: say which one with `output`")
+        rows = [row for row in rows if output in (None, row.target.output)]
+        manifests = [row.manifest for row in rows if row.manifest is not None]
+        if not manifests:
+            raise UsageError(f"the step {step} has no staged output{f' {output}' if output else ''} in this saga")
+        return {"files": [file.uri for one in manifests for file in one.files], "schema": manifests[0].schema}
+
+    async def _stage(self, inputs: Mapping[str, Any]) -> None:
+        """Run the job, unless an attempt before this one has staged everything already."""
+        known = {name: row.manifest for name, row in self.rows.items()}
+        if all(one is not None for one in known.values()):
+            manifests = {name: one for name, one in known.items() if one is not None}
+            if all([await asyncio.to_thread(self._area.is_whole, one) for one in manifests.values()]):
+                self._say("an earlier attempt has staged the output")
+                self.manifests = manifests
+                return
+        self._say("running the job")
+        request = {
+            "arguments": dict(self._invocation.arguments),
+            "inputs": inputs,
+            "targets": {
+                name: {
+                    "folder": self._area.folder(row.target, row.epoch),
+                    "key": row.target.key,
+                    "generation": row.target.generation,
+                    "epoch": row.epoch,
+                }
+                for name, row in self.rows.items()
+            },
+        }
+        answer = await self._run("stage", request)
+        self.manifests = {name: Manifest.from_json(one) for name, one in answer["manifests"].items()}
+        async with transaction(self._engine) as connection:
+            for name, row in self.rows.items():
+                manifest = self.manifests[name].to_json()
+                await ledger.note(connection, row.target, row.epoch, manifest=manifest, staged_epoch=row.epoch)
+
+    async def _audit(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The report; a failed check refuses the output, which stays in the stage for people to look at."""
+        problems = await asyncio.to_thread(self._problems)
+        first = next(iter(self.rows.values()))
+        self._say("auditing")
+        report = await self._run(
+            "audit",
+            {
+                "arguments": dict(self._invocation.arguments),
+                "manifests": {name: one.to_json() for name, one in self.manifests.items()},
+                "inputs": inputs,
+                "previous_rows": await self._previous_rows(),
+                "sink_problems": problems,
+                "report_folder": self._area.report(first.target, first.epoch),
+                "saga": {"id": self._invocation.saga_id, "step": self._invocation.step},
+            },
+        )
+        if report["verdict"] != "fail":
+            return report
+        async with transaction(self._engine) as connection:
+            for row in self.rows.values():
+                await ledger.note(
+                    connection, row.target, row.epoch, state="QUARANTINED", report=report["report"]["html"]
+                )
+        sentence, details = refusal(report)
+        raise Rejected(sentence, **details)
+
+    def _problems(self) -> list[str]:
+        found = []
+        for publication in self.publications():
+            found += sink_for(publication.output, self._settings).check(publication)
+        return found
+
+    async def _previous_rows(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        async with self._engine.connect() as connection:
+            for name, row in self.rows.items():
+                found[name] = (await connection.execute(ledger.last_published(row.saga, row.place))).scalar()
+        return found
+
+    def _place(self) -> None:
+        for publication in self.publications():
+            self._say("bringing the rows to where they will live")
+            sink_for(publication.output, self._settings).place(publication)
+
+    async def _leave_nothing(self) -> None:
+        """Delete what this attempt alone has written; what counts for a later attempt stays, and so does a refusal."""
+        rows = list(self.rows.values())
+        async with self._engine.connect() as connection:
+            for row in rows:
+                query = ledger.of_step(row.target.saga_id, row.target.step, row.target.generation)
+                now = [OutputRow.read(one) for one in (await connection.execute(query)).mappings()]
+                mine = [one for one in now if one.target == row.target and one.epoch == row.epoch]
+                if mine and (mine[0].state == "QUARANTINED" or mine[0].manifest is not None):
+                    continue
+                await asyncio.to_thread(self._area.remove, self._area.folder(row.target, row.epoch))
+
+    # ── small helpers ───────────────────────────────────────────────────────────────────────────────────────
+
+    def publications(self) -> list[Publication]:
+        """What the sinks are told about this attempt."""
+        return [
+            Publication(
+                self._job.outputs[name],
+                manifest,
+                Mark(self._target(name), manifest.epoch, manifest.sha, self._attempt.saga),
+            )
+            for name, manifest in self.manifests.items()
+        ]
+
+    def _target(self, output: str) -> Target:
+        return Target(self._invocation.saga_id, self._invocation.step, self._invocation.generation, output)
+
+    async def _run(self, task: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        first = next(iter(self.rows.values()))
+        tag = f"{first.target.name}-e{first.epoch}"
+        return await self._runner.run(task, request, tag=tag, on_progress=self._progress.update)
+
+    def _say(self, doing: str) -> None:
+        self._progress = {"doing": doing}
+        self._attempt.heartbeat(self._progress)
+
+    @contextlib.asynccontextmanager
+    async def _beating(self) -> AsyncIterator[None]:
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(BEAT)
+                self._attempt.heartbeat(self._progress)
+
+        task = asyncio.create_task(beat())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+def place_of(connection: str | None, place: str) -> str:
+    """How the ledger names a sink: ``lake.sales.facts``, ``shop:facts``."""
+    return (f"{connection}:{place}" if connection else place)[:255]
+
+
+@contextlib.asynccontextmanager
+async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A short transaction on a pool whose connections are in autocommit mode otherwise."""
+    level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "READ COMMITTED"
+    async with engine.execution_options(isolation_level=level).begin() as connection:
+        yield connection

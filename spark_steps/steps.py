@@ -1,0 +1,59 @@
+"""The built-in actions `spark` and `reconcile` on a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activities.attempt import Attempt, Body
+from activities.connections import Connections
+from activities.guard.sql_handle import Sql
+from sagas.builtins_spark import PUBLISH, SPARK
+from sagas.errors import UsageError
+from sagas.wire import Invocation
+from spark_steps import ledger
+from spark_steps.ledger import Overtaken
+from spark_steps.publishing import Publishing
+from spark_steps.runner.client import Runner
+from spark_steps.settings import SparkSettings
+from spark_steps.staging_attempt import StagingAttempt
+
+
+class SparkSteps:
+    """Performs Spark steps (see :class:`activities.performer.Performer`). The runner starts with the first job."""
+
+    def __init__(self, settings: SparkSettings, databases: Connections) -> None:
+        self._settings = settings
+        self._databases = databases
+        self._runner = Runner(settings)
+
+    async def prepare(self, action: str, invocation: Invocation, attempt: Attempt) -> Body:
+        if invocation.guard is None:
+            raise UsageError(f"{action} needs a ledger: say [spark] ledger in saga.toml")
+        engine = self._databases.engine(invocation.guard.connection)
+        if action == SPARK:
+            staging = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
+            await staging.run()
+            return _staged(staging)
+        publishing = Publishing(self._settings, engine, invocation)
+        return await (publishing.publish() if action == PUBLISH else publishing.take_back())
+
+    async def read(self, invocation: Invocation, attempt: Attempt) -> Any:
+        from spark_steps.reconcile.step import reconcile_step
+
+        return await reconcile_step(self._runner, self._settings, invocation.arguments, attempt)
+
+    async def close(self) -> None:
+        await self._runner.close()
+
+
+def _staged(staging: StagingAttempt) -> Body:
+    """What makes the manifests count: in the transaction of the guard's `do` row, and only while the epoch is ours."""
+
+    async def body(sql: Sql | None) -> dict[str, Any]:
+        assert sql is not None
+        for name, row in staging.rows.items():
+            if await sql.execute(ledger.staged(row.target, row.epoch, staging.manifests[name])) != 1:
+                raise Overtaken(f"another attempt has taken over the output {name} of {row.target.step}")
+        return staging.result
+
+    return body
