@@ -21,7 +21,7 @@ def begin(run: Run, entry: Entry) -> None:
     step = run.step(entry)
     if run.phase == "backward":
         return  # going backward starts no attempt and no item
-    entry.state = "RUNNING"
+    entry.state, entry.resolved = "RUNNING", False  # whatever was known, this attempt may have an effect
     if entry.started_at is None:
         entry.started_at = run.now
     _register(run, entry)

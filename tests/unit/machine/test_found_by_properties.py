@@ -270,3 +270,11 @@ def test_corrected_arguments_that_come_while_the_guard_decides_are_those_of_the_
     world.end(f"a~{kind}-mark", "elsewhere")
     assert [dict(call.arguments) for call in world.calls if call.action == "far"] == [{"x": 2}]
     assert world.state == ("COMPENSATED" if kind == "undo" else "COMPLETED")
+
+
+def test_a_pivot_that_failed_before_its_first_attempt_may_have_happened_after_the_next_one() -> None:
+    pivot = step("p", kind="pivot", on=None, with_={"x": "${{ input.none }}"}, on_failure="park")
+    world = World(saga(pivot), answers={"p": ["unknown", "done"]}).run()
+    world.decide("p", "retry", arguments={"x": 1}).decide("p", "retry")
+    assert [call.key for call in world.calls] == ["s1/p", "s1/p"], "a new key would double the effect"
+    assert world.state == "COMPLETED"
