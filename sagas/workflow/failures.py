@@ -83,8 +83,8 @@ def child_end(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]
         if cause.type == "SagaResidue":
             return "RESIDUE", story
         if cause.type == "SagaRefused":
-            failure = {"kind": "rejected", "type": "SagaRefused", "message": cause.message, "details": {}}
-            return "COMPENSATED", {"state": "COMPENSATED", "reason": failure}
+            # Nothing of it has run, or, when it was to be undone, nothing of it was undone.
+            return "REFUSED", {"reason": {"type": "SagaRefused", "message": cause.message, "details": {}}}
     if isinstance(cause, CancelledError):
         # Only a native cancel of the child itself closes it so, and only after it was undone.
         return "COMPENSATED", {"state": "COMPENSATED", "reason": {"kind": "cancelled", "message": str(cause)}}
