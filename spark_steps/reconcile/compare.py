@@ -1,0 +1,209 @@
+"""Do two tables say the same? Fingerprints first; only the buckets in which they differ are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Literal
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark_steps.reconcile.buckets import BUCKETS, Fingerprint, bucket_of, differing, fingerprint, halves
+from spark_steps.reconcile.canonical import Aligned, align
+from spark_steps.reconcile.spec import Spec
+
+Kind = Literal["missing_left", "missing_right", "differing", "duplicate"]
+KINDS: tuple[Kind, ...] = ("missing_left", "missing_right", "differing", "duplicate")
+"""``missing_left``: the left has no row of this key. ``duplicate``: a side has the key more than once, and the sides do
+not have the same rows under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``rows`` has one row for each key that differs: ``kind``, the key ``k0 …``, ``left_rows`` and ``right_rows`` (how
+    often a side has the key), ``left`` and ``right`` (the values ``v0 …`` of one of these rows)."""
+
+    left: Fingerprint
+    right: Fingerprint
+    buckets: int
+    rows: DataFrame | None
+    aligned: Aligned
+
+
+def difference(left: DataFrame, right: DataFrame, spec: Spec) -> Difference:
+    """Find where two sides differ; ``rows`` is None where even the fingerprints are equal. Raises UsageError."""
+    aligned = align(left, right, spec)
+    ours, theirs = (_fingerprint(side, aligned) for side in (aligned.left, aligned.right))
+    bad = differing(ours, theirs)
+    rows = _joined(aligned, bad, spec.tolerance) if bad else None
+    return Difference(ours, theirs, len(bad), rows, aligned)
+
+
+def compare(left: DataFrame, right: DataFrame, spec: Spec) -> dict[str, Any]:
+    """The verdict (``equal`` or ``different``) with counts, fingerprints and samples, as JSON. Raises UsageError.
+
+    Each sample has its ``kind``, its ``key``, both sides' values (None: no such row) and the ``columns`` that differ.
+    """
+    found = difference(left, right, spec)
+    counts: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+    samples: list[dict[str, Any]] = []
+    if found.rows is not None:
+        with kept(found.rows) as rows:
+            counts.update({row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()})
+            for kind in KINDS:
+                if counts[kind]:
+                    some = rows.where(F.col("kind") == kind).orderBy(*_key(found.aligned)).limit(spec.samples)
+                    samples += [_sample(row, found.aligned, spec.tolerance) for row in some.collect()]
+    verdict = "different" if any(counts.values()) else "equal"
+    return {
+        "verdict": verdict,
+        "message": sentence(counts, found.left.rows, found.right.rows),
+        "left": {"rows": found.left.rows, "fingerprint": found.left.hash},
+        "right": {"rows": found.right.rows, "fingerprint": found.right.hash},
+        "counts": counts,
+        "buckets": {"all": BUCKETS, "different": found.buckets},
+        "key": list(spec.key),
+        "compared": list(found.aligned.values),
+        "tolerance": None if spec.tolerance is None else str(spec.tolerance),
+        "samples": samples,
+    }
+
+
+def sentence(counts: Mapping[Kind, int], left: int, right: int) -> str:
+    """The verdict in words."""
+    if not any(counts.values()):
+        return f"both sides say the same: {left} rows"
+    words: Mapping[Kind, str] = {
+        "missing_left": "missing on the left",
+        "missing_right": "missing on the right",
+        "differing": "with other values",
+        "duplicate": "there more than once",
+    }
+    told = ", ".join(f"{counts[kind]} {words[kind]}" for kind in KINDS if counts[kind])
+    return f"the sides differ ({left} and {right} rows): {told}"
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Compute a frame once, however often it is read inside the block."""
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def _fingerprint(side: DataFrame, aligned: Aligned) -> Fingerprint:
+    key = [F.col(name) for name in _key(aligned)]
+    return fingerprint(side, key, key + [F.col(name) for name in _values(aligned)])
+
+
+def _joined(aligned: Aligned, bad: Sequence[int], tolerance: Decimal | None) -> DataFrame:
+    key = _key(aligned)
+    left, right = (_grouped(side, aligned, bad) for side in (aligned.left, aligned.right))
+    left, right = left.alias("l"), right.alias("r")
+    same_key = reduce(Column.__and__, (F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}")) for name in key))
+    several = (F.col("l.n") > 1) | (F.col("r.n") > 1)
+    sums = ("n", "s0", "s1", "s2", "s3")
+    same_rows = reduce(Column.__and__, (F.col(f"l.{one}") == F.col(f"r.{one}") for one in sums))
+    same_values = reduce(
+        Column.__and__,
+        (
+            _same(F.col(f"l.row.v{at}"), F.col(f"r.row.v{at}"), aligned.numbers.get(at), tolerance)
+            for at in range(len(aligned.values))
+        ),
+        F.lit(True),
+    )
+    kind = (
+        F.when(F.col("l.n").isNull(), "missing_left")
+        .when(F.col("r.n").isNull(), "missing_right")
+        .when(several, F.when(~same_rows, "duplicate"))
+        .when(~same_values, "differing")
+    )
+    joined = left.join(right, same_key, "full_outer").select(
+        kind.alias("kind"),
+        *(F.coalesce(F.col(f"l.{name}"), F.col(f"r.{name}")).alias(name) for name in key),
+        F.coalesce(F.col("l.n"), F.lit(0)).alias("left_rows"),
+        F.coalesce(F.col("r.n"), F.lit(0)).alias("right_rows"),
+        F.col("l.row").alias("left"),
+        F.col("r.row").alias("right"),
+    )
+    return joined.where(F.col("kind").isNotNull())
+
+
+def _grouped(side: DataFrame, aligned: Aligned, bad: Sequence[int]) -> DataFrame:
+    key, values = _key(aligned), _values(aligned)
+    keys = [F.col(name) for name in key]
+    if len(bad) < BUCKETS:
+        side = side.where(bucket_of(keys).isin(list(bad)))
+    parts = halves([F.col(name) for name in (*key, *values)])
+    row = F.struct(*(F.col(name) for name in values)) if values else F.struct(F.lit(True).alias("there"))
+    side = side.select(*keys, row.alias("row"), *(part.alias(f"h{at}") for at, part in enumerate(parts)))
+    return side.groupBy(*key).agg(
+        F.count(F.lit(1)).alias("n"),
+        F.first("row").alias("row"),
+        *(F.sum(f"h{at}").alias(f"s{at}") for at in range(len(parts))),
+    )
+
+
+def _same(left: Column, right: Column, number: str | None, tolerance: Decimal | None) -> Column:
+    equal = left.eqNullSafe(right)
+    if tolerance is None or number is None:
+        return equal
+    limit = F.lit(tolerance if number == "exact" else float(tolerance))
+    return equal | F.coalesce(F.abs(left - right) <= limit, F.lit(False))
+
+
+def _sample(row: Row, aligned: Aligned, tolerance: Decimal | None) -> dict[str, Any]:
+    sides = {
+        side: {name: plain(row[side][f"v{at}"]) for at, name in enumerate(aligned.values)} if row[side] else None
+        for side in ("left", "right")
+    }
+    columns: list[str] = []
+    if row["kind"] == "differing":
+        columns = [
+            name
+            for at, name in enumerate(aligned.values)
+            if not _near(row["left"][f"v{at}"], row["right"][f"v{at}"], tolerance if at in aligned.numbers else None)
+        ]
+    return {
+        "kind": row["kind"],
+        "key": {name: plain(row[f"k{at}"]) for at, name in enumerate(aligned.key)},
+        **sides,
+        "rows": [row["left_rows"], row["right_rows"]],
+        "columns": columns,
+    }
+
+
+def _near(left: Any, right: Any, tolerance: Decimal | None) -> bool:
+    if left == right or left is None or right is None or tolerance is None:
+        return left == right
+    return abs(Decimal(str(left)) - Decimal(str(right))) <= tolerance
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON: decimals as text, moments in ISO 8601, bytes in hexadecimal."""
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date():
+            return value.isoformat()
+        case bytes() | bytearray():
+            return value.hex()
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)
+    return value
+
+
+def _key(aligned: Aligned) -> list[str]:
+    return [f"k{at}" for at in range(len(aligned.key))]
+
+
+def _values(aligned: Aligned) -> list[str]:
+    return [f"v{at}" for at in range(len(aligned.values))]
