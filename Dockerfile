@@ -7,6 +7,7 @@ RUN python -m venv /opt/saga
 ENV PATH=/opt/saga/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY sagas sagas
+COPY spark_steps spark_steps
 COPY activities activities
 COPY workers workers
 COPY cli cli

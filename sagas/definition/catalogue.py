@@ -152,6 +152,20 @@ CATALOGUE: dict[str, Entry] = {
         "Write one query or one change of rows per statement; several statements are a list under `run`. The guard "
         "begins and ends the transaction, and a migration tool changes the schema.",
     ),
+    "SAGA407": _error(
+        "A field that a Spark step brings itself",
+        "Remove it: the engine publishes after the commit point, and discards or takes back when going backward.",
+    ),
+    "SAGA408": _error("A Spark step is incomplete or says two things at once", "Write it as described."),
+    "SAGA409": _error(
+        "A sink that cannot do this",
+        "Choose a mode that the sink has, or another sink; what each one can do is in docs/how-to/spark-jobs.md.",
+    ),
+    "SAGA410": _error(
+        "A Spark step without a ledger",
+        'Name the SQL connection that keeps its guard and fence rows: [spark] ledger = "…" in saga.toml.',
+    ),
+    "SAGA411": _error("Unknown catalog", "Name a catalog of saga.toml."),
     # SAGA9xx: later parts of the product
     "SAGA900": _error("Not in this version", "Leave it out for now."),
 }

@@ -7,6 +7,7 @@ from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.input_schema import check_input_schema
 from sagas.definition.checks.kinds import check_kinds
 from sagas.definition.checks.participants import check_participants
+from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.statements import check_statements
 from sagas.definition.checks.temporal import check_temporal
 from sagas.definition.checks.useless import check_useless
@@ -23,4 +24,5 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_useless(draft, report)
     check_arguments(draft, report)
     check_statements(draft, report)
+    check_spark(draft, report)
     check_expressions(draft, report)

@@ -35,7 +35,7 @@ def _check_operation(
     if action is not None:
         _check_action(operation, forward, action, report)
         if action.connection is not None:
-            _check_connection(draft, uses, action.connection, "sql", operation.place, report)
+            check_connection(draft, uses, action.connection, "sql", operation.place, report)
     elif uses in BUILTINS:
         _check_builtin(draft, operation, forward, report)
     elif uses == "auto" and operation.role == "compensate":
@@ -117,7 +117,7 @@ def _check_written_connection(
     if written is not None and isinstance(written.value, dict) and "connection" in written.value:
         place = written.value["connection"]
     if "${{" not in connection:
-        _check_connection(draft, uses, connection, BUILTINS[uses].where, place, report)
+        check_connection(draft, uses, connection, BUILTINS[uses].where, place, report)
     elif uses == "sql":
         message = "the connection of `sql` decides where the guard is, so it cannot be an expression"
         report.add("SAGA405", place, message)
@@ -158,7 +158,8 @@ def _check_together(uses: str, given: Mapping[str, Any], place: Place, report: R
                     report.add("SAGA113", place, f"`{name}` of `wait` goes with `signal` only")
 
 
-def _check_connection(draft: Draft, uses: str, connection: str, kind: str, place: Place, report: Report) -> None:
+def check_connection(draft: Draft, uses: str, connection: str, kind: str, place: Place, report: Report) -> None:
+    """The connection that ``uses`` names is one of saga.toml, and of the right kind."""
     if draft.connections is None:
         return
     table = draft.connections.get(connection)

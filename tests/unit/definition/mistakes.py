@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from sagas.actions import Action, Actions
+from sagas.definition.draft import SparkHome
 
 MARK = "⟦"
 
@@ -42,6 +43,7 @@ ACTIONS = Actions(
     ]
 )
 
+SPARK = SparkHome("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}})
 CONNECTIONS = {"shop": {"kind": "sql"}, "crm": {"kind": "http"}, "old": {"kind": "http", "idempotency": "none"}}
 
 
@@ -53,6 +55,7 @@ class Mistake:
     about: str
     text: str
     also: tuple[str, ...] = ()
+    spark: SparkHome = SPARK
 
     @property
     def clean(self) -> str:
@@ -69,6 +72,13 @@ def saga(steps: str, top: str = "") -> str:
 
 
 RESERVE = "  - {id: reserve, uses: shop.reserve, with: {sku: a}, compensate: shop.release}\n"
+
+
+def spark(arguments: str, *, more: str = "", top: str = "") -> str:
+    """A saga of one Spark step."""
+    return saga(f"  - {{id: a, uses: spark, with: {{sql: select 1 as a, {arguments}}}{more}}}\n", top)
+
+
 BOOK = "  - {id: book, uses: shop.book, pivot: true}\n"
 TELL = "  - {id: tell, uses: shop.tell}\n"
 EACH = "  - {{id: a, uses: shop.tell, for_each: ⟦'{}', effect: none}}\n"
@@ -399,11 +409,73 @@ MISTAKES = [
             )
         ),
     ),
-    # SAGA900: later parts
-    *(
-        Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n"))
-        for field in ("locks", "notify", "triggers")
+    # Spark steps
+    Mistake(
+        "SAGA407",
+        "own compensate",
+        spark("output: {table: lake.s.t}", more=", ⟦compensate: {uses: shop.book, with: {}}"),
     ),
+    Mistake(
+        "SAGA407", "own confirm", spark("output: {table: lake.s.t}", more=", ⟦confirm: {uses: shop.book, with: {}}")
+    ),
+    Mistake("SAGA204", "a Spark pivot", spark("output: {table: lake.s.t}", more=", ⟦pivot: true")),
+    Mistake("SAGA408", "no output", saga("  - {id: a, uses: spark, with: ⟦{sql: select 1 as a}}\n")),
+    Mistake("SAGA408", "no job", saga("  - {id: a, uses: spark, with: ⟦{output: {table: lake.s.t}}}\n")),
+    Mistake("SAGA408", "an output nowhere", spark("output: ⟦{mode: append}")),
+    Mistake("SAGA408", "merge without key", spark("output: ⟦{table: lake.s.t, mode: merge}")),
+    Mistake("SAGA408", "not a table of a catalog", spark("output: {table: ⟦facts}")),
+    Mistake("SAGA408", "two sources", spark("output: {table: lake.s.t}, inputs: {o: ⟦{parquet: x, step: b}}")),
+    Mistake(
+        "SAGA408",
+        "a connection without table",
+        spark("output: {table: lake.s.t}, inputs: {o: ⟦{connection: shop}}"),
+    ),
+    Mistake("SAGA408", "a check of two kinds", spark("output: {table: lake.s.t}, audit: [⟦{unique: a, not_null: a}]")),
+    Mistake(
+        "SAGA408", "a check of no output", spark("output: {table: lake.s.t}, audit: [{unique: a, output: ⟦facts}]")
+    ),
+    Mistake(
+        "SAGA408",
+        "not a Spark step",
+        saga(
+            "  - {id: a, uses: shop.tell, effect: none}\n"
+            "  - {id: b, uses: spark, with: {sql: s, output: {parquet: x}, inputs: {i: {step: ⟦a}}}}\n"
+        ),
+    ),
+    Mistake("SAGA302", "an unknown step as input", spark("output: {table: lake.s.t}, inputs: {o: {step: ⟦z}}")),
+    Mistake(
+        "SAGA303",
+        "a step beside as input",
+        saga(
+            "  - {id: b, uses: spark, needs: [], with: {sql: s, output: {parquet: x}}}\n"
+            "  - {id: a, uses: spark, needs: [], with: {sql: s, output: {parquet: y}, inputs: {i: {step: ⟦b}}}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA405",
+        "an unknown connection of an input",
+        spark("output: {table: lake.s.t}, inputs: {o: {connection: ⟦shoppe, table: o}}"),
+    ),
+    Mistake("SAGA409", "a pointer cannot merge", spark("output: {parquet: x, mode: ⟦merge, key: a}")),
+    Mistake(
+        "SAGA409",
+        "a database has no partitions",
+        spark("output: {connection: shop, table: t, mode: ⟦overwrite_partitions}"),
+    ),
+    Mistake("SAGA409", "together in files", spark("output: ⟦{parquet: x}", top="publish: together\n")),
+    Mistake(
+        "SAGA409", "together in a catalog that cannot", spark("output: ⟦{table: glue.s.t}", top="publish: together\n")
+    ),
+    Mistake(
+        "SAGA410",
+        "no ledger",
+        saga("  - {id: a, uses: ⟦spark, with: {sql: select 1 as a, output: {parquet: x}}}\n"),
+        spark=SparkHome(),
+    ),
+    Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
+    Mistake("SAGA900", "topic", spark("output: {⟦topic: t}")),
+    # SAGA900: later parts
+    *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks", "notify", "triggers")),
     Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
     Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),
     Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),

@@ -1,0 +1,183 @@
+"""Spark steps: one source for each input, one place for each output, one kind for each check, and sinks that can."""
+
+from __future__ import annotations
+
+from sagas.builtins_spark import CHECK_KINDS, SPARK
+from sagas.definition.checks.arguments import check_connection
+from sagas.definition.diagnostics import Report, did_you_mean
+from sagas.definition.draft import Draft, StepDraft
+from sagas.definition.records import later_part
+from sagas.definition.source import Node
+from sagas.definition.spark_operations import is_spark_job
+
+_OWN = ("compensate", "confirm", "probe")
+_MODES = {
+    "parquet": ("append", "overwrite"),
+    "connection": ("append", "overwrite", "overwrite_where", "merge"),
+}
+_NEEDS = {"overwrite_where": "where", "merge": "key"}
+_ONE_TRANSACTION = ("sql", "rest")
+"""Kinds of catalogs that can commit several tables at once."""
+
+
+def check_spark(draft: Draft, report: Report) -> None:
+    """All `spark` and `reconcile` steps of the saga."""
+    catalogs: set[str] = set()
+    for step in draft.steps:
+        if not is_spark_job(step.step.do.uses):
+            continue
+        given = _mapping(step.operations[0].arguments)
+        if step.step.do.uses == SPARK:
+            _check_step(draft, step, given, catalogs, report)
+        else:
+            for side in ("left", "right"):
+                if side in given:
+                    _check_input(draft, step, side, given[side], report)
+    if len(catalogs) > 1:
+        place = draft.top.place("publish")
+        names = " and ".join(f"`{name}`" for name in sorted(catalogs))
+        report.add("SAGA409", place, f"`publish: together` is one transaction, and the outputs are in {names}")
+
+
+def _check_step(draft: Draft, step: StepDraft, given: dict[str, Node], catalogs: set[str], report: Report) -> None:
+    if draft.spark is not None and draft.spark.ledger is None:
+        report.add("SAGA410", step.parsed.at("uses"), f"`{step.id}` has no ledger for its guard and fence rows")
+    for field in _OWN:
+        if field in step.parsed:
+            report.add(
+                "SAGA407", step.parsed.place(field), f"`spark` brings its own `{field}`, so `{step.id}` has none"
+            )
+    if step.parsed.get("pivot"):
+        message = f"`{step.id}` is staged first and published after the commit point, so it cannot be the pivot"
+        report.add("SAGA204", step.parsed.place("pivot"), message)
+    place = step.operations[0].arguments or step.parsed.node
+    _exactly_one(given, ("job", "sql"), place, f"`{step.id}` needs", report)
+    _exactly_one(given, ("output", "outputs"), place, f"`{step.id}` needs", report)
+    for name, one in _mapping(given.get("inputs")).items():
+        _check_input(draft, step, name, one, report)
+    outputs = _mapping(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
+    for name, one in outputs.items():
+        _check_output(draft, step, name, one, catalogs, report)
+    audit = given.get("audit")
+    for check in audit.value if audit is not None and isinstance(audit.value, list) else ():
+        _check_check(draft, step, check, tuple(outputs), report)
+
+
+def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: Report) -> None:
+    given = _mapping(node)
+    if not given:
+        return
+    if "topic" in given:
+        later_part("topic", "the messaging work", node.key("topic"), report)
+        return
+    sources = [one for one in ("connection", "parquet", "step") if one in given]
+    if len(sources) > 1 or not (sources or "table" in given):
+        message = f"the input `{name}` needs one of `connection`, `parquet`, `step` and `table`"
+        report.add("SAGA408", node, message)
+    elif sources == ["connection"]:
+        _exactly_one(given, ("table", "query"), node, f"the input `{name}` names a connection and needs", report)
+        _check_named_connection(draft, given["connection"], report)
+    elif sources == ["step"]:
+        _check_ancestor(draft, step, given["step"], report)
+    elif not sources:
+        _catalog(draft, given["table"], report)
+
+
+def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -> None:
+    id = node.value
+    if not isinstance(id, str) or "${{" in id:
+        return
+    other = draft.by_id.get(id)
+    if other is None:
+        report.add("SAGA302", node, f"there is no step `{id}`", did_you_mean(id, draft.by_id) or None)
+    elif other.step.do.uses != SPARK:
+        report.add("SAGA408", node, f"`{id}` is no Spark step, so it has no staged output")
+    elif not draft.graph.is_ancestor(id, step.id):
+        report.add("SAGA303", node, f"`{id}` is not an ancestor of `{step.id}`")
+
+
+def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs: set[str], report: Report) -> None:
+    given = _mapping(node)
+    if not given:
+        return
+    if "topic" in given:
+        later_part("topic", "the messaging work", node.key("topic"), report)
+        return
+    kind = "parquet" if "parquet" in given else ("connection" if "connection" in given else "iceberg")
+    if (kind == "parquet" and ({"table", "connection"} & set(given))) or (kind != "parquet" and "table" not in given):
+        report.add("SAGA408", node, f"the output `{name}` needs `table`, `parquet`, or `connection` and `table`")
+        return
+    mode = given["mode"].value if "mode" in given else "append"
+    if mode not in _MODES.get(kind, (mode,)):
+        what = "files behind a pointer" if kind == "parquet" else "a table of a database"
+        report.add("SAGA409", given["mode"], f"`{mode}` is not possible for {what} (the output `{name}`)")
+    needed = _NEEDS.get(str(mode))
+    if needed is not None and needed not in given:
+        report.add("SAGA408", node, f"the output `{name}` has the mode `{mode}` and needs `{needed}`")
+    if kind == "connection":
+        _check_named_connection(draft, given["connection"], report)
+    catalog = _catalog(draft, given["table"], report) if kind == "iceberg" else None
+    if draft.top.get("publish") == "together" and not step.after_commit:
+        _check_together(draft, name, node, kind, catalog, catalogs, report)
+
+
+def _check_together(
+    draft: Draft, name: str, node: Node, kind: str, catalog: str | None, catalogs: set[str], report: Report
+) -> None:
+    if kind != "iceberg":
+        message = f"`publish: together` is one transaction of a catalog, and the output `{name}` is in none"
+        report.add("SAGA409", node, message)
+    elif catalog is not None:
+        catalogs.add(catalog)
+        type = (draft.spark.catalogs if draft.spark else {}).get(catalog, {}).get("type", "sql")
+        if type not in _ONE_TRANSACTION:
+            message = f"the catalog `{catalog}` (type {type}) cannot publish several tables together"
+            report.add("SAGA409", node, message)
+
+
+def _check_check(draft: Draft, step: StepDraft, node: Node, outputs: tuple[str, ...], report: Report) -> None:
+    given = _mapping(node)
+    if not given:
+        return
+    _exactly_one(given, tuple(CHECK_KINDS), node, "a check needs", report)
+    output = given.get("output")
+    if output is not None and isinstance(output.value, str) and outputs and output.value not in outputs:
+        help = did_you_mean(output.value, outputs)
+        report.add("SAGA408", output, f"there is no output `{output.value}`", help or None)
+    if "relationships" in given and "to" in _mapping(given["relationships"]):
+        _check_input(draft, step, "to", _mapping(given["relationships"])["to"], report)
+    if "reconcile" in given and "with" in _mapping(given["reconcile"]):
+        _check_input(draft, step, "with", _mapping(given["reconcile"])["with"], report)
+
+
+def _check_named_connection(draft: Draft, node: Node, report: Report) -> None:
+    if isinstance(node.value, str) and "${{" not in node.value:
+        check_connection(draft, "spark", node.value, "sql", node, report)
+
+
+def _catalog(draft: Draft, node: Node, report: Report) -> str | None:
+    """The catalog a table's name begins with; None when it is not known here."""
+    table = node.value
+    if not isinstance(table, str) or "${{" in table.partition(".")[0]:
+        return None
+    name = table.partition(".")[0]
+    if "${{" not in table and table.count(".") < 2:
+        report.add("SAGA408", node, f"`{table}` is no table of a catalog: write catalog.namespace.table")
+        return None
+    if draft.spark is not None and name not in draft.spark.catalogs:
+        help = did_you_mean(name, draft.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
+        report.add("SAGA411", node, f"saga.toml has no catalog `{name}`", help)
+        return None
+    return name
+
+
+def _exactly_one(given: dict[str, Node], names: tuple[str, ...], place: Node, who: str, report: Report) -> None:
+    present = [name for name in names if name in given]
+    if len(present) != 1:
+        words = ", ".join(f"`{name}`" for name in names)
+        found = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
+        report.add("SAGA408", place, f"{who} exactly one of {words}{found}")
+
+
+def _mapping(node: Node | None) -> dict[str, Node]:
+    return node.value if node is not None and isinstance(node.value, dict) else {}
