@@ -1,0 +1,18 @@
+"""What a Spark job says when it fails; the rest is `sagas.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class JobFailed(Exception):
+    """The job itself is wrong, or its rows are: definite, and nothing is visible. One sentence.
+
+    ``details`` are JSON values for people: the place in the user's file, the last lines of a program's output.
+    """
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = dict(details or {})

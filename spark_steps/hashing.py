@@ -1,0 +1,179 @@
+"""A 128-bit hash of a multiset of rows: the same for the same rows in any order, on any number of partitions.
+
+Each row gives two 64-bit words (xxHash64 under two seeds); a table's hash is their sums modulo 2⁶⁴ together with the
+number of rows. Sums, unlike XOR, see duplicates. It tells accidents from agreement; it is no protection against
+somebody who looks for a collision.
+
+Before hashing, values get one canonical form, so that the same value is the same in every type of its family: all
+integers are bigint, float is double, -0.0 is 0.0, 1.5 and 1.50 are one decimal, maps are sorted by key. Nulls count:
+(null, 'a') is not ('a', null), inside structs, arrays and maps too. Names of columns do not count, their order does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+SEEDS = (0x5361_6761, 0x2D31_3238)
+"""Put before the columns: xxHash64 chains, so each starts an independent sequence."""
+
+FLAGS = 62
+"""Null flags that fit into one bigint."""
+
+_WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """``rows`` and the two sums modulo 2⁶⁴. Fingerprints of disjoint parts add up to that of the whole."""
+
+    rows: int = 0
+    first: int = 0
+    second: int = 0
+
+    def __add__(self, other: Fingerprint) -> Fingerprint:
+        return Fingerprint(
+            self.rows + other.rows, (self.first + other.first) % _WORD, (self.second + other.second) % _WORD
+        )
+
+    @property
+    def hex(self) -> str:
+        """The 128-bit hash: 32 hexadecimal digits."""
+        parts = b"".join(one.to_bytes(8, "big") for one in (self.rows, self.first, self.second))
+        return hashlib.blake2b(parts, digest_size=16).hexdigest()
+
+
+def combine(parts: Iterable[Fingerprint]) -> Fingerprint:
+    """The fingerprint of all rows together."""
+    return reduce(Fingerprint.__add__, parts, Fingerprint())
+
+
+def fingerprint(values: Mapping[str, Any], prefix: str = "") -> Fingerprint:
+    """What :func:`aggregates` have counted, read from a row or an observation. No rows: all of them are null."""
+    parts = [int(values[f"{prefix}{name}"] or 0) for name in ("rows", "low1", "high1", "low2", "high2")]
+    return Fingerprint(parts[0], (parts[2] * 2**32 + parts[1]) % _WORD, (parts[4] * 2**32 + parts[3]) % _WORD)
+
+
+def aggregates(words: tuple[Column, Column], prefix: str = "") -> list[Column]:
+    """Aggregate expressions over the words of :func:`row_hash`; use them in ``agg``, after ``groupBy``, or to observe.
+
+    The halves of a word are summed apart and as signed numbers, so that nothing overflows, in ANSI mode neither:
+    not before 2³² rows that are all equal.
+    """
+    from pyspark.sql import functions as F
+
+    found = [F.count(F.lit(1)).alias(f"{prefix}rows")]
+    for number, word in enumerate(words, 1):
+        low = F.shiftright(F.shiftleft(word, 32), 32)
+        found += [
+            F.sum(low).alias(f"{prefix}low{number}"),
+            F.sum(F.shiftright(word, 32)).alias(f"{prefix}high{number}"),
+        ]
+    return found
+
+
+def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[Column, Column]:
+    """The two words of a row, as bigint columns. ``columns`` are names in the order that counts; None: all."""
+    from pyspark.sql import functions as F
+
+    fields = list(schema.fields) if columns is None else [schema[name] for name in columns]
+    parts = _parts([(F.col(quoted(field.name)), field.dataType, field.nullable) for field in fields])
+    first, second = (F.xxhash64(F.lit(seed), *parts) for seed in SEEDS)
+    return first, second
+
+
+def bucket(schema: StructType, key: Sequence[str], buckets: int) -> Column:
+    """In which of ``buckets`` a row belongs by its key: 0 to ``buckets`` - 1, the same for equal keys on all sides."""
+    from pyspark.sql import functions as F
+
+    return F.pmod(row_hash(schema, key)[0], F.lit(buckets)).cast("int")
+
+
+def quoted(name: str) -> str:
+    """A column name for Spark's own parser: a dot in it is no path."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _parts(values: Sequence[tuple[Column, DataType, bool]]) -> list[Column]:
+    """What is hashed of some values: their null flags, packed, then the canonical values. xxHash64 skips nulls."""
+    from pyspark.sql import functions as F
+
+    flags: list[Column] = []
+    for start in range(0, len(values), FLAGS):
+        bits = [
+            F.when(column.isNull(), F.lit(1 << place).cast("bigint")).otherwise(F.lit(0).cast("bigint"))
+            for place, (column, _, nullable) in enumerate(values[start : start + FLAGS])
+            if nullable
+        ]
+        if bits:
+            flags.append(reduce(lambda one, other: one.bitwiseOR(other), bits))
+        else:
+            flags.append(F.lit(0).cast("bigint"))
+    return flags + [part for column, kind, _ in values for part in _canonical(column, kind)]
+
+
+def _canonical(column: Column, kind: DataType) -> list[Column]:
+    """One value as one or more columns of which xxHash64 takes those that are not null."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    match kind:
+        case T.IntegerType() | T.ShortType() | T.ByteType():
+            return [column.cast("bigint")]
+        case T.FloatType() | T.DoubleType():
+            return [column.cast("double") + F.lit(0.0)]
+        case T.DecimalType():
+            return _decimal(column, kind.precision, kind.scale)
+        case T.StructType():
+            fields = [(column.getField(one.name), one.dataType, True) for one in kind.fields]
+            return [F.when(column.isNotNull(), F.struct(*_parts(fields)))]
+        case T.ArrayType():
+            items = F.transform(column, lambda item: F.struct(*_parts([(item, kind.elementType, True)])))
+            return [F.size(items).cast("bigint"), items]
+        case T.MapType():
+            pairs = F.transform(
+                F.map_entries(column),
+                lambda pair: F.struct(
+                    F.struct(*_parts([(pair["key"], kind.keyType, False)])).alias("key"),
+                    F.struct(*_parts([(pair["value"], kind.valueType, True)])).alias("value"),
+                ),
+            )
+            return [F.size(pairs).cast("bigint"), F.array_sort(pairs)]
+        case T.VariantType():
+            return [F.to_json(column)]
+        case T.DayTimeIntervalType() | T.YearMonthIntervalType() | T.CalendarIntervalType() | T.TimeType():
+            return [column.cast("string")]
+        case T.NullType():
+            return []
+        case _:
+            return [column]
+
+
+def _decimal(column: Column, precision: int, scale: int) -> list[Column]:
+    """A decimal without its scale: as decimal(18, 6) what fits there, as decimal(38, 18) what fits there, else as text.
+
+    The first is a bigint inside and cheap; most money fits, and for its types the others are not even looked at.
+    """
+    from pyspark.sql import functions as F
+
+    if scale <= 6 and precision - scale <= 12:
+        return [column.cast("decimal(18,6)")]
+    small = column.try_cast("decimal(18,6)")
+    fits_small = F.coalesce(small == column, F.lit(False))
+    if scale <= 18 and precision - scale <= 20:
+        return [F.when(fits_small, small), F.when(~fits_small, column.cast("decimal(38,18)"))]
+    wide = column.try_cast("decimal(38,18)")
+    fits_wide = F.coalesce(wide == column, F.lit(False))
+    text = F.rtrim(column.cast("string"), F.lit("0"))
+    return [
+        F.when(fits_small, small),
+        F.when(~fits_small & fits_wide, wide),
+        F.when(~fits_small & ~fits_wide, F.rtrim(text, F.lit("."))),
+    ]

@@ -1,0 +1,121 @@
+"""The runner process: reads messages, runs tasks in threads, tells that it is alive, and ends with its worker."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from spark_steps.runner.messages import (
+    BEAT,
+    Cancelled,
+    Stale,
+    decode,
+    encode,
+    error_to_json,
+    settings_from_json,
+)
+from spark_steps.runner.run import Run
+from spark_steps.runner.session import sessions_for
+from spark_steps.runner.tasks import find_task
+from spark_steps.settings import SparkSettings
+
+
+class Server:
+    """All runs of one process. Answers go to ``descriptor``, whole lines at a time."""
+
+    def __init__(self, settings: SparkSettings, descriptor: int) -> None:
+        self._settings = settings
+        self._descriptor = descriptor
+        self._writing = threading.Lock()
+        self._sessions = sessions_for(settings)
+        self._runs: dict[int, Run] = {}
+
+    def handle(self, message: dict[str, Any]) -> None:
+        if "cancel" in message:
+            run = self._runs.get(message["cancel"])
+            if run is not None:
+                threading.Thread(target=run.cancel, daemon=True).start()
+            return
+        run = Run(message["run"], message["tag"], self._settings, self._sessions, self.say)
+        self._runs[run.number] = run
+        threading.Thread(target=self._perform, args=(run, message), name=run.tag, daemon=True).start()
+
+    def say(self, message: dict[str, Any]) -> None:
+        data = encode(message)
+        with self._writing:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+    def beat(self) -> None:
+        """For ever: a sign of life each second, if Spark lives too, and the progress of each run."""
+        told: dict[int, dict[str, Any]] = {}
+        pause = threading.Event()
+        for number in range(sys.maxsize):
+            try:
+                self._look(number, told)
+            except Exception:  # noqa: BLE001 - the JVM is going: the next look finds it gone, or we fall silent
+                traceback.print_exc()
+            pause.wait(BEAT)
+
+    def _look(self, number: int, told: dict[int, dict[str, Any]]) -> None:
+        trouble = self._sessions.trouble()
+        if trouble is not None:
+            self.say({"lost": trouble})
+            end(70)
+        self.say({"beat": number})
+        for key in told.keys() - self._runs.keys():
+            del told[key]
+        for run in list(self._runs.values()):
+            if run.session is None:
+                continue
+            values = self._sessions.progress(run.session, run.tag)
+            if values and told.get(run.number) != values:
+                told[run.number] = values
+                run.progress(values)
+
+    def _perform(self, run: Run, message: dict[str, Any]) -> None:
+        run.begin()
+        try:
+            answer: dict[str, Any] = {"result": find_task(message["task"])(run, message["request"])}
+        except BaseException as error:  # noqa: BLE001 - every end of a run is an answer
+            if not isinstance(error, Cancelled | Stale):
+                traceback.print_exc()
+            answer = {"error": error_to_json(Cancelled() if run.cancelled else error)}
+        finally:
+            self._runs.pop(run.number, None)
+        try:
+            run.end()
+        except Exception:  # noqa: BLE001 - the session is of no use any more; the next beat finds out why
+            traceback.print_exc()
+        self.say({"answer": run.number, **answer})
+
+
+def end(code: int) -> NoReturn:
+    """At once, with everything this process has started: a JVM that may take leave could still commit."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(code)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--answers", type=int, required=True)
+    descriptor: int = parser.parse_args().answers
+    os.set_inheritable(descriptor, False)
+    messages = os.fdopen(os.dup(0), "rb")  # not inheritable: no child of ours keeps the worker's pipe open
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    server = Server(settings_from_json(decode(messages.readline())["settings"]), descriptor)
+    threading.Thread(target=server.beat, name="beat", daemon=True).start()
+    for line in messages:
+        server.handle(decode(line))
+    end(0)
+
+
+if __name__ == "__main__":
+    main()

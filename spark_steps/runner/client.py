@@ -1,0 +1,129 @@
+"""The worker's side of the runner: one warm process, started on first need and replaced when it is lost or old."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_steps.errors import JobFailed
+from spark_steps.runner.memory import MARGIN
+from spark_steps.runner.messages import AGAIN, error_from_json
+from spark_steps.runner.process import RunnerProcess
+from spark_steps.settings import SparkSettings
+
+__all__ = ["JobFailed", "Runner"]
+
+CANCEL_PATIENCE = 4.0
+"""Seconds a cancelled run has to stop by itself; then the whole runner is killed."""
+
+SILENCE = 30
+"""Seconds without a sign of life after which a runner counts as frozen."""
+
+logger = logging.getLogger(__name__)
+
+
+class Runner:
+    """Runs tasks (see ``runner/tasks.py``), several at once, in one warm Spark session of a process of its own.
+
+    ``margin`` are the bytes the process may use beyond the heap of ``settings.memory``.
+    """
+
+    def __init__(self, settings: SparkSettings, *, margin: int = MARGIN, silence: int = SILENCE) -> None:
+        self._settings = settings
+        self._margin = margin
+        self._silence = silence
+        self._numbers = itertools.count(1)
+        self._lock = asyncio.Lock()
+        self._process: RunnerProcess | None = None
+        self._retired: set[RunnerProcess] = set()
+
+    @property
+    def process(self) -> RunnerProcess | None:
+        """The process that takes the next run; None before the first one."""
+        return self._process
+
+    async def run(
+        self,
+        task: str,
+        request: Mapping[str, Any],
+        *,
+        tag: str,
+        on_progress: Callable[[dict[str, Any]], None] = lambda values: None,
+    ) -> dict[str, Any]:
+        """The task's answer. ``tag`` names the run in Spark (its jobs carry it).
+
+        Raises JobFailed (definite, nothing is visible), UsageError (the definition or the settings are wrong),
+        Infrastructure (the runner was lost: try again). When the awaiting task is cancelled, so are the run's jobs,
+        and this returns when they have stopped or the runner was killed.
+        """
+        while True:
+            process = await self._ready()
+            number = next(self._numbers)
+            try:
+                await process.ask(number, {"task": task, "request": dict(request), "tag": tag}, on_progress)
+                message = await process.answer(number)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._stop(process, number))
+                raise
+            finally:
+                await asyncio.shield(self._tidy(process))
+            if "result" in message:
+                return message["result"]
+            if message["error"]["kind"] != AGAIN:
+                raise error_from_json(message["error"])
+            await self._retire(process)
+
+    async def close(self) -> None:
+        """End the processes; runs under way get Infrastructure."""
+        async with self._lock:
+            processes = [*self._retired, *([self._process] if self._process else [])]
+            self._process = None
+            self._retired.clear()
+        await asyncio.gather(*(one.close() for one in processes))
+
+    async def _ready(self) -> RunnerProcess:
+        async with self._lock:
+            if self._process is None or self._process.lost is not None:
+                if self._process is not None:
+                    logger.warning("a new Spark runner starts: %s", self._process.lost)
+                self._process = None
+                process = RunnerProcess(self._settings, margin=self._margin, silence=self._silence)
+                await process.start()
+                self._process = process
+            return self._process
+
+    async def _stop(self, process: RunnerProcess, number: int) -> None:
+        """Cancel a run and see it end."""
+        if process.lost is not None:
+            return
+        try:
+            await process.cancel(number)
+            await process.answer(number, CANCEL_PATIENCE)
+        except TimeoutError:
+            await process.kill(f"the Spark runner was killed, because a cancelled job did not stop; see {process.log}")
+        except Exception as error:  # noqa: BLE001 - whatever ended the run, it has ended
+            logger.info("a cancelled Spark run has ended: %s", error)
+
+    async def _retire(self, process: RunnerProcess) -> None:
+        """No new runs for this process: it ends with the last one it has."""
+        async with self._lock:
+            if self._process is process:
+                self._process = None
+                self._retired.add(process)
+        await self._tidy(process)
+
+    async def _tidy(self, process: RunnerProcess) -> None:
+        """Close a process that is idle and has done its share, or has been retired."""
+        async with self._lock:
+            if process.busy or process.lost is not None:
+                return
+            if process in self._retired:
+                self._retired.discard(process)
+            elif process is self._process and process.started_runs >= self._settings.recycle_after:
+                self._process = None
+            else:
+                return
+        await process.close()

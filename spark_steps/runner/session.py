@@ -1,0 +1,232 @@
+"""The warm Spark session: one context (or one Spark Connect server), and a session of its own for each run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sagas.errors import Infrastructure, UsageError
+from spark_steps.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUT_OF_MEMORY = 3
+"""The exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError``."""
+
+SQL_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What staged files rely on: a timestamp means the same everywhere, and every reader knows its unit."""
+
+
+class Sessions(Protocol):
+    """Classic Spark or Spark Connect."""
+
+    ui: str | None
+
+    def open(self, tag: str) -> SparkSession:
+        """A fresh session whose jobs, started from this thread, carry the tag."""
+        ...
+
+    def release(self, session: SparkSession, tag: str) -> None: ...
+
+    def cancel(self, session: SparkSession, tag: str) -> None: ...
+
+    def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
+        """How far the jobs with this tag are: ``stages``, ``stage`` (done), ``tasks``, ``tasks_done``, ``rows``."""
+        ...
+
+    def trouble(self) -> str | None:
+        """One sentence if the session is of no use any more. Blocks while Spark stands still."""
+        ...
+
+
+def sessions_for(settings: SparkSettings) -> Sessions:
+    return ConnectSessions(settings) if settings.remote else ClassicSessions(settings)
+
+
+class ClassicSessions:
+    """One SparkContext in a JVM below this process, started with the first session."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._first: SparkSession | None = None
+        self._finished: dict[str, dict[int, tuple[int, int, int, int, int]]] = {}
+        self.ui: str | None = None
+
+    def open(self, tag: str) -> SparkSession:
+        with self._lock:
+            if self._first is None:
+                self._first = self._start()
+                self.ui = self._first.sparkContext.uiWebUrl
+        session = self._first.newSession()
+        jvm: Any = session._jvm
+        jvm.SparkSession.setActiveSession(session._jsparkSession)
+        session.sparkContext.addJobTag(tag)
+        for name, value in SQL_CONF.items():
+            session.conf.set(name, value)
+        return session
+
+    def release(self, session: SparkSession, tag: str) -> None:
+        session.sparkContext.removeJobTag(tag)
+        self._finished.pop(tag, None)
+
+    def cancel(self, session: SparkSession, tag: str) -> None:
+        session.sparkContext.cancelJobsWithTag(tag)
+
+    def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
+        context: Any = session.sparkContext._jsc.sc()
+        tracker, store = context.statusTracker(), context.statusStore()
+        known = self._finished.setdefault(tag, {})
+        totals = [0, 0, 0, 0, 0]
+        for job in tracker.getJobIdsForTag(tag):
+            counts = known.get(job) or self._job(tracker, store, job, known)
+            totals = [one + other for one, other in zip(totals, counts, strict=True)]
+        names = ("stages", "stage", "tasks", "tasks_done", "rows")
+        return {**dict(zip(names, totals, strict=True)), "spark_ui": self.ui}
+
+    def trouble(self) -> str | None:
+        from pyspark import SparkContext
+
+        gateway: Any = SparkContext._gateway
+        if self._first is None or gateway is None:
+            return None
+        code = gateway.proc.poll()
+        if code == OUT_OF_MEMORY:
+            return (
+                f"Spark's JVM ran out of memory: raise `memory` under [spark], now {self._settings.memory}, "
+                "or use more partitions"
+            )
+        if code is not None:
+            return f"Spark's JVM has ended with exit code {code}"
+        gateway.jvm.java.lang.System.nanoTime()
+        return None
+
+    def _start(self) -> SparkSession:
+        check_java()
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(self._settings.master)
+        for name, value in classic_conf(self._settings).items():
+            builder = builder.config(name, value)
+        try:
+            return builder.getOrCreate()
+        except Exception as error:  # whatever the JVM says: it is one sentence for a person
+            from spark_steps.problems import sentence
+
+            raise Infrastructure(f"Spark did not start at {self._settings.master}: {sentence(error)}") from error
+
+    @staticmethod
+    def _job(tracker: Any, store: Any, job: int, known: dict[int, Any]) -> tuple[int, int, int, int, int]:
+        info = tracker.getJobInfo(job)
+        if info.isEmpty():
+            return (0, 0, 0, 0, 0)
+        stages = done = tasks = tasks_done = rows = 0
+        for number in info.get().stageIds():
+            stages += 1
+            stage = tracker.getStageInfo(number)
+            if stage.isEmpty():
+                continue
+            data = stage.get()
+            tasks += data.numTasks()
+            tasks_done += data.numCompletedTasks()
+            done += data.numCompletedTasks() >= data.numTasks()
+            rows += store.lastStageAttempt(number).outputRecords()
+        counts = (stages, done, tasks, tasks_done, rows)
+        if str(info.get().status()) != "RUNNING":
+            known[job] = counts
+        return counts
+
+
+class ConnectSessions:
+    """Sessions on a Spark Connect server, one for each run."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._progress: dict[str, dict[str, Any]] = {}
+        self.ui: str | None = None
+
+    def open(self, tag: str) -> SparkSession:
+        from pyspark.errors import PySparkException, PySparkImportError
+        from pyspark.sql import SparkSession
+
+        builder: Any = SparkSession.builder.remote(self._settings.remote or "")
+        for name, value in {**SQL_CONF, **self._settings.conf}.items():
+            builder = builder.config(name, value)
+        try:
+            session = builder.create()
+            session.addTag(tag)
+            session.registerProgressHandler(self._handler(tag))
+        except PySparkImportError as error:
+            raise UsageError(
+                f"Spark Connect needs more packages: {str(error).splitlines()[0]}",
+                help="pip install 'pyspark[connect]'",
+            ) from None
+        except PySparkException as error:
+            from spark_steps.problems import sentence
+
+            raise Infrastructure(f"Spark Connect at {self._settings.remote}: {sentence(error)}") from error
+        return session
+
+    def release(self, session: SparkSession, tag: str) -> None:
+        self._progress.pop(tag, None)
+        session.stop()
+
+    def cancel(self, session: SparkSession, tag: str) -> None:
+        session.interruptTag(tag)
+
+    def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
+        return self._progress.get(tag, {})
+
+    def trouble(self) -> str | None:
+        return None
+
+    def _handler(self, tag: str) -> Any:
+        def note(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+            self._progress[tag] = {
+                "stages": len(stages),
+                "stage": sum(1 for one in stages if one.done),
+                "tasks": sum(one.num_tasks for one in stages),
+                "tasks_done": sum(one.num_completed_tasks for one in stages),
+            }
+
+        return note
+
+
+def check_java() -> None:
+    """Raises UsageError: there is no Java, so there is no Spark."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else "java"
+    if shutil.which(program) is None:
+        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is none on the PATH"
+        raise UsageError(
+            f"Spark needs Java 17 or newer: {where}", help="install a JDK (Debian: openjdk-17-jre-headless)"
+        )
+
+
+def classic_conf(settings: SparkSettings) -> Mapping[str, str]:
+    """The settings of the context; what the project says wins, except what staged files rely on."""
+    scratch = os.environ.get("SAGA_SPARK_SCRATCH", "")
+    options = "-XX:+ExitOnOutOfMemoryError"
+    own = {
+        "spark.app.name": "saga",
+        "spark.driver.memory": settings.memory,
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.port": "0",
+    }
+    if scratch:
+        own["spark.sql.warehouse.dir"] = (Path(scratch) / "warehouse").as_uri()
+        options += f" -Djava.io.tmpdir={scratch}"
+    if settings.master.startswith("local"):
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    wanted = {**own, **settings.conf}
+    wanted["spark.driver.extraJavaOptions"] = f"{options} {wanted.get('spark.driver.extraJavaOptions', '')}".strip()
+    return {**wanted, **SQL_CONF}

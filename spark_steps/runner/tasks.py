@@ -1,0 +1,25 @@
+"""What a runner can be asked for: functions ``(run: Run, request: dict) -> dict``, both of plain JSON."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from spark_steps.runner.run import Run
+
+Task = Callable[[Run, dict[str, Any]], dict[str, Any]]
+
+TASKS = {
+    "freeze": "spark_steps.inputs:freeze",
+    "stage": "spark_steps.stage:stage",
+    "audit": "spark_steps.audit.task:audit",
+    "reconcile": "spark_steps.reconcile.task:reconcile",
+}
+"""Name → ``module:function``, imported on first use: what a runner is not asked for costs it nothing."""
+
+
+def find_task(name: str) -> Task:
+    """Raises KeyError: there is no such task."""
+    module, _, function = TASKS[name].partition(":")
+    return getattr(importlib.import_module(module), function)

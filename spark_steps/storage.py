@@ -1,0 +1,86 @@
+"""Which Parquet files are where, and what their footers say."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from spark_steps.manifest import StagedFile
+from spark_steps.sinks.files import resolve
+
+READERS = 8
+"""Footers read at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file as the file system lists it: ``modified`` is in nanoseconds since 1970."""
+
+    uri: str
+    bytes: int
+    modified: int | None
+
+
+def spark_path(uri: str) -> str:
+    """A URI as Hadoop reads it: it takes ``%20`` in the path of a local file for a name."""
+    return f"file://{unquote(urlsplit(uri).path)}" if uri.startswith("file:") else uri
+
+
+def uri_of(like: str, path: str) -> str:
+    """The URI of a path on the file system of another URI, or of a local path."""
+    parts = urlsplit(like)
+    if "://" not in like or parts.scheme == "file":
+        return "file://" + quote(path)
+    return f"{parts.scheme}://{parts.netloc}{path}" if path.startswith("/") else f"{parts.scheme}://{path}"
+
+
+def listing(uri: str) -> list[Found]:
+    """The Parquet files of a folder, below it too, or of a glob in the last parts of the path; sorted by URI.
+
+    What begins with ``_`` or ``.`` is hidden, as Spark has it.
+    """
+    system, path = resolve(uri)
+    path = path.rstrip("/")
+    parts = path.split("/")
+    plain = next((n for n, part in enumerate(parts) if any(one in part for one in "*?[")), len(parts))
+    base = "/".join(parts[:plain])
+    info = system.get_file_info(base)
+    if info.type is fs.FileType.File:
+        return [_found(uri, info)]
+    if info.type is not fs.FileType.Directory:
+        return []
+    files = []
+    for one in system.get_file_info(fs.FileSelector(base, recursive=True)):
+        below = one.path[len(base) :].strip("/").split("/")
+        if one.type is not fs.FileType.File or any(part[0] in "_." for part in below):
+            continue
+        pattern = parts[plain:]
+        if pattern and not all(fnmatch(part, want) for part, want in zip(below, pattern, strict=False)):
+            continue
+        if len(below) < len(pattern) or not (one.path.endswith(".parquet") or len(below) == len(pattern) > 0):
+            continue
+        files.append(_found(uri, one))
+    return sorted(files, key=lambda file: file.uri)
+
+
+def staged_files(uri: str) -> tuple[StagedFile, ...]:
+    """The Parquet files of a folder with their sizes and rows, as their footers say."""
+    found = listing(uri)
+    system, _ = resolve(uri)
+
+    def rows(file: Found) -> int:
+        with system.open_input_file(resolve(file.uri)[1]) as source:
+            return pq.read_metadata(source).num_rows
+
+    with ThreadPoolExecutor(READERS) as pool:
+        counts = list(pool.map(rows, found))
+    return tuple(StagedFile(file.uri, file.bytes, count) for file, count in zip(found, counts, strict=True))
+
+
+def _found(like: str, info: fs.FileInfo) -> Found:
+    return Found(uri_of(like, info.path), info.size, info.mtime_ns)
