@@ -32,7 +32,8 @@ CONFIG_NAME = "saga.toml"
 DEV_FILE = Path(".saga") / "dev.toml"
 
 _TOP = (
-    "definitions", "actions", "temporal", "connections", "ledger", "kafka", "spark", "catalogs", "vars", "codec",
+    "definitions", "actions", "temporal", "connections", "ledger", "kafka", "spark", "catalogs", "reconcile", "vars",
+    "codec",
 )  # fmt: skip
 _TEMPORAL = ("address", "namespace", "task_queue", "api_key", "tls", "profile", "web_ui")
 _TLS = ("server_name", "ca", "cert", "key")
@@ -84,6 +85,7 @@ def load_settings(
         kafka=written.get("kafka", {}),
         spark=written.get("spark", {}),
         catalogs=written.get("catalogs", {}),
+        reconcile=written.get("reconcile", {}),
         codec=written.get("codec", {}),
     )
 

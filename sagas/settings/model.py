@@ -148,7 +148,7 @@ class Connection:
 class Settings:
     """Everything a command needs to know. ``root`` is the project folder (the current one without a project).
 
-    ``ledger``, ``kafka``, ``spark``, ``catalogs`` and ``codec`` are the tables as written, for the parts
+    ``ledger``, ``kafka``, ``spark``, ``catalogs``, ``reconcile`` and ``codec`` are the tables as written, for the parts
     that use them.
     """
 
@@ -163,6 +163,7 @@ class Settings:
     kafka: Mapping[str, Any] = field(default_factory=dict)
     spark: Mapping[str, Any] = field(default_factory=dict)
     catalogs: Mapping[str, Any] = field(default_factory=dict)
+    reconcile: Mapping[str, Any] = field(default_factory=dict)
     codec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
