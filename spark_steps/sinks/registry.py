@@ -43,7 +43,7 @@ def validate_together(outputs: Sequence[Output]) -> None:
     for name, domain in domains.items():
         if domain is None:
             raise UsageError(
-                f"the output {name} is Parquet, which has a pointer of its own and cannot be published together with others"
+                f"the output {name} is Parquet with its own pointer, which cannot be published together with others"
             )
     if len(set(domains.values())) > 1:
         told = " and ".join(f"{name} in {domain}" for name, domain in domains.items())
