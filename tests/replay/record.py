@@ -8,17 +8,19 @@ looks like, so it is never overwritten. Run it after a change of the interpreter
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from temporalio.client import WorkflowHistory
 from temporalio.service import RPCError
 
 from tests.integration.engine.world import handle, open_world
 from tests.processes import TemporalServer
-from tests.replay.scenarios import SCENARIOS, Scenario, perform
+from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
 from workers.client import Client
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -27,14 +29,17 @@ HISTORIES = Path(__file__).parent / "histories"
 async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
     """Play one scenario and write the histories of all its runs."""
     world = await open_world(folder, address)
-    world.plan = {what: list(moves) for what, moves in scenario.plan.items()}
-    async with world.serving(*scenario.definitions) as client:
+    async with playing(world, scenario) as client:
         saga, story = await perform(client, scenario)
         ids = [saga, f"{saga}~undo", *(child["id"] for child in story["children"])]
         ids += [f"{child['id']}~undo" for child in story["children"]]
-        written = [await _write(client, id, scenario.name + mark) for id, mark in zip(ids, _marks(), strict=False)]
+        written = [
+            path
+            for id, mark in zip(ids, _marks(), strict=False)
+            for path in await _write(client, id, scenario.name + mark)
+        ]
     await world.engine.dispose()
-    return [path for path in written if path is not None]
+    return written
 
 
 def _marks() -> Iterator[str]:
@@ -42,11 +47,22 @@ def _marks() -> Iterator[str]:
     yield from ("", "+undo", "+child", "+child-undo")
 
 
-async def _write(client: Client, id: str, name: str) -> Path | None:
+async def _write(client: Client, id: str, name: str) -> list[Path]:
+    """Write the history of a run, and of those it continued: the first is the one that has no mark."""
     try:
-        history = await handle(client, id).fetch_history()
+        last = (await handle(client, id).describe()).run_id
     except RPCError:
-        return None  # this run has no such companion
+        return []  # this run has no such companion
+    histories: list[WorkflowHistory] = []
+    run: str = last
+    while run:
+        history = await client.temporal.get_workflow_handle(id, run_id=run).fetch_history()
+        histories.insert(0, history)
+        run = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+    return [_save(history, f"{name}+{number}" if number else name) for number, history in enumerate(histories)]
+
+
+def _save(history: WorkflowHistory, name: str) -> Path:
     number = 1
     while (path := HISTORIES / f"{name}.{number}.json.gz").exists():
         number += 1
@@ -56,16 +72,18 @@ async def _write(client: Client, id: str, name: str) -> Path | None:
 
 async def main(names: list[str]) -> None:
     wanted = [one for one in SCENARIOS if not names or one.name in names]
-    with tempfile.TemporaryDirectory() as folder:
-        server = TemporalServer(Path(folder) / "temporal").start()
-        try:
-            for number, scenario in enumerate(wanted):
-                place = Path(folder) / str(number)
-                place.mkdir()
-                for path in await record(scenario, server.address, place):
-                    print(path.name)
-        finally:
-            server.kill()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
+        addresses: dict[bool, str] = {}
+        for number, scenario in enumerate(wanted):
+            if scenario.long not in addresses:
+                extra = [EARLY] if scenario.long else []
+                server = TemporalServer(Path(folder) / f"temporal-{scenario.long}", extra=extra).start()
+                servers.callback(server.kill)
+                addresses[scenario.long] = server.address
+            place = Path(folder) / str(number)
+            place.mkdir()
+            for path in await record(scenario, addresses[scenario.long], place):
+                print(path.name)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sagas import Absent, Done, Rejected, Unknown
-from tests.integration.engine.world import handle, resolve, until
+from sagas.settings.model import Connection
+from tests.http_server import PaymentServer
+from tests.integration.engine.world import World, handle, resolve, until
 from tests.lab import finished
 from workers.client import Client
 
@@ -28,6 +31,14 @@ class Scenario:
     after: After | None = None
     plain: bool = False
     """Started by a client that knows only Temporal."""
+    long: bool = False
+    """Played on a server that suggests a new run early: it moves through several."""
+    http: tuple[Mapping[str, Any], ...] | None = None
+    """What happens to the requests to the payment service `crm`, in their order; None: there is none."""
+
+
+EARLY = "limit.historyCount.suggestContinueAsNew=30"
+"""How the server of the long ones is configured."""
 
 
 def saga(name: str, *steps: str, top: str = "") -> str:
@@ -42,6 +53,19 @@ EACH = 'id: a, for_each: "${{ [1, 2, 3] }}", uses: book, compensate: unbook'
 X = "id: x, uses: book, compensate: unbook"
 Y = "id: y, uses: book, compensate: unbook"
 CHILD = saga("child", X, Y, top="output: 1")
+MANY = 'id: m, for_each: "${{ [1, 2, 3, 4, 5, 6] }}", uses: book, compensate: unbook'
+SQL = (
+    "id: s, uses: sql, with: {connection: shop, run: insert into effects values ('s') on conflict do nothing,"
+    " expect_rows: 1}, compensate: {uses: sql, with: {connection: shop, run: delete from effects where what = 's'}}"
+)
+HTTP = (
+    "id: h, uses: http, with: {connection: crm, method: POST, path: /charges, json: {account: h-1, amount: '1.00'},"
+    " result: response.json.id}, retry: {max_attempts: 2, initial_interval: 20ms}, timeout: 2s,"
+    " compensate: {uses: http, with: {connection: crm, method: POST, path: /refunds,"
+    ' json: {charge: "${{ steps.h.result }}"}}}, probe: {uses: http, with: {connection: crm, path: /charges,'
+    ' query: {key: "${{ step.key }}"}}, done: response.status == 200, absent: response.status == 404,'
+    " result: response.json.id}"
+)
 
 
 async def native_cancel(client: Client, id: str) -> None:
@@ -81,8 +105,21 @@ async def undo(client: Client, id: str) -> None:
     await run.result()
 
 
+@contextlib.asynccontextmanager
+async def playing(world: World, scenario: Scenario, **options: Any) -> AsyncIterator[Client]:
+    """A worker for one scenario, and the service it needs; ``options`` are the worker's."""
+    world.plan = {what: list(moves) for what, moves in scenario.plan.items()}
+    with contextlib.ExitStack() as services:
+        if scenario.http is not None:
+            service = services.enter_context(PaymentServer())
+            service.faults(*(dict(fault) for fault in scenario.http))
+            world.connections["crm"] = Connection("crm", "http", world.folder, written_url=service.url)
+        async with world.serving(*scenario.definitions, **options) as client:
+            yield client
+
+
 async def perform(client: Client, scenario: Scenario) -> tuple[str, dict[str, Any]]:
-    """Play one scenario to its end; gives the saga's id and its story. The world's plan has to be the scenario's."""
+    """Play one scenario to its end; gives the saga's id and its story."""
     name = scenario.definitions[0].split()[1]
     id = f"{name}-{uuid.uuid4()}"
     if scenario.plain:
@@ -139,6 +176,11 @@ SCENARIOS = (
         ),
         "COMPLETED",
     ),
+    Scenario(
+        "wait-until",
+        (saga("waits", 'id: w, uses: wait, with: {until: "2000-01-01T00:00:00Z"}', A),),
+        "COMPLETED",
+    ),
     Scenario("wait-for", (saga("waits", "id: w, uses: wait, with: {for: 30ms}", A),), "COMPLETED"),
     Scenario(
         "wait-signalled",
@@ -149,6 +191,17 @@ SCENARIOS = (
     Scenario("wait-refused", (saga("waits", A, "id: w, uses: wait, with: {signal: go}"),), "COMPENSATED", after=refuse),
     Scenario(
         "wait-timed-out", (saga("waits", A, "id: w, uses: wait, with: {signal: go, timeout: 50ms}"),), "COMPENSATED"
+    ),
+    Scenario(
+        "wait-timed-out-and-continued",
+        (saga("waits", A, "id: w, uses: wait, with: {signal: go, timeout: 50ms, on_timeout: continue}", B),),
+        "COMPLETED",
+    ),
+    Scenario(
+        "wait-timed-out-and-parked",
+        (saga("waits", A, "id: w, uses: wait, with: {signal: go, timeout: 50ms, on_timeout: park}", B),),
+        "COMPLETED",
+        after=decide("w", "done", result={"data": 1}),
     ),
     Scenario(
         "cancelled-natively",
@@ -264,8 +317,47 @@ SCENARIOS = (
         "COMPENSATED",
         {"do b": [Rejected("no")]},
     ),
+    Scenario("sql-completed", (saga("rows", SQL),), "COMPLETED"),
+    Scenario("sql-compensated", (saga("rows", SQL, NO),), "COMPENSATED"),
+    Scenario(
+        "sql-rejected",
+        (saga("rows", SQL, SQL.replace("id: s", "id: t").replace("expect_rows: 1", "expect_rows: 2")),),
+        "COMPENSATED",
+    ),
+    Scenario("http-completed", (saga("pay", HTTP),), "COMPLETED", http=()),
+    Scenario("http-compensated", (saga("pay", HTTP, NO),), "COMPENSATED", http=()),
+    Scenario("http-rejected", (saga("pay", A, HTTP.replace("h-1", "broke")),), "COMPENSATED", http=()),
+    Scenario("http-found-by-its-probe", (saga("pay", HTTP),), "COMPLETED", http=({"drop": "after"}, {"status": 503})),
+    Scenario("continued-completed", (saga("on", MANY, A),), "COMPLETED", long=True),
+    Scenario("continued-compensated", (saga("on", MANY, NO),), "COMPENSATED", long=True),
+    Scenario(
+        "continued-and-signalled",
+        (saga("on", MANY, "id: w, uses: wait, with: {signal: go, timeout: 1h}", A, top="deadline: 1h"),),
+        "COMPLETED",
+        after=signal,
+        long=True,
+    ),
+    Scenario(
+        "continued-and-cancelled-natively",
+        (saga("on", MANY, "id: w, uses: wait, with: {signal: go}"),),
+        "COMPENSATED",
+        after=native_cancel,
+        long=True,
+    ),
     Scenario("child-completed", (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD), "COMPLETED"),
     Scenario("child-undone", (saga("parent", A, "id: c, uses: saga, with: {name: child}", NO), CHILD), "COMPENSATED"),
+    Scenario(
+        "parent-undone",
+        (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),
+        "COMPENSATED",
+        after=undo,
+    ),
+    Scenario(
+        "confirmed-then-undone",
+        (saga("tcc", "id: a, uses: book, confirm: fix, compensate: {uses: unwork, confirmed: unbook}"),),
+        "COMPENSATED",
+        after=undo,
+    ),
     Scenario(
         "child-rejected",
         (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),

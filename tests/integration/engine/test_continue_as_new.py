@@ -13,13 +13,13 @@ from sagas import Rejected, Step
 from tests.integration.engine.world import World, begin, gate, handle, open_world, play, row, soon, until
 from tests.lab import finished
 from tests.processes import TemporalServer
+from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A server that suggests a new run after some dozens of events."""
-    extra = ["limit.historyCount.suggestContinueAsNew=40"]
-    server = TemporalServer(tmp_path_factory.mktemp("impatient"), extra=extra).start()
+    server = TemporalServer(tmp_path_factory.mktemp("impatient"), extra=[EARLY]).start()
     yield server
     server.kill()
 
@@ -131,6 +131,13 @@ async def test_no_new_run_while_a_nested_saga_runs(world: World) -> None:
         assert await runs(client, saga) == 1, "the child reports to this run; the items went on"
         await client.signal(f"{saga}/child", "go")
         assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.long], ids=lambda scenario: scenario.name)
+async def test_every_task_replays_in_every_run(world: World, scenario: Scenario) -> None:
+    async with playing(world, scenario, max_cached_workflows=0) as client:
+        saga, _ = await perform(client, scenario)
+        assert await runs(client, saga) > 1
 
 
 async def test_parallel_items_with_large_arguments(world: World) -> None:
