@@ -14,7 +14,8 @@ from activities.attempt import Attempt
 from sagas.errors import Rejected, UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
-from spark_steps.job import Job
+from spark_steps.audit.sides import OTHER_SIDE, other_side
+from spark_steps.job import Input, Job
 from spark_steps.keys import Mark, Target
 from spark_steps.ledger import OutputRow
 from spark_steps.manifest import Manifest
@@ -92,15 +93,16 @@ class StagingAttempt:
     async def _inputs(self) -> Mapping[str, Any]:
         """The inputs as they were resolved by the first attempt that got so far; a retry reads the same rows."""
         first = next(iter(self.rows.values()))
-        if first.inputs is not None or not self._job.inputs:
+        wanted = all_inputs(self._job)
+        if first.inputs is not None or not wanted:
             return first.inputs or {}
         self._say("reading the inputs")
         known = {}
-        for name, one in self._job.inputs.items():
+        for name, one in wanted.items():
             if one.kind == "step":
                 known[name] = await self._staged_by(one.values["step"], one.values.get("output"))
         request = {
-            "inputs": {name: {"kind": one.kind, "values": dict(one.values)} for name, one in self._job.inputs.items()},
+            "inputs": {name: {"kind": one.kind, "values": dict(one.values)} for name, one in wanted.items()},
             "folder": self._area.inputs(first.target, first.epoch),
             "known": known,
         }
@@ -248,6 +250,16 @@ class StagingAttempt:
             yield
         finally:
             task.cancel()
+
+
+def all_inputs(job: Job) -> dict[str, Input]:
+    """The inputs of the job and the other sides of its checks: all are read at one time, and a retry reads the same."""
+    found = dict(job.inputs)
+    for check in job.audit:
+        side = other_side(check)
+        if side is not None:
+            found[OTHER_SIDE + check.name] = Input.parse(check.name, side)
+    return found
 
 
 def place_of(connection: str | None, place: str) -> str:

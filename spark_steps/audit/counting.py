@@ -1,0 +1,135 @@
+"""Checks that are one number over all rows: they ride along in the write pass and cost no pass of their own.
+
+Rows for which a condition is null count as passing, as in SQL's CHECK constraints; `not_null` is there for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from spark_steps.errors import JobFailed
+from spark_steps.hashing import quoted
+from spark_steps.job import Check, names
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KINDS = ("rows", "sum", "not_null", "accepted_values", "expression")
+
+
+def counting(checks: Iterable[Check], output: str, frame: DataFrame) -> dict[str, Column]:
+    """Aggregates for the write pass by name, see :func:`count_name`.
+
+    Raises JobFailed: a check names a column that the output lacks, or its SQL is wrong.
+    """
+    found: dict[str, Column] = {}
+    for check in checks:
+        if check.output == output and check.kind in KINDS:
+            for name, column in _columns(check, frame):
+                _must_resolve(check, frame, column)
+                found[name] = column
+    return found
+
+
+def count_name(check: Check, part: str = "") -> str:
+    """Under which name the number of a check (and of one of its columns) is in the manifest."""
+    return f"{check.name}/{part}" if part else check.name
+
+
+def breaking(check: Check, part: str = "") -> Column:
+    """The condition that is true for a row that breaks the check (of its column ``part``)."""
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "not_null":
+            condition = F.col(quoted(part)).isNull()
+        case "accepted_values":
+            column = F.col(quoted(check.spec["column"])).cast("string")
+            condition = column.isNotNull() & ~column.isin([_text(value) for value in check.spec["values"]])
+        case "expression":
+            condition = ~F.expr(check.spec)
+        case other:
+            raise ValueError(f"{other} is not about single rows")
+    return F.coalesce(condition & where(check.where), F.lit(False))
+
+
+def where(condition: Any) -> Column:
+    """The filter of a check: SQL text, or column → value. True without one."""
+    from pyspark.sql import functions as F
+
+    if condition is None:
+        return F.lit(True)
+    if isinstance(condition, str):
+        return F.expr(condition)
+    found = F.lit(True)
+    for name, value in condition.items():
+        column = F.col(quoted(name))
+        found = found & (column.isNull() if value is None else column.cast("string") == _text(value))
+    return found
+
+
+def parts(check: Check) -> tuple[str, ...]:
+    """The columns of a check that counts each of them."""
+    return names(check.spec) if check.kind == "not_null" else ("",)
+
+
+def _columns(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column]]:
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "rows":
+            if check.where is not None:
+                yield count_name(check), F.count_if(where(check.where))
+        case "sum":
+            column = F.col(quoted(check.spec["column"]))
+            yield count_name(check), F.sum(F.when(where(check.where), exact(column, check, frame))).cast("string")
+        case _:
+            for part in parts(check):
+                yield count_name(check, part), F.count_if(breaking(check, part))
+
+
+def exact(column: Column, check: Check, frame: DataFrame) -> Column:
+    """A number whose sum neither overflows nor rounds, unless it is a floating point number already."""
+    from pyspark.sql import types as T
+
+    name = check.spec["column"]
+    field = next((one for one in frame.schema.fields if one.name == name), None)
+    if field is None:
+        raise _unknown(check, name, frame)
+    match field.dataType:
+        case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
+            return column.cast("decimal(20,0)")
+        case T.DecimalType() | T.FloatType() | T.DoubleType():
+            return column
+    raise JobFailed(f"the check {check.name} sums {name}, which is no number ({field.dataType.simpleString()})")
+
+
+def _must_resolve(check: Check, frame: DataFrame, column: Column) -> None:
+    from pyspark.errors import AnalysisException, ParseException
+
+    for name in _named(check):
+        if name not in frame.columns:
+            raise _unknown(check, name, frame)
+    try:
+        _ = frame.agg(column).schema
+    except (AnalysisException, ParseException) as error:
+        first = (error.getMessage() if hasattr(error, "getMessage") else str(error)).strip().splitlines()[0]
+        raise JobFailed(f"the check {check.name} cannot be evaluated: {first}") from None
+
+
+def _named(check: Check) -> tuple[str, ...]:
+    match check.kind:
+        case "not_null":
+            return names(check.spec)
+        case "sum" | "accepted_values":
+            return (check.spec["column"],)
+    return ()
+
+
+def _unknown(check: Check, name: str, frame: DataFrame) -> JobFailed:
+    return JobFailed(f"the check {check.name} names the column {name}, and the output has {', '.join(frame.columns)}")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
