@@ -59,6 +59,7 @@ outputs = sa.Table(
     sa.Column("report", sa.String(1024)),  # where the audit's report is
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("cleaned_at", sa.Double),  # when the stage area was cleared of it
     sa.PrimaryKeyConstraint("saga_id", "step", "generation", "output"),
     sa.Index("saga_output_place", "saga", "place", "state", "updated_at"),
     mysql_charset="utf8mb4",
@@ -154,7 +155,8 @@ async def take_over(
         }
         await connection.execute(sa.insert(outputs).values(values))
     else:
-        change = sa.update(outputs).where(*_is(target)).values(epoch=outputs.c.epoch + 1, updated_at=now)
+        change = sa.update(outputs).where(*_is(target))
+        change = change.values(epoch=outputs.c.epoch + 1, updated_at=now, cleaned_at=None)
         await connection.execute(change)
     return OutputRow.read((await connection.execute(_one(target))).mappings().one())
 
@@ -214,6 +216,16 @@ def of_saga(saga_id: str, states: Sequence[State] = ()) -> sa.Select[Any]:
     if states:
         query = query.where(outputs.c.state.in_(states))
     return query.order_by(outputs.c.created_at, outputs.c.step, outputs.c.output)
+
+
+def to_clean(limit: int) -> sa.Select[Any]:
+    """Outputs that may still have files in the stage area, oldest first."""
+    return sa.select(outputs).where(outputs.c.cleaned_at.is_(None)).order_by(outputs.c.updated_at).limit(limit)
+
+
+def cleaned(target: Target, epoch: int) -> sa.Update:
+    """Nothing of it is in the stage area any more, unless another attempt has begun since."""
+    return sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(cleaned_at=time.time())
 
 
 def last_published(saga: str, place: str) -> sa.Select[Any]:

@@ -23,6 +23,7 @@ from workers.health import Answer, HealthServer, Page
 from workers.metrics import Metrics
 from workers.plugin import SagaPlugin
 from workers.serve import make_worker
+from workers.spark import uses_spark
 from workers.standing import StandingMetrics
 from workers.temporal_client import connect
 from workers.upkeep import Upkeep, longest_attempt
@@ -79,7 +80,7 @@ async def run_worker(
 
 @contextlib.asynccontextmanager
 async def _upkeep(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
-    """Clean the guards up in the background, over connections of its own: attempts never wait for it."""
+    """Clean guards and stage area in the background, over connections of its own: attempts never wait for it."""
     databases = Connections(
         {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()},
         pool_size=1,
@@ -90,19 +91,27 @@ async def _upkeep(project: Project, client: Client, retention: timedelta) -> Asy
         retention=retention.total_seconds(),
         longest_transaction=longest_attempt(project.definitions.values()),
     )
-    task = asyncio.create_task(work.run_for_ever())
-    task.add_done_callback(_tell_of_a_bug)
+    tasks = {asyncio.create_task(work.run_for_ever(), name="the guards are")}
+    if uses_spark(project) and project.settings.spark_ledger is not None:
+        from spark_steps.settings import spark_settings
+        from workers.stage_upkeep import keep_stage_clear
+
+        clearing = keep_stage_clear(client, databases, spark_settings(project.settings))
+        tasks.add(asyncio.create_task(clearing, name="the stage area is"))
+    for task in tasks:
+        task.add_done_callback(_tell_of_a_bug)
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await databases.close()
 
 
 def _tell_of_a_bug(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("the guards are no longer cleaned up: this is a bug in saga", exc_info=task.exception())
+        log.error("%s no longer cleaned up: this is a bug in saga", task.get_name(), exc_info=task.exception())
 
 
 def _metrics(metrics: Metrics, standing: StandingMetrics) -> Page:

@@ -1,0 +1,86 @@
+"""Clears the stage area: what a saga that is over has left there.
+
+Undoing a published output needs its ledger row and the sink, never the stage; so nothing of what is deleted here can
+be missed by an undo. What a terminated saga has staged is left to reconciliation: nobody has decided about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sagas.errors import SagaError
+from spark_steps import ledger
+from spark_steps.job import Output
+from spark_steps.keys import Mark
+from spark_steps.ledger import OutputRow
+from spark_steps.settings import SparkSettings
+from spark_steps.sinks.registry import sink_for
+from spark_steps.sinks.sink import Publication
+from spark_steps.stage_area import StageArea
+
+log = logging.getLogger("saga.spark")
+
+Life = Literal["open", "over", "terminated"]
+Decision = Literal["keep", "clear", "clear_sink_too"]
+BATCH = 200
+
+
+def decide(row: OutputRow, life: Life, now: float, retention: float) -> Decision:
+    """What happens to the files of one output. Times in seconds."""
+    if life != "over":
+        return "keep"
+    match row.state:
+        case "PUBLISHED" | "RETRACTED" | "DISCARDED":
+            return "clear"
+        case "QUARANTINED":
+            # People look at what was refused.
+            return "clear_sink_too" if now - row.updated_at >= retention else "keep"
+        case "STAGING":
+            return "clear_sink_too"
+        case _:
+            # Staged, and the saga is over without having said what becomes of it: reconciliation shows it.
+            return "keep"
+
+
+async def clean(
+    engine: AsyncEngine, settings: SparkSettings, life_of: Callable[[str], Awaitable[Life]]
+) -> list[OutputRow]:
+    """One round; returns what was cleared. ``life_of`` tells whether a saga is over. Trouble with one output is one
+    line in the log, and the next round tries again."""
+    area = StageArea(settings.stage)
+    async with engine.connect() as connection:
+        found = (await connection.execute(ledger.to_clean(BATCH))).mappings()
+        rows = [OutputRow.read(row) for row in found]
+    lives: dict[str, Life] = {}
+    cleared = []
+    for row in rows:
+        saga_id = row.target.saga_id
+        if saga_id not in lives:
+            lives[saga_id] = await life_of(saga_id)
+        decision = decide(row, lives[saga_id], time.time(), settings.retention)
+        if decision == "keep":
+            continue
+        try:
+            if decision == "clear_sink_too" and row.manifest is not None:
+                await asyncio.to_thread(_clear_sink, row, settings)
+            await asyncio.to_thread(area.remove_generation, row.target)
+        except (OSError, SagaError) as error:
+            log.warning("the stage of %s in %s was not cleared: %s", row.target.step, saga_id, error)
+            continue
+        async with engine.connect() as connection:
+            await connection.execute(ledger.cleaned(row.target, row.epoch))
+        cleared.append(row)
+    return cleared
+
+
+def _clear_sink(row: OutputRow, settings: SparkSettings) -> None:
+    assert row.manifest is not None
+    output = Output.parse(row.target.output, row.spec)
+    mark = Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga)
+    sink_for(output, settings).clean(Publication(output, row.manifest, mark))
