@@ -1,0 +1,92 @@
+"""Checks that the write pass has counted: what breaks them, and what people read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas.errors import UsageError
+from spark_steps.audit import report
+from spark_steps.audit.numbers import judge
+from spark_steps.audit.result import CheckResult, verdict
+from spark_steps.job import Check
+from spark_steps.manifest import Manifest
+
+
+def manifest(rows: int = 10, **counts: Any) -> Manifest:
+    return Manifest("k", 1, 1, "output", (), rows, {"type": "struct", "fields": []}, "0" * 32, counts=counts)
+
+
+def check(kind: str, spec: Any, **more: Any) -> Check:
+    return Check.parse(1, {kind: spec, "name": "c", **more}, ["output"])
+
+
+@pytest.mark.parametrize(
+    ("one", "staged", "previous", "broken", "words"),
+    [
+        (check("rows", {"equals": 10}), manifest(), None, False, "10 rows"),
+        (check("rows", {"equals": "10"}), manifest(), None, False, "10 rows"),  # results of steps are texts
+        (check("rows", {"equals": 11}), manifest(), None, True, "expected 11 rows, found 10"),
+        (check("rows", {"min": 11, "max": 5}), manifest(), None, True, "at least 11 rows, found 10; at most 5 rows"),
+        (check("rows", {"min": 1}, where="a > 1"), manifest(c=0), None, True, "at least 1 rows, found 0"),
+        (check("rows", {"change": "20%"}), manifest(), None, False, "10 rows"),  # nothing to compare with yet
+        (check("rows", {"change": "20%"}), manifest(), 12, False, "10 rows"),
+        (check("rows", {"change": "20%"}), manifest(), 20, True, "10 rows after 20 the last time, a change of 50.0%"),
+        (check("rows", {"change": "20%"}), manifest(), 0, True, "a change of 100.0%"),
+        (check("rows", {"change": "20%"}), manifest(rows=0), 0, False, "0 rows"),
+        (check("sum", {"column": "v", "equals": "1.25"}), manifest(c="1.25"), None, False, "the sum of v is 1.25"),
+        (
+            check("sum", {"column": "v", "equals": "1.25"}),
+            manifest(c="1.26"),
+            None,
+            True,
+            "expected 1.25 as the sum of",
+        ),
+        (
+            check("sum", {"column": "v", "equals": "1.25", "tolerance": 0.01}),
+            manifest(c="1.26"),
+            None,
+            False,
+            "the sum of v is 1.26",
+        ),
+        (check("sum", {"column": "v", "min": 0}), manifest(rows=0, c=None), None, False, "the sum of v is 0"),
+        (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 0}), None, False, "no null in a, b"),
+        (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 3}), None, True, "3 nulls: 3 in b"),
+        (check("accepted_values", {"column": "a", "values": [1]}), manifest(c=2), None, True, "2 rows with another"),
+        (check("expression", "a >= 0"), manifest(c=0), None, False, "a >= 0 holds"),
+        (check("expression", "a >= 0"), manifest(c=1), None, True, "1 rows break a >= 0"),
+    ],
+)
+def test_a_number_is_judged(one: Check, staged: Manifest, previous: int | None, broken: bool, words: str) -> None:
+    found = judge(one, staged, previous)
+    assert (found.broken, words in found.message) == (broken, True), found.message
+
+
+def test_a_limit_that_is_no_number_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="the check c: `equals` must be a number, not None"):
+        judge(check("rows", {"equals": None}), manifest(), None)
+
+
+def test_a_warning_does_not_refuse() -> None:
+    hard, soft = check("rows", {"min": 99}), check("rows", {"min": 99}, severity="warn")
+    assert verdict([judge(soft, manifest(), None)]) == "warn"
+    assert verdict([judge(soft, manifest(), None), judge(hard, manifest(), None)]) == "fail"
+    assert verdict([]) == "pass"
+
+
+def test_the_report_shows_what_broke_and_escapes_it() -> None:
+    rows = [{"id": 1, "name": "<b>x</b>", "amount": None}]
+    results = [CheckResult(check("expression", "a | b"), True, "1 rows break a | b", {}, rows)]
+    document = {
+        "verdict": verdict(results),
+        "saga": {"id": "day-1", "step": "facts"},
+        "checks": [one.to_json() for one in results],
+        "outputs": {"output": {"rows": 1, "bytes": 2, "hash": "0", "files": 1}},
+    }
+    page, text = report.page(document), report.markdown(document)
+    assert "&lt;b&gt;x&lt;/b&gt;" in page
+    assert "<b>x</b>" not in page
+    assert "null" in page
+    assert "a \\| b" in text
+    assert '"name": "<b>x</b>"' in text

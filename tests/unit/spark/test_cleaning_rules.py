@@ -1,0 +1,39 @@
+"""What is deleted from the stage area, and what must never be."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from spark_steps.cleaning import Life, decide
+from spark_steps.keys import Target
+from spark_steps.ledger import OutputRow, State
+
+DAY = 86_400.0
+
+
+def row(state: State, age: float = 0.0) -> OutputRow:
+    return OutputRow(Target("s", "facts", 1), 1, state, "day", "lake.a.b", False, {}, updated_at=1_000 * DAY - age)
+
+
+@pytest.mark.parametrize(("state", "life"), list(product(get_args(State), ("open", "terminated"))))
+def test_nothing_goes_while_somebody_may_still_decide(state: State, life: Life) -> None:
+    assert decide(row(state, 999 * DAY), life, 1_000 * DAY, DAY) == "keep"
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "decision"),
+    [
+        ("PUBLISHED", 0.0, "clear"),
+        ("RETRACTED", 0.0, "clear"),
+        ("DISCARDED", 0.0, "clear"),
+        ("STAGING", 0.0, "clear_sink_too"),  # its attempt was sealed, or failed
+        ("QUARANTINED", 0.5 * DAY, "keep"),  # people look at it
+        ("QUARANTINED", 2 * DAY, "clear_sink_too"),
+        ("STAGED", 999 * DAY, "keep"),  # nobody has said what becomes of it: reconciliation shows it
+    ],
+)
+def test_of_a_saga_that_is_over(state: State, age: float, decision: str) -> None:
+    assert decide(row(state, age), "over", 1_000 * DAY, DAY) == decision
