@@ -83,4 +83,4 @@ def _clear_sink(row: OutputRow, settings: SparkSettings) -> None:
     assert row.manifest is not None
     output = Output.parse(row.target.output, row.spec)
     mark = Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga)
-    sink_for(output, settings).clean(Publication(output, row.manifest, mark))
+    sink_for(output.kind, settings).clean(Publication(output, row.manifest, mark))

@@ -116,15 +116,19 @@ class Job:
         outputs = {name: Output.parse(name, one) for name, one in arguments.get("outputs", {}).items()}
         if not outputs:
             raise UsageError("a spark step needs `output` or `outputs`")
+        checks = tuple(
+            Check.parse(number, one, list(outputs)) for number, one in enumerate(arguments.get("audit", ()), 1)
+        )
+        doubled = {one.name for one in checks if sum(other.name == one.name for other in checks) > 1}
+        if doubled:
+            raise UsageError(f"two checks of the audit have the name {min(doubled)}")
         return Job(
             code=arguments["job"],
             inputs={name: Input.parse(name, one) for name, one in arguments.get("inputs", {}).items()},
             params=arguments.get("params", {}),
             outputs=outputs,
             conf=arguments.get("conf", {}),
-            audit=tuple(
-                Check.parse(number, one, list(outputs)) for number, one in enumerate(arguments.get("audit", ()), 1)
-            ),
+            audit=checks,
             together=arguments.get("together", False),
         )
 

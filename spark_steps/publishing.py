@@ -73,7 +73,7 @@ class Publishing:
             for row in hidden:
                 if row.manifest is not None:
                     publication = _publication(row)
-                    await asyncio.to_thread(sink_for(publication.output, self._settings).clean, publication)
+                    await asyncio.to_thread(sink_for(publication.output.kind, self._settings).clean, publication)
                 await sql.execute(ledger.settled(row.target, "DISCARDED"))
             for row in rows:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
@@ -86,7 +86,7 @@ class Publishing:
         if row.manifest is None or row.state != "STAGED":
             return False
         publication = _publication(row)
-        sink = sink_for(publication.output, self._settings)
+        sink = sink_for(publication.output.kind, self._settings)
         return await asyncio.to_thread(sink.find, publication.output, row.target) is not None
 
     async def _rows(self, states: Sequence[ledger.State], *, empty: bool = False) -> list[OutputRow]:
@@ -137,7 +137,7 @@ class Publishing:
 
         for _, group in itertools.groupby(sorted(rows, key=place), key=place):
             outputs = list(group)
-            yield sink_for(_output(outputs[0]), self._settings), outputs
+            yield sink_for(_output(outputs[0]).kind, self._settings), outputs
 
 
 def _output(row: OutputRow) -> Output:

@@ -14,7 +14,7 @@ from activities.attempt import Attempt
 from sagas.errors import Rejected, UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
-from spark_steps.audit.sides import OTHER_SIDE, other_side
+from spark_steps.audit.sides import other_side, side_name
 from spark_steps.job import Input, Job
 from spark_steps.keys import Mark, Target
 from spark_steps.ledger import OutputRow
@@ -58,7 +58,7 @@ class StagingAttempt:
     async def run(self) -> None:
         """Raises Rejected (the audit), UsageError, Infrastructure, JobFailed, Overtaken."""
         for output in self._job.outputs.values():
-            sink_for(output, self._settings).validate(output)
+            sink_for(output.kind, self._settings).validate(output)
         async with self._beating():
             self.rows = await self._take_over()
             try:
@@ -186,7 +186,7 @@ class StagingAttempt:
     def _problems(self) -> list[str]:
         found = []
         for publication in self.publications():
-            found += sink_for(publication.output, self._settings).check(publication)
+            found += sink_for(publication.output.kind, self._settings).check(publication)
         return found
 
     async def _previous_rows(self) -> dict[str, int | None]:
@@ -199,7 +199,7 @@ class StagingAttempt:
     def _place(self) -> None:
         for publication in self.publications():
             self._say("bringing the rows to where they will live")
-            sink_for(publication.output, self._settings).place(publication)
+            sink_for(publication.output.kind, self._settings).place(publication)
 
     async def _leave_nothing(self) -> None:
         """Delete what this attempt alone has written; what counts for a later attempt stays, and so does a refusal."""
@@ -258,7 +258,7 @@ def all_inputs(job: Job) -> dict[str, Input]:
     for check in job.audit:
         side = other_side(check)
         if side is not None:
-            found[OTHER_SIDE + check.name] = Input.parse(check.name, side)
+            found[side_name(check)] = Input.parse(check.name, side)
     return found
 
 

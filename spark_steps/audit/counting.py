@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_steps.errors import JobFailed
+from spark_steps.frames import condition
 from spark_steps.hashing import quoted
 from spark_steps.job import Check, names
 
@@ -43,30 +44,22 @@ def breaking(check: Check, part: str = "") -> Column:
 
     match check.kind:
         case "not_null":
-            condition = F.col(quoted(part)).isNull()
+            broken = F.col(quoted(part)).isNull()
         case "accepted_values":
             column = F.col(quoted(check.spec["column"])).cast("string")
-            condition = column.isNotNull() & ~column.isin([_text(value) for value in check.spec["values"]])
+            broken = column.isNotNull() & ~column.isin([_text(value) for value in check.spec["values"]])
         case "expression":
-            condition = ~F.expr(check.spec)
+            broken = ~F.expr(check.spec)
         case other:
             raise ValueError(f"{other} is not about single rows")
-    return F.coalesce(condition & where(check.where), F.lit(False))
+    return F.coalesce(broken & where(check.where), F.lit(False))
 
 
-def where(condition: Any) -> Column:
-    """The filter of a check: SQL text, or column → value. True without one."""
+def where(filter: Any) -> Column:
+    """The filter of a check; true for every row without one."""
     from pyspark.sql import functions as F
 
-    if condition is None:
-        return F.lit(True)
-    if isinstance(condition, str):
-        return F.expr(condition)
-    found = F.lit(True)
-    for name, value in condition.items():
-        column = F.col(quoted(name))
-        found = found & (column.isNull() if value is None else column.cast("string") == _text(value))
-    return found
+    return F.lit(True) if filter is None else condition(filter)
 
 
 def parts(check: Check) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from spark_steps.audit.counting import breaking, parts, where
 from spark_steps.audit.result import CheckResult
-from spark_steps.audit.sides import OTHER_SIDE
+from spark_steps.audit.sides import side_name
 from spark_steps.errors import JobFailed
 from spark_steps.hashing import quoted
 from spark_steps.job import Check, names
@@ -32,11 +32,11 @@ def run_pass(check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str,
             case "unique":
                 return _unique(check, frame)
             case "relationships":
-                return _relationships(check, frame, inputs[OTHER_SIDE + check.name])
+                return _relationships(check, frame, inputs[side_name(check)])
             case "sql":
                 return _sql(check, frame, frames, inputs)
             case "reconcile":
-                return _reconcile(check, frame, inputs[OTHER_SIDE + check.name])
+                return _reconcile(check, frame, inputs[side_name(check)])
     except (AnalysisException, ParseException) as error:
         first = str(error).strip().splitlines()[0]
         raise JobFailed(f"the check {check.name} cannot be evaluated: {first}") from None
@@ -100,8 +100,7 @@ def _sql(
     check: Check, frame: DataFrame, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]
 ) -> CheckResult:
     for name, one in {**inputs, **frames, "output": frame}.items():
-        if not name.startswith(OTHER_SIDE):
-            one.createOrReplaceTempView(quoted(name))
+        one.createOrReplaceTempView(quoted(name))
     found = frame.sparkSession.sql(check.spec)
     count = found.count()
     if not count:

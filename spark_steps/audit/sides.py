@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from spark_steps.job import Check
-
-OTHER_SIDE = "audit:"
-"""The inputs of a check are frozen with those of the job, under this word and the check's name."""
 
 
 def other_side(check: Check) -> Mapping[str, Any] | None:
@@ -19,3 +17,8 @@ def other_side(check: Check) -> Mapping[str, Any] | None:
         case "reconcile":
             return check.spec["with"]
     return None
+
+
+def side_name(check: Check) -> str:
+    """The name of that input: it is frozen together with the inputs of the job."""
+    return "audit-" + re.sub(r"\W+", "-", check.name)

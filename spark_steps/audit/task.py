@@ -76,17 +76,14 @@ class _Rows:
 
     def inputs(self) -> dict[str, DataFrame]:
         if not self._inputs and self._frozen:
-            from spark_steps.inputs import frames
+            from spark_steps.frames import open_inputs
 
-            self._inputs = frames(self._run.spark, self._frozen)
+            self._inputs = dict(open_inputs(self._run.spark, self._frozen))
         return self._inputs
 
 
 def _staged(run: Run, manifest: Manifest) -> DataFrame:
     """The files of the manifest, never a listing."""
-    from pyspark.sql.types import StructType
+    from spark_steps.frames import open_frozen
 
-    schema = StructType.fromJson(dict(manifest.schema))
-    if not manifest.files:
-        return run.spark.createDataFrame([], schema)
-    return run.spark.read.schema(schema).parquet(*(file.uri for file in manifest.files))
+    return open_frozen(run.spark, {"files": [file.uri for file in manifest.files], "schema": manifest.schema})
