@@ -15,12 +15,13 @@ from typing import Any, cast
 import psycopg
 from psycopg import AsyncClientCursor, AsyncConnection
 from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 
 from activities.guard.address import Address
 from activities.guard.errors import classify
-from activities.guard.sql_handle import Sql
+from activities.guard.postgresql_sql import PostgresSql
 from activities.guard.transaction import BelowWatermark, GuardRow, LostCommit, NotCommitted, Reason, RowOp, Save
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
@@ -52,9 +53,10 @@ class PostgresTransaction:
         deadline: float,
         isolation: str | None,
     ) -> None:
-        self.sql = Sql(connection)
+        self.sql = PostgresSql(connection, raw)
         self._connection = connection
         self._raw = raw
+        self._cursor = AsyncClientCursor(raw)
         self._address = address
         self._scheduled_at = scheduled_at
         self._deadline = deadline
@@ -63,7 +65,9 @@ class PostgresTransaction:
 
     @staticmethod
     async def start(connection: Connection, address: Address, **limits: Any) -> PostgresTransaction:
-        raw = cast("AsyncConnection[Any]", (await connection.get_raw_connection()).driver_connection)
+        # The connection is open, so nothing waits here; the asynchronous way to it would switch to another greenlet.
+        pooled = cast("SyncConnection", connection.sync_connection).connection
+        raw = cast("AsyncConnection[Any]", pooled.driver_connection)
         return PostgresTransaction(connection, raw, address, **limits)
 
     async def insert(
@@ -123,12 +127,10 @@ class PostgresTransaction:
     async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
         opening = "" if self.answered else self._opening()
-        cursor = AsyncClientCursor(self._raw)
-        await cursor.execute(cast("Any", opening + text), values)
+        await self._cursor.execute(cast("Any", opening + text), values)
         self.answered = True
-        while cursor.nextset():
-            pass  # only the last statement's answer is of interest
-        return cursor
+        await self._cursor.set_result(-1)  # only the last statement's answer is of interest
+        return self._cursor
 
     def _opening(self) -> str:
         """BEGIN and the limits that end the transaction of a worker that froze, or vanished without a word.

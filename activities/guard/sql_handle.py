@@ -137,15 +137,18 @@ class Sql:
                 raise AttemptOver()
             self._running.add(task)
             try:
-                result = await self._connection.execute(clause, parameters if parameters is not None else named)
-                rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
-                return Answer(rows, result.rowcount if rows is None else len(rows))
+                return await self._perform(clause, parameters if parameters is not None else named)
             except BaseException as error:
                 if self.error is None:
                     self.error = error
                 raise
             finally:
                 self._running.discard(task)
+
+    async def _perform(self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Answer:
+        result = await self._connection.execute(clause, parameters)
+        rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
+        return Answer(rows, result.rowcount if rows is None else len(rows))
 
 
 class SyncSql:
