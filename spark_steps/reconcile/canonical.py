@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,6 +12,8 @@ from pyspark.sql import types as T
 
 from sagas.errors import UsageError
 from sagas.settings.model import did_you_mean
+from spark_steps.frames import condition
+from spark_steps.hashing import quoted
 from spark_steps.reconcile.spec import Spec
 
 _DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
@@ -46,7 +48,8 @@ def align(left: DataFrame, right: DataFrame, spec: Spec) -> Aligned:
             if name not in frame.columns:
                 known = did_you_mean(name, tuple(frame.columns))
                 raise UsageError(f"the {side} side has no column {name}{known}")
-    left, right = (filtered(frame, spec.filter) for frame in (left, right))
+    if spec.filter is not None:
+        left, right = left.where(condition(spec.filter)), right.where(condition(spec.filter))
     types = {
         name: common_type(name, left.schema[name].dataType, right.schema[name].dataType)
         for name in (*spec.key, *compare)
@@ -56,7 +59,7 @@ def align(left: DataFrame, right: DataFrame, spec: Spec) -> Aligned:
         columns = [(f"k{at}", name) for at, name in enumerate(spec.key)]
         columns += [(f"v{at}", name) for at, name in enumerate(compare)]
         return frame.select(
-            *(_cast(F.col(_quoted(name)), frame.schema[name].dataType, types[name]).alias(to) for to, name in columns)
+            *(_cast(F.col(quoted(name)), frame.schema[name].dataType, types[name]).alias(to) for to, name in columns)
         )
 
     numbers: dict[int, Literal["exact", "float"]] = {}
@@ -64,21 +67,6 @@ def align(left: DataFrame, right: DataFrame, spec: Spec) -> Aligned:
         if isinstance(types[name], T.NumericType):
             numbers[at] = "float" if isinstance(types[name], T.DoubleType) else "exact"
     return Aligned(chosen(left), chosen(right), spec.key, compare, numbers)
-
-
-def filtered(frame: DataFrame, condition: str | Mapping[str, Any] | None) -> DataFrame:
-    """The rows for which a SQL condition, or each ``column: value`` (null, or one of a list), holds."""
-    if condition is None:
-        return frame
-    if isinstance(condition, str):
-        return frame.where(condition)
-    for name, value in condition.items():
-        column = F.col(_quoted(name))
-        if isinstance(value, list):
-            frame = frame.where(column.isin(value))
-        else:
-            frame = frame.where(column.isNull() if value is None else column == F.lit(value))
-    return frame
 
 
 def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
@@ -138,7 +126,3 @@ def _renamed(right: DataFrame, spec: Spec) -> DataFrame:
             right = right.drop(to)
         right = right.withColumnRenamed(name, to)
     return right
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -14,7 +14,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark_steps.reconcile.buckets import BUCKETS, Fingerprint, bucket_of, differing, fingerprint, halves
+from spark_steps.hashing import Fingerprint, aggregates, bucket, combine, row_hash
+from spark_steps.reconcile.buckets import BUCKETS, differing, fingerprints
 from spark_steps.reconcile.canonical import Aligned, align
 from spark_steps.reconcile.spec import Spec
 
@@ -39,10 +40,11 @@ class Difference:
 def difference(left: DataFrame, right: DataFrame, spec: Spec) -> Difference:
     """Find where two sides differ; ``rows`` is None where even the fingerprints are equal. Raises UsageError."""
     aligned = align(left, right, spec)
-    ours, theirs = (_fingerprint(side, aligned) for side in (aligned.left, aligned.right))
+    key, columns = _key(aligned), [*_key(aligned), *_values(aligned)]
+    ours, theirs = (fingerprints(side, key, columns) for side in (aligned.left, aligned.right))
     bad = differing(ours, theirs)
     rows = _joined(aligned, bad, spec.tolerance) if bad else None
-    return Difference(ours, theirs, len(bad), rows, aligned)
+    return Difference(combine(ours.values()), combine(theirs.values()), len(bad), rows, aligned)
 
 
 def compare(left: DataFrame, right: DataFrame, spec: Spec) -> dict[str, Any]:
@@ -64,8 +66,8 @@ def compare(left: DataFrame, right: DataFrame, spec: Spec) -> dict[str, Any]:
     return {
         "verdict": verdict,
         "message": sentence(counts, found.left.rows, found.right.rows),
-        "left": {"rows": found.left.rows, "fingerprint": found.left.hash},
-        "right": {"rows": found.right.rows, "fingerprint": found.right.hash},
+        "left": {"rows": found.left.rows, "fingerprint": found.left.hex},
+        "right": {"rows": found.right.rows, "fingerprint": found.right.hex},
         "counts": counts,
         "buckets": {"all": BUCKETS, "different": found.buckets},
         "key": list(spec.key),
@@ -99,18 +101,13 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def _fingerprint(side: DataFrame, aligned: Aligned) -> Fingerprint:
-    key = [F.col(name) for name in _key(aligned)]
-    return fingerprint(side, key, key + [F.col(name) for name in _values(aligned)])
-
-
 def _joined(aligned: Aligned, bad: Sequence[int], tolerance: Decimal | None) -> DataFrame:
     key = _key(aligned)
     left, right = (_grouped(side, aligned, bad) for side in (aligned.left, aligned.right))
     left, right = left.alias("l"), right.alias("r")
     same_key = reduce(Column.__and__, (F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}")) for name in key))
-    several = (F.col("l.n") > 1) | (F.col("r.n") > 1)
-    sums = ("n", "s0", "s1", "s2", "s3")
+    several = (F.col("l.rows") > 1) | (F.col("r.rows") > 1)
+    sums = ("rows", "low1", "high1", "low2", "high2")
     same_rows = reduce(Column.__and__, (F.col(f"l.{one}") == F.col(f"r.{one}") for one in sums))
     same_values = reduce(
         Column.__and__,
@@ -121,16 +118,16 @@ def _joined(aligned: Aligned, bad: Sequence[int], tolerance: Decimal | None) -> 
         F.lit(True),
     )
     kind = (
-        F.when(F.col("l.n").isNull(), "missing_left")
-        .when(F.col("r.n").isNull(), "missing_right")
+        F.when(F.col("l.rows").isNull(), "missing_left")
+        .when(F.col("r.rows").isNull(), "missing_right")
         .when(several, F.when(~same_rows, "duplicate"))
         .when(~same_values, "differing")
     )
     joined = left.join(right, same_key, "full_outer").select(
         kind.alias("kind"),
         *(F.coalesce(F.col(f"l.{name}"), F.col(f"r.{name}")).alias(name) for name in key),
-        F.coalesce(F.col("l.n"), F.lit(0)).alias("left_rows"),
-        F.coalesce(F.col("r.n"), F.lit(0)).alias("right_rows"),
+        F.coalesce(F.col("l.rows"), F.lit(0)).alias("left_rows"),
+        F.coalesce(F.col("r.rows"), F.lit(0)).alias("right_rows"),
         F.col("l.row").alias("left"),
         F.col("r.row").alias("right"),
     )
@@ -138,18 +135,13 @@ def _joined(aligned: Aligned, bad: Sequence[int], tolerance: Decimal | None) -> 
 
 
 def _grouped(side: DataFrame, aligned: Aligned, bad: Sequence[int]) -> DataFrame:
+    """One row for each key in the buckets that differ: the fingerprint of its rows, and one of them."""
     key, values = _key(aligned), _values(aligned)
-    keys = [F.col(name) for name in key]
     if len(bad) < BUCKETS:
-        side = side.where(bucket_of(keys).isin(list(bad)))
-    parts = halves([F.col(name) for name in (*key, *values)])
+        side = side.where(bucket(side.schema, key, BUCKETS).isin(list(bad)))
     row = F.struct(*(F.col(name) for name in values)) if values else F.struct(F.lit(True).alias("there"))
-    side = side.select(*keys, row.alias("row"), *(part.alias(f"h{at}") for at, part in enumerate(parts)))
-    return side.groupBy(*key).agg(
-        F.count(F.lit(1)).alias("n"),
-        F.first("row").alias("row"),
-        *(F.sum(f"h{at}").alias(f"s{at}") for at in range(len(parts))),
-    )
+    words = row_hash(side.schema, [*key, *values])
+    return side.groupBy(*key).agg(*aggregates(words), F.first(row).alias("row"))
 
 
 def _same(left: Column, right: Column, number: str | None, tolerance: Decimal | None) -> Column:

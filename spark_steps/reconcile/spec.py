@@ -38,10 +38,11 @@ class Spec:
             raise UsageError("a reconciliation needs `key`: the columns that identify a row")
         compare = names(arguments["compare"]) if arguments.get("compare") is not None else None
         mapping = {str(left): str(right) for left, right in (arguments.get("mapping") or {}).items()}
-        return Spec(key, compare, _tolerance(arguments.get("tolerance")), arguments.get("filter"), mapping)
+        return Spec(key, compare, tolerance_of(arguments.get("tolerance")), arguments.get("filter"), mapping)
 
 
-def _tolerance(value: Any) -> Decimal | None:
+def tolerance_of(value: Any) -> Decimal | None:
+    """An absolute tolerance; None for none, and for zero. Raises UsageError."""
     if value is None:
         return None
     try:

@@ -1,0 +1,88 @@
+"""`uses: reconcile` on a worker: a step that is refused when its two sides do not say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from activities.attempt import Attempt
+from sagas.errors import Rejected
+from spark_steps.job import Input
+from spark_steps.reconcile.spec import Spec
+from spark_steps.settings import SparkSettings
+from spark_steps.stage_area import StageArea
+
+SIDES = ("left", "right")
+
+BEAT = 2.0
+"""Seconds between two heartbeats."""
+
+TOLD = 3
+"""Differences of which a refusal shows the values."""
+
+Staged = Callable[[str, str | None], Awaitable[Mapping[str, Any]]]
+"""The files of a step's staged output: (step, output) → ``{"files": […]}``."""
+
+
+class Runs(Protocol):
+    """The runner, as far as this step needs it."""
+
+    async def run(
+        self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]: ...
+
+
+async def reconcile_step(
+    runner: Runs,
+    settings: SparkSettings,
+    arguments: Mapping[str, Any],
+    attempt: Attempt,
+    staged: Staged | None = None,
+) -> dict[str, Any]:
+    """The result of the step: verdict, counts, fingerprints and samples.
+
+    Raises Rejected when the sides differ, unless ``severity`` is ``warn``; UsageError for wrong arguments.
+    """
+    Spec.parse(arguments)
+    sides = {name: Input.parse(name, arguments[name]) for name in SIDES}
+    known: dict[str, Any] = {}
+    for name, side in sides.items():
+        if side.kind == "step" and staged is not None:
+            known[name] = await staged(side.values["step"], side.values.get("output"))
+    folder = f"{settings.stage}/reconcile/{uuid.uuid4().hex}"
+    request = {
+        "inputs": {name: {"kind": side.kind, "values": dict(side.values)} for name, side in sides.items()},
+        "folder": folder,
+        "known": known,
+        "arguments": dict(arguments),
+    }
+    try:
+        async with beating(attempt) as say:
+            found = await runner.run("reconcile", request, tag=f"reconcile-{uuid.uuid4().hex}", on_progress=say)
+    finally:
+        await asyncio.to_thread(StageArea(settings.stage).remove, folder)
+    if found["verdict"] == "different" and arguments.get("severity", "error") == "error":
+        raise Rejected(found["message"], counts=found["counts"], samples=found["samples"][:TOLD])
+    return found
+
+
+@contextlib.asynccontextmanager
+async def beating(attempt: Attempt):
+    """Heartbeats with the newest progress, as long as the block runs."""
+    progress: dict[str, Any] = {"doing": "comparing"}
+
+    async def beat() -> None:
+        while True:
+            attempt.heartbeat(dict(progress))
+            await asyncio.sleep(BEAT)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield progress.update
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
