@@ -21,7 +21,7 @@ from spark_steps.ledger import OutputRow
 from spark_steps.manifest import Manifest
 from spark_steps.results import refusal, step_result
 from spark_steps.settings import SparkSettings
-from spark_steps.sinks.registry import sink_for
+from spark_steps.sinks.registry import sink_for, validate_together
 from spark_steps.sinks.sink import Publication
 from spark_steps.stage_area import StageArea
 
@@ -59,6 +59,8 @@ class StagingAttempt:
         """Raises Rejected (the audit), UsageError, Infrastructure, JobFailed, Overtaken."""
         for output in self._job.outputs.values():
             sink_for(output.kind, self._settings).validate(output)
+        if self._job.together:
+            validate_together(list(self._job.outputs.values()))
         async with self._beating():
             self.rows = await self._take_over()
             try:

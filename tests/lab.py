@@ -59,11 +59,11 @@ async def lab(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
         yield Client(temporal, project)
 
 
-async def finished(client: Client, saga_id: str) -> dict[str, Any]:
+async def finished(client: Client, saga_id: str, patience: str = "60s") -> dict[str, Any]:
     """The story when the saga is over or parked."""
     from cli.waiting import wait_for_end
 
-    return await wait_for_end(client, saga_id, "60s")
+    return await wait_for_end(client, saga_id, patience)
 
 
 __all__ = ["finished", "lab", "make_project"]
