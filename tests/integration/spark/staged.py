@@ -93,6 +93,7 @@ class Publisher:
             root=str(settings.root),
             stage=settings.stage,
             connections=dict(settings.connections),
+            catalogs={name: dict(one) for name, one in settings.catalogs.items()},
             publication=publication,
             state=state,
             arm=arm,
@@ -150,7 +151,7 @@ def at(owner, name, when, what=signal.SIGKILL, matches=lambda *values: True):
 
     setattr(owner, name, changed)
 
-settings = SparkSettings(Path({root!r}), stage={stage!r}, connections={connections!r})
+settings = SparkSettings(Path({root!r}), stage={stage!r}, connections={connections!r}, catalogs={catalogs!r})
 publication = {publication!r}
 sink = sink_for(publication.output.kind, settings)
 state = {state!r}
