@@ -40,9 +40,8 @@ def job_failed(error: BaseException, what: str, folders: Sequence[str] = ()) -> 
 
 def sentence(error: BaseException) -> str:
     """The heart of an error's message, on one line."""
-    text = _worker_error(error) or _message(error)
-    text = " ".join(line.strip() for line in text.strip().splitlines() if line.strip())
-    text = _NOISE.sub("", text)
+    text = _worker_error(error) or _NOISE.sub("", _message(error).strip())
+    text = " ".join(text.split())
     if len(text) > LENGTH:
         text = text[:LENGTH].rstrip() + " …"
     name = type(error).__name__

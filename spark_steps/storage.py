@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow.parquet as pq
@@ -39,32 +40,38 @@ def uri_of(like: str, path: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}" if path.startswith("/") else f"{parts.scheme}://{path}"
 
 
-def listing(uri: str) -> list[Found]:
-    """The Parquet files of a folder, below it too, or of a glob in the last parts of the path; sorted by URI.
+def local_or_uri(text: str, root: Path) -> str:
+    """A URI stays; a path is taken relative to the project folder."""
+    return text if "://" in text or text.startswith("file:") else str(root / text)
+
+
+def split_pattern(place: str) -> tuple[str, list[str]]:
+    """The path above the first part with a ``*``, ``?`` or ``[``, and the parts from there on."""
+    parts = resolve(place)[1].rstrip("/").split("/")
+    plain = next((at for at, part in enumerate(parts) if any(one in part for one in "*?[")), len(parts))
+    return "/".join(parts[:plain]), parts[plain:]
+
+
+def listing(place: str) -> list[Found]:
+    """The Parquet files of a folder and below it, or those that a pattern names (``days/*/part-*.parquet``), sorted.
 
     What begins with ``_`` or ``.`` is hidden, as Spark has it.
     """
-    system, path = resolve(uri)
-    path = path.rstrip("/")
-    parts = path.split("/")
-    plain = next((n for n, part in enumerate(parts) if any(one in part for one in "*?[")), len(parts))
-    base = "/".join(parts[:plain])
+    system, _ = resolve(place)
+    base, pattern = split_pattern(place)
     info = system.get_file_info(base)
     if info.type is fs.FileType.File:
-        return [_found(uri, info)]
+        return [_found(place, info)]
     if info.type is not fs.FileType.Directory:
         return []
     files = []
     for one in system.get_file_info(fs.FileSelector(base, recursive=True)):
         below = one.path[len(base) :].strip("/").split("/")
-        if one.type is not fs.FileType.File or any(part[0] in "_." for part in below):
+        if one.type is not fs.FileType.File or any(part[0] in "_." for part in below) or len(below) < len(pattern):
             continue
-        pattern = parts[plain:]
-        if pattern and not all(fnmatch(part, want) for part, want in zip(below, pattern, strict=False)):
-            continue
-        if len(below) < len(pattern) or not (one.path.endswith(".parquet") or len(below) == len(pattern) > 0):
-            continue
-        files.append(_found(uri, one))
+        named = bool(pattern) and len(below) == len(pattern)
+        if (named or one.path.endswith(".parquet")) and all(map(fnmatch, below, pattern)):
+            files.append(_found(place, one))
     return sorted(files, key=lambda file: file.uri)
 
 

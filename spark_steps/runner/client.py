@@ -19,7 +19,7 @@ __all__ = ["JobFailed", "Runner"]
 CANCEL_PATIENCE = 4.0
 """Seconds a cancelled run has to stop by itself; then the whole runner is killed."""
 
-SILENCE = 30
+SILENCE = 60
 """Seconds without a sign of life after which a runner counts as frozen."""
 
 logger = logging.getLogger(__name__)

@@ -215,6 +215,7 @@ class RunnerProcess:
         for asked in self._asked.values():
             if not asked.answer.done():
                 asked.answer.set_exception(Infrastructure(self.lost))
+                asked.answer.exception()  # seen: whoever gave up waiting does not come for it
 
     async def _after_end(self) -> None:
         ours = asyncio.current_task()

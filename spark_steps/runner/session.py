@@ -57,7 +57,7 @@ class ClassicSessions:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._first: SparkSession | None = None
+        self._first: Any = None
         self._finished: dict[str, dict[int, tuple[int, int, int, int, int]]] = {}
         self.ui: str | None = None
 
@@ -66,9 +66,8 @@ class ClassicSessions:
             if self._first is None:
                 self._first = self._start()
                 self.ui = self._first.sparkContext.uiWebUrl
-        session = self._first.newSession()
-        jvm: Any = session._jvm
-        jvm.SparkSession.setActiveSession(session._jsparkSession)
+        session: Any = self._first.newSession()
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         session.sparkContext.addJobTag(tag)
         for name, value in SQL_CONF.items():
             session.conf.set(name, value)
@@ -109,7 +108,7 @@ class ClassicSessions:
         gateway.jvm.java.lang.System.nanoTime()
         return None
 
-    def _start(self) -> SparkSession:
+    def _start(self) -> Any:
         check_java()
         from pyspark.sql import SparkSession
 

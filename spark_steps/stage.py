@@ -1,0 +1,153 @@
+"""The task `stage`: runs a job and writes its outputs as immutable Parquet, counting in the same pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sagas.errors import Infrastructure, UsageError
+from spark_steps.audit.counting import counting
+from spark_steps.errors import JobFailed
+from spark_steps.frames import open_inputs
+from spark_steps.job import Check, Job, Output
+from spark_steps.jobs import name_of, run_job
+from spark_steps.manifest import Manifest, StagedFile
+from spark_steps.observing import Metrics, Observed
+from spark_steps.partitions import partition_columns
+from spark_steps.problems import job_failed
+from spark_steps.runner.messages import Cancelled, Stale
+from spark_steps.runner.run import Run
+from spark_steps.sinks.files import create_folder, delete_folder, is_folder
+from spark_steps.storage import spark_path, staged_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+PARTITION = "saga_partition_{}"
+"""The copies of columns that name the folders; a name with an underscore in front would hide them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What a manifest says apart from the rows."""
+
+    output: Output
+    target: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    checks: Sequence[Check]
+
+    @property
+    def folder(self) -> str:
+        return self.target["folder"]
+
+    def manifest(self, files: tuple[StagedFile, ...], schema: StructType, seen: Observed) -> Manifest:
+        return Manifest(
+            key=self.target["key"],
+            generation=self.target["generation"],
+            epoch=self.target["epoch"],
+            output=self.output.name,
+            files=files,
+            rows=seen.rows,
+            schema=schema.jsonValue(),
+            hash=seen.fingerprint.hex,
+            columns=seen.columns,
+            inputs=self.inputs,
+            counts=seen.counts,
+        )
+
+
+def stage(run: Run, request: dict[str, Any]) -> dict[str, Any]:
+    """``{"arguments": …, "inputs": frozen, "targets": {output: {"folder", "key", "generation", "epoch"}}}`` gives
+    ``{"manifests": {output: manifest}, "spark_ui": address or null}``.
+
+    Whatever it raises (JobFailed, UsageError, Infrastructure), the folders of the targets are gone afterwards.
+    """
+    job = Job.parse(request["arguments"])
+    fingerprints = {name: one["fingerprint"] for name, one in request["inputs"].items()}
+    stagings = [
+        Staging(output, request["targets"][name], fingerprints, [one for one in job.audit if one.output == name])
+        for name, output in job.outputs.items()
+    ]
+    for one in stagings:
+        _prepare(one.folder)
+    try:
+        manifests = _stage(run, job, stagings, request["inputs"])
+    except BaseException as error:
+        for one in stagings:
+            delete_folder(one.folder)
+        if run.cancelled or isinstance(error, JobFailed | UsageError | Infrastructure | Cancelled | Stale):
+            raise
+        raise job_failed(error, name_of(job), run.settings.python_path) from error
+    return {"manifests": {one.output: one.to_json() for one in manifests}, "spark_ui": run.ui}
+
+
+def _stage(run: Run, job: Job, stagings: Sequence[Staging], inputs: Mapping[str, Any]) -> list[Manifest]:
+    if isinstance(job.code, str) or "sql" in job.code:
+        if len(job.outputs) > 1 and not isinstance(job.code, str):
+            raise UsageError("SQL has one output; a job with several is a Python function")
+        frames = run_job(run.spark, job, open_inputs(run.spark, inputs), run.settings)
+        return [_write(run, one, frames[one.output.name]) for one in stagings]
+    from spark_steps.programs import run_program
+
+    run_program(run, job, inputs, {one.output.name: one.folder for one in stagings})
+    return [_adopt(run, one, job) for one in stagings]
+
+
+def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
+    """One pass over the rows. The counts are held against the footers of the files; where Spark has counted a task
+    twice, or not at all, the files are read once more."""
+    from pyspark.sql import Observation
+
+    run.check()
+    schema = frame.schema
+    metrics = Metrics(schema, counting(staging.checks, staging.output.name, frame))
+    partitions = partition_columns(staging.output, schema, run.settings)
+    if partitions:
+        frame = frame.hint("rebalance", *partitions)
+    observation = Observation()
+    written = frame.observe(observation, *metrics.expressions())
+    names = [PARTITION.format(at) for at in range(len(partitions))]
+    for name, column in zip(names, partitions, strict=True):
+        written = written.withColumn(name, column)
+    # Not `errorifexists`: the folder is ours, new and empty, so that a problem with it was seen before the job ran.
+    written.write.mode("append").partitionBy(*names).parquet(spark_path(staging.folder))
+    run.check()
+    files = staged_files(staging.folder)
+    seen = metrics.read(observation.get)
+    if not files and seen.rows:
+        raise Infrastructure(f"Spark counted {seen.rows} rows and left no file in {staging.folder}")
+    if not files:  # partitioned, and no row at all
+        run.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
+        files = staged_files(staging.folder)
+    if seen.rows != sum(file.rows for file in files):
+        seen = _count(run, metrics, files, schema)
+    return staging.manifest(files, schema, seen)
+
+
+def _adopt(run: Run, staging: Staging, job: Job) -> Manifest:
+    """What a program has written."""
+    files = staged_files(staging.folder)
+    if not files:
+        raise JobFailed(f"{name_of(job)} wrote no Parquet files for the output {staging.output.name}")
+    frame = run.spark.read.parquet(*(spark_path(file.uri) for file in files))
+    metrics = Metrics(frame.schema, counting(staging.checks, staging.output.name, frame))
+    return staging.manifest(files, frame.schema, _count(run, metrics, files, frame.schema))
+
+
+def _count(run: Run, metrics: Metrics, files: Sequence[StagedFile], schema: StructType) -> Observed:
+    frame = run.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
+    row = frame.agg(*metrics.expressions()).first()
+    assert row is not None
+    return metrics.read(row.asDict())
+
+
+def _prepare(folder: str) -> None:
+    """Raises JobFailed: the stage area cannot be written; Infrastructure: somebody else has written here."""
+    if is_folder(folder):
+        raise Infrastructure(f"the stage folder {folder} exists already")
+    try:
+        create_folder(folder)
+    except OSError as error:
+        raise JobFailed(f"the stage area cannot be written: {error}", {"folder": folder}) from None
