@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from cli.story_words import Line, Span, Story, length, moment, short
+from cli.story_words import Line, Span, Story, length, moment, progress_text, short
 from sagas.details import MARKS
 
 _MARK_STYLES = {"✔": "green", "✖": "red", "?": "red", "⏸": "red", "↩": "yellow", "▶": "cyan"}
@@ -86,6 +86,8 @@ def _happened(step: Story, now: datetime) -> str:
     started, ended = moment(step.get("started_at")), moment(step.get("ended_at"))
     if started is not None and (ended is not None or step["state"] == "RUNNING"):
         words.append(length(ended or now, started))
+    if step.get("progress"):
+        words.append(short(progress_text(step["progress"]), 120))
     error = step.get("error")
     if error and step["state"] not in ("DONE", "CONFIRMED", "CONFIRMING"):
         words.append(short(error.get("message") or error.get("type") or "no message", 80))

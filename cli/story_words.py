@@ -64,3 +64,17 @@ def length(end: datetime, begin: datetime) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.0f} h"
     return f"{seconds / 86400:.0f} days"
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """One line for people: what a Spark step is doing, or the heartbeat as it stands."""
+    if "doing" not in progress and "tasks" not in progress:
+        return json.dumps(progress, ensure_ascii=False)
+    words = [str(progress["doing"])] if progress.get("doing") else []
+    if progress.get("tasks"):
+        words.append(f"{progress.get('tasks_done', 0)} of {progress['tasks']} tasks")
+    if progress.get("rows"):
+        words.append(f"{progress['rows']:,} rows")
+    if progress.get("spark_ui"):
+        words.append(str(progress["spark_ui"]))
+    return ", ".join(words)

@@ -110,7 +110,7 @@ class _Changes:
                 self._lines(story)
 
     def _lines(self, story: dict[str, Any]) -> None:
-        from cli.story_words import clock
+        from cli.story_words import clock, progress_text
 
         now = clock(datetime.now(UTC))
         reason = story.get("reason") or {}
@@ -122,7 +122,8 @@ class _Changes:
             undo = (step.get("compensation") or {}).get("state")
             undone = f", undo {undo}" if undo not in (None, "PENDING") else ""
             if step["state"] != "PENDING" or undone:
-                facts[step["id"]] = f"  {step['id']} {step['state']}{undone}"
+                doing = f": {progress_text(step['progress'])}" if step.get("progress") else ""
+                facts[step["id"]] = f"  {step['id']} {step['state']}{undone}{doing}"
         for one in story.get("parked") or ():
             commands = "".join(f"\n      {command}" for command in one.get("commands") or ())
             facts[f"parked {one['step']}"] = f"  {one['step']} waits for a person: {one['why']}{commands}"

@@ -23,6 +23,7 @@ from temporalio.service import RPCError
 from sagas.errors import UsageError
 from sagas.wire import STARTED_MEMO, UNDO_SUFFIX
 from workers.pollers import count_pollers, nobody_polls
+from workers.progress import with_progress
 from workers.runs import Description, RunInfo, describe, state_of
 
 TERMINATED_STATES = ("TERMINATED",)
@@ -96,6 +97,8 @@ async def story_of(temporal: Temporal, described: Description, patience: timedel
         story = await _ended_by_temporal(temporal, run, story)
     if run.paused:
         story["incomplete"] = "the run is paused in Temporal"
+    if run.running:
+        story = await with_progress(story, described)
     return {**story, "labels": labels_of(run) or story.get("labels") or {}}
 
 
