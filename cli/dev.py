@@ -80,7 +80,7 @@ def _print_status(stack: Stack) -> None:
 
 
 def _table(document: dict[str, Any]) -> None:
-    connections = document["connections"]
+    connections, catalogs = document["connections"], document["catalogs"]
     rows = [
         (
             name,
@@ -89,12 +89,15 @@ def _table(document: dict[str, Any]) -> None:
             service.get("url") or service.get("address") or service.get("health", ""),
         )
         for name, service in document.items()
-        if name != "connections"
+        if name not in ("connections", "catalogs")
     ]
     print_table(rows, ("service", "state", "pid", "where"))
     if connections:
         print()
         print_table(list(connections.items()), ("connection", "url"))
+    if catalogs:
+        print()
+        print_table([(name, one.get("uri", "-")) for name, one in catalogs.items()], ("catalog", "uri"))
     if document["temporal"].get("web_ui"):
         print(f"\nWeb UI  {document['temporal']['web_ui']}")
 

@@ -84,7 +84,8 @@ def load_settings(
         ledger=written.get("ledger", {}),
         kafka=written.get("kafka", {}),
         spark=written.get("spark", {}),
-        catalogs=written.get("catalogs", {}),
+        catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
+        embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
         reconcile=written.get("reconcile", {}),
         codec=written.get("codec", {}),
     )
@@ -220,6 +221,18 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     if not isinstance(options.get("schema", ""), str):
         raise UsageError(f"connections.{name}.schema is the name of a SQL file.")
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
+
+
+def _catalogs(written: Table, dev: Table) -> Table:
+    """As written; one on the embedded PostgreSQL with what ``saga dev up`` has written of it."""
+    for name, table in written.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}].")
+    return {name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()}
+
+
+def _is_embedded(catalog: Table) -> bool:
+    return catalog.get("type", "sql") == "sql" and not {"uri", "py-catalog-impl"} & catalog.keys()
 
 
 def _texts(written: Table, key: str, default: list[str]) -> list[str]:

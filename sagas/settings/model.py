@@ -149,7 +149,7 @@ class Settings:
     """Everything a command needs to know. ``root`` is the project folder (the current one without a project).
 
     ``ledger``, ``kafka``, ``spark``, ``catalogs``, ``reconcile`` and ``codec`` are the tables as written, for the parts
-    that use them.
+    that use them; ``embedded_catalogs`` names the catalogs that live on the embedded PostgreSQL.
     """
 
     root: Path
@@ -163,6 +163,7 @@ class Settings:
     kafka: Mapping[str, Any] = field(default_factory=dict)
     spark: Mapping[str, Any] = field(default_factory=dict)
     catalogs: Mapping[str, Any] = field(default_factory=dict)
+    embedded_catalogs: tuple[str, ...] = ()
     reconcile: Mapping[str, Any] = field(default_factory=dict)
     codec: Mapping[str, Any] = field(default_factory=dict)
 

@@ -3,6 +3,7 @@
 ``dev.toml``      addresses and URLs of what runs now; the settings read it
 ``dev/ID``        who owns this folder: a random id and the folder's path
 ``dev/<name>.json``  one service: pid, start, ports, whether it is wanted
+``warehouse/<name>/``  the tables of an Iceberg catalog on the embedded PostgreSQL
 ``dev/<name>/``   its data;  ``dev/logs/<name>.log``  its output;  ``dev/lock``  held by `up` and `down`
 """
 
@@ -52,6 +53,7 @@ class DevFolder:
         self.path = root / ".saga"
         self.dev = self.path / "dev"
         self.toml = self.path / "dev.toml"
+        self.warehouse = self.path / "warehouse"
 
     def create(self) -> None:
         try:
@@ -120,6 +122,8 @@ class DevFolder:
     def wipe(self) -> None:
         """Forget everything, data too. The lock file stays: others may be waiting for it."""
         self.toml.unlink(missing_ok=True)
+        if self.warehouse.is_dir():
+            shutil.rmtree(self.warehouse)  # what is in there goes with its catalogs
         for entry in self.dev.iterdir():
             if entry.name in ("lock", "ID"):
                 continue

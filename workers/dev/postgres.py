@@ -1,4 +1,5 @@
-"""A PostgreSQL of the project's own, with one database for each SQL connection that has no URL."""
+"""A PostgreSQL of the project's own, with one database for each SQL connection that has no URL, and one for each
+Iceberg catalog that has none."""
 
 from __future__ import annotations
 
@@ -105,15 +106,34 @@ class Postgres(Service):
         return None if subprocess.run(ready, check=False).returncode == 0 else "the database"
 
     def finish(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """Create the databases that are missing; none is ever dropped."""
+        """Create the databases that are missing, and the tables of catalogs; none is ever dropped."""
         import psycopg
         from psycopg import sql
 
         with psycopg.connect(self.url(ports, "postgres", "postgresql"), autocommit=True) as connection:
             known = {name for (name,) in connection.execute("select datname from pg_database")}
-            for name in self._databases():
+            for name in [*self._databases(), *map(_catalog_database, self.settings.embedded_catalogs)]:
                 if name not in known:
                     connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        for name in self.settings.embedded_catalogs:
+            self._make_catalog(ports, name)
+
+    def _make_catalog(self, ports: Mapping[str, int], name: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url(ports, _catalog_database(name), "postgresql")) as connection:
+            [there] = connection.execute("select to_regclass('iceberg_tables') is not null").fetchone() or [False]
+        # Without pyiceberg here, whoever opens the catalog first makes its tables.
+        if not there and importlib.util.find_spec("pyiceberg") is not None:
+            from pyiceberg.catalog import load_catalog
+
+            load_catalog(name, **self._catalog(ports, name)).close()
+
+    def _catalog(self, ports: Mapping[str, int], name: str) -> dict[str, str]:
+        """The properties with which pyiceberg opens a catalog of this server."""
+        warehouse = self.folder.warehouse / name
+        # Iceberg takes the path of a file:// location as it is: nothing in it may be quoted.
+        return {"type": "sql", "uri": self.url(ports, _catalog_database(name)), "warehouse": f"file://{warehouse}"}
 
     def _databases(self) -> list[str]:
         return [connection.name for connection in self.settings.sql_connections() if connection.embedded]
@@ -122,7 +142,13 @@ class Postgres(Service):
         return {"address": f"{HOST}:{ports['port']}", "url": self.url(ports, "postgres")}
 
     def toml(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        return {f'connections."{name}"': {"url": self.url(ports, name)} for name in self._databases()}
+        connections = {f'connections."{name}"': {"url": self.url(ports, name)} for name in self._databases()}
+        catalogs = {f'catalogs."{name}"': self._catalog(ports, name) for name in self.settings.embedded_catalogs}
+        return connections | catalogs
+
+
+def _catalog_database(catalog: str) -> str:
+    return f"catalog_{catalog}"
 
 
 def _environment() -> dict[str, str]:

@@ -206,6 +206,7 @@ class Stack:
             for connection in current.sql_connections()
             if isinstance(connection.written_url, str)
         }
+        document["catalogs"] = {name: dict(properties) for name, properties in current.catalogs.items()}
         return document
 
     # ── down ────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,50 @@
+"""Iceberg catalogs of the embedded stack: anybody opens them with the properties that `dev status` tells."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+from sagas.settings import load_settings
+from tests.integration.dev.conftest import Project
+
+ROWS = pa.table({"id": [1, 2]})
+
+
+def test_a_catalog_without_uri_lives_on_the_embedded_postgresql(project: Project) -> None:
+    with (project.root / "saga.toml").open("a", encoding="utf-8") as file:
+        file.write('[catalogs.lake]\ntype = "sql"\n[catalogs.far]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n')
+    assert project.status()["catalogs"]["lake"] == {"type": "sql"}
+    told = project.up("--only", "postgres")["catalogs"]
+    assert told["far"] == {"type": "rest", "uri": "http://127.0.0.1:1"}
+    assert told["lake"]["uri"].startswith("postgresql+psycopg://")
+    assert told["lake"]["warehouse"] == f"file://{project.root}/.saga/warehouse/lake"
+    assert dict(load_settings(project.root, env={}).catalogs["lake"]) == told["lake"]
+
+    # Its tables are there already: a reader needs no right to create any.
+    catalog = load_catalog("lake", **{**told["lake"], "init_catalog_tables": "false"})
+    catalog.create_namespace("sales")
+    catalog.create_table("sales.facts", ROWS.schema).append(ROWS)
+    assert (project.root / ".saga" / "warehouse" / "lake" / "sales" / "facts" / "metadata").is_dir()
+    catalog.close()
+
+    project.saga("dev", "down")
+    assert project.status()["catalogs"]["lake"] == {"type": "sql"}
+    again = load_catalog("lake", **project.up("--only", "postgres")["catalogs"]["lake"])
+    assert again.load_table("sales.facts").scan().to_arrow() == ROWS
+    again.close()
+    assert "catalog" in project.saga("dev", "status")
+
+    project.saga("dev", "down", "--wipe")
+    assert not (project.root / ".saga" / "warehouse").exists()
+    empty = load_catalog("lake", **project.up("--only", "postgres")["catalogs"]["lake"])
+    assert empty.list_namespaces() == []
+    empty.close()
+
+
+def test_a_catalog_that_is_no_table_is_one_sentence(project: Project) -> None:
+    with (project.root / "saga.toml").open("a", encoding="utf-8") as file:
+        file.write('[catalogs]\nlake = "sql"\n')
+    done = project.call("dev", "status")
+    assert done.returncode == 2
+    assert "catalogs.lake must be a table: [catalogs.lake]." in done.stderr
