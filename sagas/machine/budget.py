@@ -17,6 +17,8 @@ STATE_BUDGET = 3 * 512 * 1024
 ALWAYS_KEPT = 64
 """Bytes of JSON below which leaving a value out would save nothing."""
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 def estimate(text: bytes) -> int:
     """The compressed size of a text in bytes, estimated from above.
@@ -50,4 +52,4 @@ def size(value: Any) -> int:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return _ENCODER.encode(value).encode("utf-8", "surrogatepass")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from sagas.definition.model import Execution, Retry, Step
 from sagas.definition.model import Operation as Action
-from sagas.definition.model import Retry, Step
 from sagas.machine import arguments
 from sagas.machine.commands import Call, Guard
 from sagas.machine.keys import step_key
@@ -64,9 +64,14 @@ def _do(run: Run, entry: Entry, flight: Flight) -> Call:
     if entry.arguments is None:
         entry.arguments = arguments.forward(run, entry)
     action = step.do
-    call = _call(run, entry, flight, action, action.uses, entry.arguments, step.name)
-    return replace(
-        call,
+    return _call(
+        run,
+        entry,
+        flight,
+        action,
+        action.uses,
+        entry.arguments,
+        step.name,
         retry=retry_of(step),
         execution=step.execution,
         guard=Guard(action.connection) if action.connection else None,
@@ -134,8 +139,8 @@ def _undo(run: Run, entry: Entry, flight: Flight) -> Call:
             guard = Guard(action.connection, "decide", known, _confirmed(run, entry, step, key))
         else:
             guard = Guard(action.connection, "own", known)
-    call = _call(run, entry, flight, action, action.uses, undo.arguments, summary)
-    return replace(call, guard=guard, earlier_attempts=undo.made, at_most_once=False)
+    given, made = undo.arguments, undo.made
+    return _call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=made)
 
 
 def _confirm(run: Run, entry: Entry, flight: Flight) -> Call:
@@ -153,12 +158,25 @@ def _confirm(run: Run, entry: Entry, flight: Flight) -> Call:
     guard = None
     if action.connection is not None:
         guard = Guard(action.connection, "decide" if step.do.connection == action.connection else "own", True)
-    call = _call(run, entry, flight, action, action.uses, confirm.arguments, summary)
-    return replace(call, guard=guard, earlier_attempts=confirm.made)
+    given, made = confirm.arguments, confirm.made
+    return _call(run, entry, flight, action, action.uses, given, summary, guard=guard, earlier_attempts=made)
 
 
 def _call(
-    run: Run, entry: Entry, flight: Flight, action: Action, uses: str, given: Mapping[str, Any], summary: str
+    run: Run,
+    entry: Entry,
+    flight: Flight,
+    action: Action,
+    uses: str,
+    given: Mapping[str, Any],
+    summary: str,
+    *,
+    guard: Guard | None = None,
+    earlier_attempts: int = 0,
+    retry: Retry | None = None,
+    execution: Execution = "remote",
+    cancellable: bool | None = None,
+    at_most_once: bool = False,
 ) -> Call:
     step = run.step(entry)
     op = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do"}.get(flight.ask, flight.ask)
@@ -177,13 +195,17 @@ def _call(
         arguments=given,
         summary=summary,
         timeout=action.timeout,
-        retry=_finite(action.retry),
+        retry=retry or _finite(action.retry),
+        execution=execution,
         heartbeat=action.heartbeat,
         task_queue=action.task_queue,
         priority=step.priority,
         fairness_key=_fairness_key(run, entry, flight),
         local=engine or action.local,
-        cancellable=op in ("do", "probe"),
+        cancellable=op in ("do", "probe") if cancellable is None else cancellable,
+        guard=guard,
+        earlier_attempts=earlier_attempts,
+        at_most_once=at_most_once,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from sagas.definition.durations import parse_duration
 
 
+@lru_cache(maxsize=4096)
 def iso(at: float | None) -> str | None:
-    """Seconds since the epoch as RFC 3339 in UTC."""
+    """Seconds since the epoch as RFC 3339 in UTC. Every expression of a run sees the same few moments."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

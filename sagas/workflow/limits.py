@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 
 from sagas.machine.arguments import DefinitionFault
+from sagas.machine.story import shrink
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 """Bytes of one payload: Temporal refuses 2 MiB."""
@@ -43,6 +44,16 @@ def to_payload(value: Any, what: str) -> Payload:
     if size > PAYLOAD_LIMIT:
         raise DefinitionFault(f"{what} has {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}")
     return payload
+
+
+def story_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
+    """The story within its limit, and its payload: written once, for almost every story is far below the limit."""
+    payload = workflow.payload_converter().to_payload(story)
+    # Payloads have no blanks after commas and colons; text with them has at most twice as many bytes.
+    if 2 * len(payload.data) <= STORY_LIMIT:
+        return story, payload
+    story = shrink(story, STORY_LIMIT)
+    return story, workflow.payload_converter().to_payload(story)
 
 
 def fitting(output: Any) -> Any:

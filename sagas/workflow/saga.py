@@ -32,7 +32,7 @@ from sagas.wire import CANCEL_SIGNAL, RESIDUE_SIGNAL, STARTED_MEMO, UNDO_SUFFIX,
 from sagas.workflow import messages
 from sagas.workflow.attempts import Attempts
 from sagas.workflow.failures import closed_without, refused
-from sagas.workflow.limits import HISTORY_ROOM, STORY_LIMIT, Pace, fitting, one_line
+from sagas.workflow.limits import HISTORY_ROOM, STORY_LIMIT, Pace, fitting, one_line, story_payload
 from sagas.workflow.nested import Children, tell_parent
 from sagas.workflow.opening import handed_on, open_run
 from sagas.workflow.visibility import Visibility
@@ -279,8 +279,9 @@ class SagaWorkflow:
         task.result()
 
     def _close(self, finish: Finish) -> Any:
-        story = self.story()
-        workflow.upsert_memo({"saga": story})
+        assert self._machine is not None
+        story, kept = story_payload(self._machine.story(workflow.time()))
+        workflow.upsert_memo({"saga": RawValue(kept)})
         if finish.state == "COMPLETED" and self._visibility.recorded:
             # On the plain path the close status says it; here an earlier state would go on saying something else.
             self._visibility.record(Record("COMPLETED"))
