@@ -63,6 +63,7 @@ class Client:
         self.temporal = temporal
         self.project = project
         self._attributes: tuple[str, ...] | None = None
+        self._starters: dict[str, Starter] = {}
 
     @staticmethod
     async def connect(project: Project | None = None) -> Client:
@@ -82,12 +83,16 @@ class Client:
         return Run(started.id, started.run_id, started.started, link, self)
 
     async def starter(self, saga: str) -> Starter:
-        """Starts many sagas of one definition. Raises UsageError: unknown saga."""
-        settings = self.project.settings
-        definition = self.project.definition(saga)
-        attributes = await self.attributes()
-        queue = settings.temporal.task_queue
-        return Starter(self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes)
+        """Starts many sagas of one definition; made once. Raises UsageError: unknown saga."""
+        found = self._starters.get(saga)
+        if found is None:
+            settings = self.project.settings
+            definition = self.project.definition(saga)
+            attributes = await self.attributes()
+            queue = settings.temporal.task_queue
+            found = Starter(self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes)
+            self._starters[saga] = found
+        return found
 
     async def show(self, saga_id: str) -> dict[str, Any]:
         """The `saga show` document. Raises UsageError when there is no such saga."""

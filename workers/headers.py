@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.client import (
     Interceptor,
     OutboundInterceptor,
@@ -18,9 +19,14 @@ from temporalio.converter import PayloadConverter
 _pending: ContextVar[Mapping[str, Any] | None] = ContextVar("saga_headers", default=None)
 
 
+def to_header(value: Any) -> Payload:
+    """A JSON value as a header."""
+    return value if isinstance(value, Payload) else PayloadConverter.default.to_payload(value)
+
+
 @contextmanager
 def start_headers(headers: Mapping[str, Any]) -> Iterator[None]:
-    """Every workflow started inside the block carries these headers (JSON values)."""
+    """Every workflow started inside the block carries these headers: JSON values, or payloads made before."""
     token = _pending.set(headers)
     try:
         yield
@@ -39,6 +45,5 @@ class _Outbound(OutboundInterceptor):
     async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
         headers = _pending.get()
         if headers:
-            encode = PayloadConverter.default.to_payload
-            input.headers = {**input.headers, **{name: encode(value) for name, value in headers.items()}}
+            input.headers = {**input.headers, **{name: to_header(value) for name, value in headers.items()}}
         return await super().start_workflow(input)

@@ -40,6 +40,8 @@ def make_worker(
         "deployment_config": config,
         "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
         "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
+        # No payload is stored outside of Temporal; for more than one at a time the SDK makes a task of every payload.
+        "max_workflow_task_external_storage_concurrency": 1,
         **options,
     }
     task_queue = project.settings.temporal.task_queue

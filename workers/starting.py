@@ -26,7 +26,7 @@ from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.plan_text import static_details
 from sagas.wire import DEFINITION_HEADER, GENERATION_HEADER, UNDO_SUFFIX
-from workers.headers import start_headers
+from workers.headers import start_headers, to_header
 from workers.runs import Description, describe
 from workers.stories import closed_state, may_be_undone, read_story
 
@@ -75,11 +75,9 @@ class Starter:
         self._attributes = attributes
         self._id = None if definition.id is None else compile_value(definition.id)
         self._labels = compile_value(dict(definition.labels)) if definition.labels else None
-        self._snapshot = {
-            "definition": to_snapshot(definition),
-            "vars": self._variables,
-            "attributes": list(attributes),
-        }
+        self._header = to_header(
+            {"definition": to_snapshot(definition), "vars": self._variables, "attributes": list(attributes)}
+        )
         self._details = static_details(definition)
 
     def check(self, input: Any) -> Request:
@@ -119,7 +117,7 @@ class Starter:
         saga_id = id or request.id or f"{self._definition.saga}-{uuid7()}"
         if saga_id.endswith(UNDO_SUFFIX):
             raise UsageError(f"an id must not end in {UNDO_SUFFIX}: that is the undo of another saga")
-        headers: dict[str, Any] = {DEFINITION_HEADER: self._snapshot}
+        headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again:
             generation = await _next_generation(self._temporal, saga_id)
