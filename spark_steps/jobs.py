@@ -16,7 +16,7 @@ from sagas.settings.model import did_you_mean
 from spark_steps.errors import JobFailed
 from spark_steps.frames import Inputs
 from spark_steps.job import Job
-from spark_steps.problems import job_failed
+from spark_steps.problems import explain
 from spark_steps.runner.messages import Stale
 from spark_steps.settings import SparkSettings
 
@@ -39,7 +39,7 @@ def run_job(spark: SparkSession, job: Job, inputs: Inputs, settings: SparkSettin
     """The outputs of a Python or SQL job; nothing has been computed yet, apart from what the job itself does.
 
     Raises UsageError (there is no such function, or it cannot be called so), JobFailed (it raised, or its answer is
-    wrong), Stale.
+    wrong), Infrastructure.
     """
     for name, value in job.conf.items():
         _configure(spark, name, value)
@@ -51,7 +51,7 @@ def run_job(spark: SparkSession, job: Job, inputs: Inputs, settings: SparkSettin
         except (JobFailed, UsageError):
             raise
         except Exception as error:
-            raise job_failed(error, name_of(job), settings.python_path) from error
+            raise explain(error, name_of(job), settings.python_path) from error
     else:
         answer = _sql(spark, job, inputs)
     return outputs_of(answer, tuple(job.outputs), name_of(job))
@@ -80,13 +80,10 @@ def outputs_of(answer: Any, names: Sequence[str], what: str) -> dict[str, DataFr
 def load(path: str, settings: SparkSettings) -> Callable[..., Any]:
     """The function ``module:function`` from the settings' ``python_path``.
 
-    Raises UsageError (no such module, no such function), JobFailed (the module cannot be imported), Stale (its sources
-    have changed since they were imported).
+    Raises UsageError (no such module, no such function), JobFailed (the module cannot be imported).
     """
     module_name, _, function_name = path.partition(":")
     with _importing:
-        if any(_changed(source, when) for source, when in _sources.items()):
-            raise Stale
         for folder in reversed(settings.python_path):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
@@ -99,15 +96,22 @@ def load(path: str, settings: SparkSettings) -> Callable[..., Any]:
                     f"there is no module {error.name} for the job {path}",
                     help="[spark] python_path in saga.toml says where jobs are imported from",
                 ) from None
-            raise job_failed(error, f"the import of {module_name}", settings.python_path) from error
+            raise explain(error, f"the import of {module_name}", settings.python_path) from error
         except Exception as error:
-            raise job_failed(error, f"the import of {module_name}", settings.python_path) from error
+            raise explain(error, f"the import of {module_name}", settings.python_path) from error
         _remember(settings.python_path)
     function = getattr(module, function_name, None)
     if not callable(function):
         functions = tuple(name for name, _ in inspect.getmembers(module, inspect.isfunction))
         raise UsageError(f"{module_name} has no function {function_name}{did_you_mean(function_name, functions)}")
     return function
+
+
+def refuse_stale() -> None:
+    """Raises Stale: a source has changed since it was imported, so this process would run the old code."""
+    with _importing:
+        if any(_changed(source, when) for source, when in _sources.items()):
+            raise Stale
 
 
 def must_take(function: Callable[..., Any], path: str, spark: Any, inputs: Any, params: Mapping[str, Any]) -> None:
@@ -128,7 +132,7 @@ def _sql(spark: SparkSession, job: Job, inputs: Inputs) -> DataFrame:
             frame.createOrReplaceTempView(name)
         return spark.sql(job.code["sql"], args=dict(job.params))
     except Exception as error:
-        raise job_failed(error, name_of(job)) from error
+        raise explain(error, name_of(job)) from error
 
 
 def _configure(spark: SparkSession, name: str, value: Any) -> None:
@@ -141,7 +145,7 @@ def _configure(spark: SparkSession, name: str, value: Any) -> None:
                 f"conf: {name} belongs to the whole Spark session and cannot be set by a step",
                 help="put it under [spark.conf] in saga.toml",
             ) from None
-        raise job_failed(error, f"conf {name}") from error
+        raise explain(error, f"conf {name}") from error
 
 
 def _remember(folders: Iterable[str]) -> None:

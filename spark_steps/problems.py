@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sagas.errors import Infrastructure
 from spark_steps.errors import JobFailed
 
 LENGTH = 500
@@ -15,13 +16,33 @@ LENGTH = 500
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _DENIED = ("Permission denied", "AccessDenied", "Mkdirs failed to create", "Read-only file system", "Not a directory")
+_LOST = (
+    "Py4JNetworkError",
+    "Answer from Java side is empty",
+    "An error occurred while trying to connect to the Java server",
+    "ExecutorLostFailure",
+    "Executor heartbeat timed out",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "FetchFailedException",
+    "cancelled as part of",
+    "OPERATION_CANCELED",
+    "StatusCode.UNAVAILABLE",
+    "SESSION_CLOSED",
+    "INVALID_HANDLE",
+)
 _NOISE = re.compile(r"^(org\.apache\.spark\.|java\.(lang|io|util)\.|scala\.)?[\w.$]*(Exception|Error): ")
 _ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]*): (.+)")
 
 
-def job_failed(error: BaseException, what: str, folders: Sequence[str] = ()) -> JobFailed:
-    """``what`` failed, for example ``the job shop.jobs:facts``. ``folders`` are where the user's files are."""
+def explain(error: BaseException, what: str, folders: Sequence[str] = ()) -> JobFailed | Infrastructure:
+    """``what`` failed, for example ``the job shop.jobs:facts``. ``folders`` are where the user's files are.
+
+    Infrastructure is what another attempt may not meet again: a JVM, an executor, a connection was lost.
+    """
     text = _text(error)
+    if _of_spark(error) and any(one in text for one in _LOST):
+        return Infrastructure(f"{what} was interrupted: {sentence(error)}")
     if any(one in text for one in _FULL):
         return JobFailed(f"{what} could not write: the disk is full")
     if any(one in text for one in _DENIED) and _writing(text):
@@ -81,13 +102,9 @@ def _message(error: BaseException) -> str:
     found = re.search(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): (.+)", text, re.S)
     if found is not None:
         text = found[1].split("\n\tat ")[0]
-        causes = re.findall(r"Caused by: (.+)", _message_tail(error))
+        causes = re.findall(r"Caused by: (.+)", str(error))
         text = causes[-1] if causes and "TASK_WRITE_FAILED" in text else text
     return text.split("\n\tat ")[0]
-
-
-def _message_tail(error: BaseException) -> str:
-    return str(error)
 
 
 def _worker_error(error: BaseException) -> str | None:
@@ -106,7 +123,7 @@ def _text(error: BaseException) -> str:
     texts: list[str] = []
     seen: BaseException | None = error
     while seen is not None:
-        texts.append(str(seen))
+        texts.append(f"{type(seen).__name__}: {seen}")
         java = getattr(seen, "_origin", None) or getattr(seen, "java_exception", None)
         while java is not None:
             texts.append(str(java.toString()))

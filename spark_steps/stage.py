@@ -11,12 +11,12 @@ from spark_steps.audit.counting import counting
 from spark_steps.errors import JobFailed
 from spark_steps.frames import open_inputs
 from spark_steps.job import Check, Job, Output
-from spark_steps.jobs import name_of, run_job
+from spark_steps.jobs import name_of, refuse_stale, run_job
 from spark_steps.manifest import Manifest, StagedFile
 from spark_steps.observing import Metrics, Observed
 from spark_steps.partitions import partition_columns
-from spark_steps.problems import job_failed
-from spark_steps.runner.messages import Cancelled, Stale
+from spark_steps.problems import explain
+from spark_steps.runner.messages import Cancelled
 from spark_steps.runner.run import Run
 from spark_steps.sinks.files import create_folder, delete_folder, is_folder
 from spark_steps.storage import spark_path, staged_files
@@ -65,6 +65,7 @@ def stage(run: Run, request: dict[str, Any]) -> dict[str, Any]:
     Whatever it raises (JobFailed, UsageError, Infrastructure), the folders of the targets are gone afterwards.
     """
     job = Job.parse(request["arguments"])
+    refuse_stale()
     fingerprints = {name: one["fingerprint"] for name, one in request["inputs"].items()}
     stagings = [
         Staging(output, request["targets"][name], fingerprints, [one for one in job.audit if one.output == name])
@@ -77,9 +78,9 @@ def stage(run: Run, request: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:
         for one in stagings:
             delete_folder(one.folder)
-        if run.cancelled or isinstance(error, JobFailed | UsageError | Infrastructure | Cancelled | Stale):
+        if run.cancelled or isinstance(error, JobFailed | UsageError | Infrastructure | Cancelled):
             raise
-        raise job_failed(error, name_of(job), run.settings.python_path) from error
+        raise explain(error, name_of(job), run.settings.python_path) from error
     return {"manifests": {one.output: one.to_json() for one in manifests}, "spark_ui": run.ui}
 
 

@@ -10,6 +10,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from spark_steps.problems import explain
 from spark_steps.runner.messages import (
     BEAT,
     Cancelled,
@@ -85,7 +86,7 @@ class Server:
         except BaseException as error:  # noqa: BLE001 - every end of a run is an answer
             if not isinstance(error, Cancelled | Stale):
                 traceback.print_exc()
-            answer = {"error": error_to_json(Cancelled() if run.cancelled else error)}
+            answer = {"error": error_to_json(Cancelled() if run.cancelled else _explained(error, message["task"]))}
         finally:
             self._runs.pop(run.number, None)
         try:
@@ -93,6 +94,13 @@ class Server:
         except Exception:  # noqa: BLE001 - the session is of no use any more; the next beat finds out why
             traceback.print_exc()
         self.say({"answer": run.number, **answer})
+
+
+def _explained(error: BaseException, task: str) -> BaseException:
+    """What Spark itself raised, and no task has explained."""
+    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+        return error
+    return explain(error, f"the task {task}")
 
 
 def end(code: int) -> NoReturn:

@@ -81,7 +81,8 @@ class ClassicSessions:
         session.sparkContext.cancelJobsWithTag(tag)
 
     def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
-        context: Any = session.sparkContext._jsc.sc()
+        java: Any = session.sparkContext._jsc
+        context = java.sc()
         tracker, store = context.statusTracker(), context.statusStore()
         known = self._finished.setdefault(tag, {})
         totals = [0, 0, 0, 0, 0]
