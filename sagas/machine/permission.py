@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
 
+from sagas.machine import mended
 from sagas.machine.calls import asked_once
 from sagas.machine.decisions import op_of
 from sagas.machine.events import Decision, DecisionMade
@@ -163,12 +164,7 @@ def _other_definition(run: Run, decision: DecisionMade) -> str | None:
         return None
     if not isinstance(decision.definition, Mapping):
         return f"the definition has to be an object, not {kind_of(decision.definition)}"
-    steps = decision.definition.get("steps") or []
-    found = [(step.get("id"), tuple(step.get("needs") or ())) for step in steps]
-    wanted = [(step.id, step.needs) for step in run.definition.steps]
-    if decision.definition.get("saga") != run.definition.saga or found != wanted:
-        return "the definition has other steps than the running saga: only their contents may change"
-    return None
+    return mended.refusal(run.definition, decision.definition)
 
 
 def can_undo(run: Run) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sagas.definition.model import Retry
 from sagas.machine.commands import Call, StartTimer
 from sagas.machine.machine import Machine
 from sagas.machine.story import shrink
@@ -195,6 +196,38 @@ def test_rule_10_a_corrected_definition_with_other_steps_is_refused() -> None:
     world = World(saga(step("p", kind="pivot"), step("n", kind="retriable", with_=BAD))).run()
     other = World(saga(step("p", kind="pivot"), step("m", kind="retriable"))).machine.snapshot()["definition"]
     assert "other steps" in (world.refusal("n", "retry", definition=other) or "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"kind": "read", "compensate": None}, "the kind of a"),
+        ({"on": "bank"}, "the place of the action of a"),
+        ({"on": None}, "the place of the action of a"),
+        ({"for_each": "${{ [1] }}"}, "`for_each` of a"),
+        ({"confirm": None}, "`confirm` of a"),
+        ({"compensate": undo("un.a")}, "`compensate` of a"),
+        ({"compensate": undo("un.a", "un.b", on="bank")}, "`compensate` of a"),
+    ],
+)
+def test_rule_10_a_corrected_definition_keeps_where_effects_are_made_and_undone(
+    changed: dict[str, Any], words: str
+) -> None:
+    plain = {"compensate": undo("un.a", "un.b"), "confirm": op("ok", {}, on="shop"), "on_failure": "park"}
+    world = World(saga(step("a", **plain, with_=BAD))).run()
+    other = World(saga(step("a", **{**plain, **changed}))).machine.snapshot()["definition"]
+    assert words in (world.refusal("a", "retry", definition=other) or "")
+    more = {**plain, "compensate": undo("un.a", "un.b", "un.c"), "retry": Retry(max_attempts=9)}
+    fine = World(saga(step("a", **more))).machine.snapshot()["definition"]
+    assert world.refusal("a", "retry", definition=fine) is None
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{}, {"saga": "test"}, {"saga": "test", "steps": [7]}, {"saga": "test", "steps": 7}]
+)
+def test_rule_10_a_definition_that_is_none_is_refused(nonsense: dict[str, Any]) -> None:
+    world = World(saga(step("a", with_=BAD, on_failure="park"))).run()
+    assert "could carry" in (world.refusal("a", "retry", definition=nonsense) or "")
 
 
 def test_rule_10_output_fails_as_a_pseudo_step() -> None:
