@@ -15,6 +15,7 @@ from sagas.errors import Rejected, UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
 from spark_steps.audit.sides import other_side, side_name
+from spark_steps.beating import Beating
 from spark_steps.job import Input, Job
 from spark_steps.keys import Mark, Target
 from spark_steps.ledger import OutputRow
@@ -24,9 +25,6 @@ from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import sink_for, validate_together
 from spark_steps.sinks.sink import Publication
 from spark_steps.stage_area import StageArea
-
-BEAT = 2.0
-"""Seconds between two heartbeats."""
 
 
 class Runs(Protocol):
@@ -50,7 +48,7 @@ class StagingAttempt:
         self._attempt = attempt
         self._area = StageArea(settings.stage)
         self._job = Job.parse(invocation.arguments)
-        self._progress: dict[str, Any] = {}
+        self._beating = Beating(attempt)
         self.rows: dict[str, OutputRow] = {}
         self.manifests: dict[str, Manifest] = {}
         self.result: dict[str, Any] = {}
@@ -61,7 +59,7 @@ class StagingAttempt:
             sink_for(output.kind, self._settings).validate(output)
         if self._job.together:
             validate_together(list(self._job.outputs.values()))
-        async with self._beating():
+        async with self._beating.running():
             self.rows = await self._take_over()
             try:
                 inputs = await self._inputs()
@@ -98,7 +96,7 @@ class StagingAttempt:
         wanted = all_inputs(self._job)
         if first.inputs is not None or not wanted:
             return first.inputs or {}
-        self._say("reading the inputs")
+        self._beating.say("reading the inputs")
         known = {}
         for name, one in wanted.items():
             if one.kind == "step":
@@ -134,10 +132,10 @@ class StagingAttempt:
         if all(one is not None for one in known.values()):
             manifests = {name: one for name, one in known.items() if one is not None}
             if all([await asyncio.to_thread(self._area.is_whole, one) for one in manifests.values()]):
-                self._say("an earlier attempt has staged the output")
+                self._beating.say("an earlier attempt has staged the output")
                 self.manifests = manifests
                 return
-        self._say("running the job")
+        self._beating.say("running the job")
         request = {
             "arguments": dict(self._invocation.arguments),
             "inputs": inputs,
@@ -162,7 +160,7 @@ class StagingAttempt:
         """The report; a failed check refuses the output, which stays in the stage for people to look at."""
         problems = await asyncio.to_thread(self._problems)
         first = next(iter(self.rows.values()))
-        self._say("auditing")
+        self._beating.say("auditing")
         report = await self._run(
             "audit",
             {
@@ -200,7 +198,7 @@ class StagingAttempt:
 
     def _place(self) -> None:
         for publication in self.publications():
-            self._say("bringing the rows to where they will live")
+            self._beating.say("bringing the rows to where they will live")
             sink_for(publication.output.kind, self._settings).place(publication)
 
     async def _leave_nothing(self) -> None:
@@ -234,24 +232,7 @@ class StagingAttempt:
     async def _run(self, task: str, request: Mapping[str, Any]) -> dict[str, Any]:
         first = next(iter(self.rows.values()))
         tag = f"{first.target.name}-e{first.epoch}"
-        return await self._runner.run(task, request, tag=tag, on_progress=self._progress.update)
-
-    def _say(self, doing: str) -> None:
-        self._progress = {"doing": doing}
-        self._attempt.heartbeat(self._progress)
-
-    @contextlib.asynccontextmanager
-    async def _beating(self) -> AsyncIterator[None]:
-        async def beat() -> None:
-            while True:
-                await asyncio.sleep(BEAT)
-                self._attempt.heartbeat(self._progress)
-
-        task = asyncio.create_task(beat())
-        try:
-            yield
-        finally:
-            task.cancel()
+        return await self._runner.run(task, request, tag=tag, on_progress=self._beating.add)
 
 
 def all_inputs(job: Job) -> dict[str, Input]:

@@ -11,6 +11,7 @@ from sagas.builtins_spark import PUBLISH, SPARK
 from sagas.errors import UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
+from spark_steps.beating import Beating
 from spark_steps.ledger import Overtaken
 from spark_steps.publishing import Publishing
 from spark_steps.runner.client import Runner
@@ -35,7 +36,11 @@ class SparkSteps:
             await staging.run()
             return _staged(staging)
         publishing = Publishing(self._settings, engine, invocation)
-        return await (publishing.publish() if action == PUBLISH else publishing.take_back())
+        beating = Beating(attempt)
+        async with beating.running():
+            beating.say("publishing" if action == PUBLISH else "taking back")
+            body = await (publishing.publish() if action == PUBLISH else publishing.take_back())
+        return _beating(beating, body)
 
     async def read(self, invocation: Invocation, attempt: Attempt) -> Any:
         from spark_steps.reconcile.step import reconcile_step
@@ -44,6 +49,14 @@ class SparkSteps:
 
     async def close(self) -> None:
         await self._runner.close()
+
+
+def _beating(beating: Beating, body: Body) -> Body:
+    async def run(sql: Sql | None) -> Any:
+        async with beating.running():
+            return await body(sql)
+
+    return run
 
 
 def _staged(staging: StagingAttempt) -> Body:

@@ -17,11 +17,12 @@ def is_spark_job(uses: str) -> bool:
 def spark_operations(do: Operation, after_commit: bool) -> tuple[Compensation | None, Operation]:
     """The `compensate` (none where nothing leads backward) and the `confirm` of a `spark` step.
 
-    All of them get the frozen arguments of the forward call and keep their rows beside the step's own.
+    All of them get the frozen arguments of the forward call, keep their rows beside the step's own, and beat as often:
+    the attempt of a dead worker is repeated soon.
     """
 
     def operation(uses: str) -> Operation:
-        return replace(do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, heartbeat=None, rejects=False)
+        return replace(do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, rejects=False)
 
     compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
     return compensation, operation(PUBLISH)
