@@ -28,11 +28,12 @@ CONNECT_TIMEOUT = 5
 class Connections:
     """Opens what ``[connections.*]`` of the settings names, on first use.
 
-    ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …}``. ``pool_size`` is how many guarded
-    attempts this worker runs at once; a database never sees more connections of it.
+    ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …, "pool_size": …}``. ``pool_size`` is how
+    many guarded attempts this worker runs at once (default 20); a database never sees more connections of it. Given
+    here it holds for all of them, whatever the settings say.
     """
 
-    def __init__(self, settings: Mapping[str, Mapping[str, Any]], *, pool_size: int = 20) -> None:
+    def __init__(self, settings: Mapping[str, Mapping[str, Any]], *, pool_size: int | None = None) -> None:
         self.settings = settings
         self._pool_size = pool_size
         self._guards: dict[str, Guard] = {}
@@ -68,7 +69,15 @@ class Connections:
         isolation = str(found.get("isolation", "")).upper() or None
         if isolation is not None and isolation not in ISOLATIONS:
             raise UsageError(f"connection {name}: isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}")
-        return Guard(name, open_engine(name, str(found.get("url", "")), self._pool_size), isolation=isolation)
+        size = self._pool_size or _pool_size(name, found.get("pool_size", 20))
+        return Guard(name, open_engine(name, str(found.get("url", "")), size), isolation=isolation)
+
+
+def _pool_size(name: str, written: object) -> int:
+    text = str(written)
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"connection {name}: pool_size must be a whole number from 1 on, not {written!r}")
+    return int(text)
 
 
 def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
@@ -84,7 +93,8 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     try:
         engine = create_async_engine(
             target,
-            isolation_level="AUTOCOMMIT",  # the guard says BEGIN and COMMIT itself
+            isolation_level="AUTOCOMMIT",  # the guard says BEGIN and COMMIT itself,
+            skip_autocommit_rollback=True,  # and ROLLBACK: the pool would send one more for every attempt
             pool_size=pool_size,
             max_overflow=0,
             connect_args={**arguments},

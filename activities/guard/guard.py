@@ -27,6 +27,10 @@ from sagas.outcomes import Failure, Outcome
 
 Script = Callable[[Transaction], Awaitable[Verdict]]
 
+ROOM = 0.9
+"""The part of an attempt's time that it may wait for a connection: the rest is for saying that none was free, before
+the platform calls the attempt unknown."""
+
 ANSWER_TIME = 10.0
 """Seconds a COMMIT may take beyond its attempt's deadline, and a re-read after a lost one. The effect is made by
 then, so an answer is worth more than punctuality."""
@@ -171,21 +175,23 @@ class Guard:
     ) -> tuple[Transaction, Verdict] | Outcome | _Stale:
         """Run the script up to, not including, COMMIT; an outcome means it was rolled back."""
         tx: Transaction | None = None
-        limit = asyncio.timeout(deadline - time.time())
+        left = deadline - time.time()
+        limit, room = asyncio.timeout(left), asyncio.timeout(left * ROOM)
         try:
             async with limit:
-                tx = await begin(
-                    self.engine, address, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
-                )
+                async with room:
+                    tx = await begin(
+                        self.engine, address, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
+                    )
                 verdict = await script(tx)
                 _refuse_doomed(tx.sql)
                 return tx, verdict
         except Exception as error:  # noqa: BLE001 - whatever an action raises is an outcome, never a crash
             doom = None if tx is None else tx.sql.error
             await _roll_back(tx)
+            if room.expired():
+                return outcome_of(Infrastructure("no connection to the database was free in time"), None)
             if limit.expired():
-                if tx is None:
-                    return outcome_of(Infrastructure("no connection to the database was free in time"), None)
                 return _timed_out("the attempt's time was over; the transaction was rolled back")
             trouble = errors.classify(error)
             if tx is not None and not tx.answered and trouble is not None and trouble.lost:

@@ -38,7 +38,7 @@ _TOP = (
 _TEMPORAL = ("address", "namespace", "task_queue", "api_key", "tls", "profile", "web_ui")
 _TLS = ("server_name", "ca", "cert", "key")
 _CONNECTION = {
-    "sql": ("kind", "url", "schema", "pool_size", "lock_timeout", "statement_timeout", "isolation"),
+    "sql": ("kind", "url", "schema", "pool_size", "isolation"),
     "http": ("kind", "url", "auth", "idempotency", "idempotent", "settle", "headers", "timeout", "verify"),
 }
 

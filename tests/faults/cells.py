@@ -21,6 +21,14 @@ TARGETS: Mapping[Position, Target] = {
 }
 """What is hit: in a compensatable step, in the pivot, after it, and between two compensations."""
 
+PREVIOUS: Mapping[Target, Target] = {
+    TARGETS["B"]: Target("debit", "do"),
+    TARGETS["P"]: Target("order", "do"),
+    TARGETS["A"]: Target("capture", "do"),
+    TARGETS["C"]: Target("order", "undo"),
+}
+"""The operation right before the one that is hit."""
+
 ALL_THREE = ("order", "hold", "debit")
 COMPLETED = Expected("COMPLETED")
 REFUSED = Expected("COMPENSATED", "rejected", "capture", undone=ALL_THREE)
@@ -47,6 +55,7 @@ class Row:
     proxied: frozenset[Server] = frozenset()
     judged: bool = True
     attempts: int = 8
+    pool: int | None = None
     edit: Mapping[str, str] = field(default_factory=dict)
     shape: Shape = TRANSFER
     saga: str = "transfer"

@@ -75,6 +75,7 @@ async def stage_of(cell: Cell, ground: Ground) -> AsyncIterator[Stage]:
             split=row.split,
             kills_flows=row.kills_flows,
             attempts=row.attempts,
+            pool=row.pool,
             saga=row.saga,
             proxies=proxies,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from tests.faults import plays_engine as engine
 from tests.faults import plays_participant as participant
 from tests.faults import plays_people as people
 from tests.faults import plays_servers as servers
@@ -140,12 +141,18 @@ ROWS: tuple[Row, ...] = (
     Row("12", "database-errors", servers.database_errors, FORWARD),
     Row("12", "session-terminated", servers.session_terminated, FORWARD),
     Row("12", "no-session-free", servers.no_session_free, FORWARD),
+    Row("12", "pool-exhausted", servers.pool_exhausted, FORWARD, pool=2, kills_flows=True),
     Row(
         "21",
         "poison-refused-at-registration",
         participant.refused_at_registration,
         {"B": COMPLETED},
         judged=False,
+    ),
+    Row("21", "unknown-saga", engine.unknown_saga, {"B": COMPLETED}, judged=False, split=False),
+    Row("21", "workflow-code-raises", engine.workflow_code_raises, FORWARD, kills_flows=True),
+    Row(
+        "21", "code-decides-otherwise", engine.code_decides_otherwise, {"P": COMPLETED, "C": REFUSED}, kills_flows=True
     ),
     Row("21", "expression-fails", participant.expression_fails, gone("definition", "input.notes")),
     Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from tests.faults.checker import HOLD
@@ -97,7 +98,7 @@ async def nested_past_its_pivot(stage: Stage) -> None:
 
 
 async def saga(stage: Stage, *arguments: str) -> tuple[int, str]:
-    """Run the real command in the cell's project."""
+    """Run the real command in the cell's project, for the task queue of its workflows."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
@@ -105,6 +106,7 @@ async def saga(stage: Stage, *arguments: str) -> tuple[int, str]:
         "cli.main",
         *arguments,
         cwd=stage.folder,
+        env={**os.environ, "SAGA_TEMPORAL__TASK_QUEUE": stage.flows if stage.split else stage.queue},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+from temporalio.client import WorkflowHandle
 
 from tests.fault_proxy import OnTrigger
+from tests.faults.cells import PREVIOUS
+from tests.faults.gates import Target
 from tests.faults.stage import Stage
 
 
@@ -93,6 +98,38 @@ async def no_session_free(stage: Stage) -> None:
         await asyncio.sleep(1)
         await stage.admin(f'alter database "{name}" allow_connections true', database="postgres")
     stage.fault_is_over()
+
+
+async def pool_exhausted(stage: Stage) -> None:
+    """Others hold every connection that the worker may open, and the attempt finds none in its time."""
+    worker, flows = await stage.worker(), await stage.own_flows()
+    previous, client = PREVIOUS[stage.target], await stage.client()
+    async with stage.gate("effect", Target("crowd", "do")):
+        async with stage.gate("commit", previous) as gate:
+            await stage.start()
+            await gate.reached(by=worker.pid)
+            others = await client.start("crowd", {}, id=f"crowd-{stage.database}")
+            crowd = client.temporal.get_workflow_handle(others.id)
+            await stage.until(lambda: _asked(crowd, stage.pool), "the others' attempts")
+            flows.freeze()
+        # The previous operation has given its connection back, and nobody has asked for the next one yet.
+        waiting = "select 1 where %s = (select count(*) from pg_stat_activity where application_name = %s"
+        waiting += " and wait_event_type = 'Lock')"
+        await stage.until(lambda: stage.admin(waiting, stage.pool, f"saga-worker-{worker.pid}"), "a full pool")
+        flows.thaw()
+        await stage.until(lambda: _found_no_room(stage), "an attempt that found no connection")
+    stage.fault_is_over()
+    await others.result()
+
+
+async def _asked(saga: WorkflowHandle[Any, Any], number: int | None) -> bool:
+    return len((await saga.describe()).raw_description.pending_activities) == number
+
+
+async def _found_no_room(stage: Stage) -> bool:
+    described = await stage.handle.describe()
+    pending = described.raw_description.pending_activities
+    return any("no connection" in one.last_failure.message for one in pending if one.activity_id == stage.activity)
 
 
 async def commit_unanswered(stage: Stage) -> None:

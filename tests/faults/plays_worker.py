@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.faults.cells import TARGETS
-from tests.faults.gates import Target
+from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.history import activities_of
 from tests.faults.stage import Stage
-
-PREVIOUS = {
-    TARGETS["B"]: Target("debit", "do"),
-    TARGETS["P"]: Target("order", "do"),
-    TARGETS["A"]: Target("capture", "do"),
-    TARGETS["C"]: Target("order", "undo"),
-}
-"""The operation right before the one that is hit."""
 
 
 async def killed_before_start(stage: Stage) -> None:

@@ -49,6 +49,8 @@ class Stage:
     split: bool
     kills_flows: bool = False
     attempts: int = 8
+    pool: int | None = None
+    """Connections to the database that a worker may open; None: as many as it likes."""
     saga: str = "transfer"
     proxies: Mapping[Server, FaultProxy] = field(default_factory=dict)
     """Between this cell's workers and a server."""
@@ -84,7 +86,8 @@ class Stage:
         url = self.server.url(self.database, port=database.port if database else None)
         address = f"{HOST}:{temporal.port}" if temporal else self.temporal.address
         lines = ['definitions = ["."]', 'actions = ["./bank.py"]', "[temporal]", f'address = "{address}"']
-        lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"', ""]
+        lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"']
+        lines += ["" if self.pool is None else f"pool_size = {self.pool}", ""]
         (self.folder / "saga.toml").write_text("\n".join(lines), encoding="utf-8")
 
     @property
@@ -183,10 +186,15 @@ class Stage:
         """The target's activity id."""
         return activity_id(self.target)
 
-    async def own_flows(self) -> WorkerProcess:
-        """A workflow worker of this cell's own, because the cell kills it."""
+    async def own_flows(self, code: str | None = None) -> WorkerProcess:
+        """A workflow worker of this cell's own, because the cell kills it; ``code`` changes the engine in it."""
         name = f"flows-{len(self.workers)}"
-        worker = WorkerProcess(name, self.folder, env={"SAGA_TEMPORAL__TASK_QUEUE": self.flows})
+        env = {"SAGA_TEMPORAL__TASK_QUEUE": self.flows}
+        if code is not None:
+            (self.folder / name).mkdir()
+            (self.folder / name / "sitecustomize.py").write_text(code, encoding="utf-8")  # Python runs it at its start
+            env["PYTHONPATH"] = str(self.folder / name)
+        worker = WorkerProcess(name, self.folder, env=env)
         self.workers.append(worker)
         await asyncio.to_thread(worker.start)
         return worker

@@ -103,6 +103,12 @@ async def ship(step: Step, customer: str, note: Any) -> dict:
     return result
 
 
+@action("bank.crowd", connection="bank")
+async def crowd(step: Step) -> None:
+    """Moves nothing; takes room in the pool as long as the harness holds it up."""
+    await step.sql.execute("select turnstile('effect', 'crowd', 'do')")
+
+
 @action("bank.thank", connection="bank")
 async def thank(step: Step, customer: str, note: Any) -> dict:
     return await move(step, "merchant", "marketing", 3)
