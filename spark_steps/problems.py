@@ -98,7 +98,7 @@ def _message(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     if java is not None and get is None:
         text = str(java.getMessage() or java.toString())
-    text = text.split(";\n")[0].split("\nJVM stacktrace:")[0].split("\n\nDriver stacktrace:")[0]
+    text = text.removeprefix("[None] ").split(";\n")[0].split("\nJVM stacktrace:")[0].split("\n\nDriver stacktrace:")[0]
     found = re.search(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): (.+)", text, re.S)
     if found is not None:
         text = found[1].split("\n\tat ")[0]

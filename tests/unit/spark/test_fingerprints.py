@@ -1,0 +1,34 @@
+"""Fingerprints add up, whatever the parts; duplicates and counts are seen."""
+
+from __future__ import annotations
+
+import random
+
+from spark_steps.hashing import Fingerprint, combine, fingerprint
+
+
+def test_parts_in_any_order_give_the_whole() -> None:
+    words = [(random.Random(seed).getrandbits(64), random.Random(-seed).getrandbits(64)) for seed in range(1, 200)]
+    parts = [Fingerprint(1, *pair) for pair in words]
+    whole = combine(parts)
+    random.Random(7).shuffle(parts)
+    assert combine([combine(parts[:50]), combine(parts[50:])]) == whole
+    assert whole.rows == 199
+    assert whole.first == sum(one for one, _ in words) % 2**64
+
+
+def test_the_halves_of_a_word_are_signed_sums() -> None:
+    values = {"rows": 2, "low1": -1, "high1": 3, "low2": 5, "high2": -2}
+    assert fingerprint(values) == Fingerprint(2, 3 * 2**32 - 1, 2**64 - 2 * 2**32 + 5)
+    prefixed = {f"x_{name}": value for name, value in values.items()}
+    assert fingerprint(prefixed, "x_") == fingerprint(values)
+
+
+def test_no_rows_are_all_nulls() -> None:
+    assert fingerprint(dict.fromkeys(("rows", "low1", "high1", "low2", "high2"))) == Fingerprint()
+
+
+def test_the_text_has_128_bits_and_sees_the_count() -> None:
+    one, two = Fingerprint(1, 0, 0), Fingerprint(2, 0, 0)
+    assert len(one.hex) == 32
+    assert one.hex != two.hex

@@ -1,0 +1,163 @@
+"""What worker and runner say to each other, and what people read when a job fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+from sagas.errors import Infrastructure, UsageError
+from spark_steps.errors import JobFailed
+from spark_steps.extract import arrow_type, select
+from spark_steps.frames import Inputs
+from spark_steps.jobs import outputs_of
+from spark_steps.problems import explain, last_error_line
+from spark_steps.runner.memory import heap_bytes
+from spark_steps.runner.messages import (
+    decode,
+    encode,
+    error_from_json,
+    error_to_json,
+    settings_from_json,
+    settings_to_json,
+)
+from spark_steps.settings import SparkSettings
+from spark_steps.storage import listing, spark_path, staged_files, uri_of
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (JobFailed("no", {"line": 3}), JobFailed),
+        (UsageError("no", help="do"), UsageError),
+        (Infrastructure("no"), Infrastructure),
+        (ZeroDivisionError("ours"), Infrastructure),
+    ],
+)
+def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None:
+    found = error_from_json(decode(encode(error_to_json(error))))
+    assert type(found) is kind
+    assert str(error) in str(found)
+    if isinstance(error, JobFailed) and isinstance(found, JobFailed):
+        assert found.details == error.details
+    if isinstance(error, UsageError) and isinstance(found, UsageError):
+        assert found.help == error.help
+
+
+def test_settings_survive_the_way(tmp_path: Path) -> None:
+    settings = SparkSettings(root=tmp_path, python_path=("a", "b"), connections={"shop": "postgresql://x"})
+    assert settings_from_json(decode(encode(settings_to_json(settings)))) == settings
+    assert settings_from_json(settings_to_json(replace(settings, remote="sc://x"))).remote == "sc://x"
+
+
+def test_memory_is_an_amount() -> None:
+    assert (heap_bytes("512m"), heap_bytes("2G")) == (2**29, 2**31)
+    with pytest.raises(UsageError, match="no amount of memory"):
+        heap_bytes("plenty")
+
+
+def test_a_lost_jvm_is_no_mistake_of_the_job() -> None:
+    lost = AnalysisException(message="Job 3 cancelled because SparkContext was shut down")
+    assert isinstance(explain(lost, "the job a:b"), Infrastructure)
+    ours = ValueError("SparkContext was shut down")
+    assert isinstance(explain(ours, "the job a:b"), JobFailed)
+
+
+def test_a_full_disk_is_named() -> None:
+    error = OSError(28, "No space left on device")
+    assert str(explain(error, "the job a:b")) == "the job a:b could not write: the disk is full"
+
+
+def test_the_plan_is_left_out() -> None:
+    error = AnalysisException(message="[UNRESOLVED] no column `x`;\n'Project ['x]\n+- Range (0, 3)")
+    assert str(explain(error, "the job a:b")) == "the job a:b failed: [UNRESOLVED] no column `x`"
+
+
+def test_what_a_python_worker_raised_is_its_last_line() -> None:
+    text = (
+        'An exception was thrown:\nTraceback (most recent call last):\n  File "x.py", line 3, in f\nValueError: bad\n'
+    )
+    error = PythonException(message=text)
+    assert str(explain(error, "the job a:b")) == "the job a:b failed: ValueError: bad"
+
+
+def test_what_a_program_said_last() -> None:
+    output = "starting\njava.lang.IllegalStateException: no orders\n\tat Main.main(Main.java)\nshutdown hook called\n"
+    assert last_error_line(output) == "java.lang.IllegalStateException: no orders"
+    assert last_error_line("one\ntwo\n") == "two"
+    assert last_error_line("") == "it said nothing"
+
+
+def test_what_a_job_must_answer() -> None:
+    with pytest.raises(JobFailed, match=r"^the job returned nothing for output, where a Spark DataFrame is needed$"):
+        outputs_of(None, ["output"], "the job")
+    with pytest.raises(JobFailed, match=r"returned no output rejects; did you mean reject\?"):
+        outputs_of({"facts": None, "reject": None}, ["facts", "rejects"], "the job")
+    with pytest.raises(JobFailed, match="returned a list, where a DataFrame is needed for each of a, b"):
+        outputs_of([], ["a", "b"], "the job")
+    with pytest.raises(JobFailed, match="returned the output c, which the step does not name"):
+        outputs_of({"a": None, "c": None}, ["a"], "the job")
+
+
+def test_inputs_are_a_mapping_and_attributes() -> None:
+    orders = SimpleNamespace()
+    inputs = Inputs({"orders": orders})  # pyright: ignore[reportArgumentType]
+    assert inputs["orders"] is inputs.orders is orders
+    assert list(inputs) == ["orders"]
+    with pytest.raises(AttributeError, match="there is no input order; did you mean orders"):
+        _ = inputs.order
+    with pytest.raises(KeyError, match="there is no input order"):
+        _ = inputs["order"]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"table": "orders"}, 'SELECT * FROM "orders"'),
+        ({"table": "shop.orders", "columns": ["id", "Odd"]}, 'SELECT "id", "Odd" FROM "shop"."orders"'),
+        ({"query": "select 1 as x;"}, "SELECT * FROM (\nselect 1 as x\n) AS input"),
+        ({"table": "t", "where": "a > 1 -- b"}, 'SELECT * FROM "t" WHERE (\na > 1 -- b\n)'),
+        (
+            {"table": "t", "where": {"day": "it's", "n": 3, "x": None, "k": [1, 2]}},
+            'SELECT * FROM "t" WHERE "day" = \'it\'\'s\' AND "n" = 3 AND "x" IS NULL AND "k" = ANY(\'{1,2}\'::int2[])',
+        ),
+    ],
+)
+def test_the_query_of_an_input(values: dict[str, object], text: str) -> None:
+    assert select(values).as_string(None) == text
+
+
+@pytest.mark.parametrize(
+    ("oid", "precision", "scale", "kind"),
+    [
+        (1700, None, None, pa.decimal128(38, 18)),
+        (1700, 10, 2, pa.decimal128(10, 2)),
+        (1700, 50, 2, pa.string()),
+        (21, None, None, pa.int32()),
+        (1184, None, None, pa.timestamp("us", tz="UTC")),
+        (2950, None, None, pa.string()),
+    ],
+)
+def test_types_of_the_database(oid: int, precision: int | None, scale: int | None, kind: pa.DataType) -> None:
+    assert arrow_type(SimpleNamespace(type_code=oid, precision=precision, scale=scale)) == kind
+
+
+def test_files_by_folder_and_by_pattern(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    root = tmp_path / "with space"
+    for name in ("day=1/a.parquet", "day=2/b.parquet", "_hidden/c.parquet", "day=2/.d.parquet", "day=2/e.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"x": [1, 2]}), root / name)
+    found = listing(root.as_uri())
+    assert [one.uri for one in found] == [(root / "day=1/a.parquet").as_uri(), (root / "day=2/b.parquet").as_uri()]
+    assert [one.uri[-9:] for one in listing(f"{root}/day=*/b*")] == ["b.parquet"]
+    assert [one.uri[-9:] for one in listing(str(root / "day=1" / "a.parquet"))] == ["a.parquet"]
+    assert listing(str(tmp_path / "nothing")) == []
+    assert [one.rows for one in staged_files(root.as_uri())] == [2, 2]
+    assert spark_path(found[0].uri) == f"file://{root}/day=1/a.parquet"
+    assert uri_of("s3://bucket/x", "bucket/y/z") == "s3://bucket/y/z"
