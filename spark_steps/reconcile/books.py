@@ -14,11 +14,15 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_steps.reconcile.compare import difference, kept
-from spark_steps.reconcile.journal import BROKEN, ENTRIES, FINAL, SAGAS
+from spark_steps.reconcile.extract import GUARD_SCHEMA, MARGIN, OUTBOX_SCHEMA, effect_schema
+from spark_steps.reconcile.findings import EXPECTED
+from spark_steps.reconcile.journal import BROKEN, ENTRIES, ENTRY_SCHEMA, FINAL, SAGA_SCHEMA, SAGAS
 from spark_steps.reconcile.spec import Spec
 
 FINDING = ("class", "saga_id", "saga", "state", "step", "generation", "place", "row", "details")
@@ -27,6 +31,17 @@ for people as JSON."""
 
 FEW = 100_000
 """Sagas that are still open or cannot be judged: up to so many are sent to every task rather than sorted."""
+
+SMALL = 200_000
+SMALL_CONF = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For fewer rows than SMALL, compiling each query would take most of the time."""
+
+FINDINGS = "findings.jsonl"
 
 NOBODY = "UNKNOWN"
 """In the place of the state of a saga that nobody knows."""
@@ -53,34 +68,37 @@ class Tables:
 
 def check(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
     """Find every mismatch. ``request``: ``folder`` (of journal and extracts), ``effects`` (see ``Effects.to_json``),
-    ``since``, ``horizon``, ``limit`` (findings of each class that are written out).
+    ``since``, ``horizon``, ``rows`` (how many were extracted), ``limit`` (findings of each class that are written out).
 
     Answers ``counts`` by class and writes the findings to ``findings.jsonl`` in the folder.
     """
     folder = Path(request["folder"])
+    if request["rows"] < SMALL:
+        for name, value in SMALL_CONF.items():
+            spark.conf.set(name, value)
     tables = Tables(
-        sagas=spark.read.parquet(str(folder / SAGAS)),
-        entries=spark.read.parquet(str(folder / ENTRIES)),
-        guard=spark.read.parquet(str(folder / "guard")),
+        sagas=_read(spark, folder / SAGAS, SAGA_SCHEMA),
+        entries=_read(spark, folder / ENTRIES, ENTRY_SCHEMA),
+        guard=_read(spark, folder / "guard", GUARD_SCHEMA),
         since=request.get("since"),
         horizon=request.get("horizon") or 0.0,
     )
     found = stories_and_guards(tables)
-    for effects in request.get("effects") or ():
-        rows = spark.read.parquet(str(folder / "effects" / f"{effects['name']}.parquet"))
+    for effects in request["effects"]:
+        rows = _read(spark, folder / "effects" / f"{effects['name']}.parquet", effect_schema(len(effects["amounts"])))
         found += rows_and_guards(tables, effects, rows) if effects["step"] else rows_and_sagas(tables, effects, rows)
-    outbox = spark.read.parquet(str(folder / "outbox"))
-    found.append(events_and_guards(tables, outbox))
-    counts: dict[str, int] = {}
-    with (folder / "findings.jsonl").open("w", encoding="utf-8") as out:
-        for frame in found:
-            with kept(frame) as findings:
-                for row in findings.groupBy("class").count().collect():
-                    counts[row["class"]] = counts.get(row["class"], 0) + row["count"]
-                    some = findings.where(F.col("class") == row["class"]).limit(request["limit"])
-                    for finding in some.collect():
-                        out.write(json.dumps(finding.asDict(), ensure_ascii=False) + "\n")
+    found.append(events_and_guards(tables, _read(spark, folder / "outbox", OUTBOX_SCHEMA)))
+    with kept(reduce(DataFrame.unionAll, found)) as findings:
+        counts = {row["class"]: row["count"] for row in findings.groupBy("class").count().collect()}
+        with (folder / FINDINGS).open("w", encoding="utf-8") as out:
+            for class_ in counts:
+                for finding in findings.where(F.col("class") == class_).limit(request["limit"]).collect():
+                    out.write(json.dumps(finding.asDict(), ensure_ascii=False) + "\n")
     return {"counts": counts}
+
+
+def _read(spark: SparkSession, path: Path, schema: pa.Schema) -> DataFrame:
+    return spark.read.schema(from_arrow_schema(schema)).parquet(str(path))
 
 
 def stories_and_guards(tables: Tables) -> list[DataFrame]:
@@ -133,9 +151,7 @@ def rows_and_guards(tables: Tables, effects: Mapping[str, Any], rows: DataFrame)
         steps = steps.join(mine, "saga_id", "left_semi")
     steps = steps.withColumn("bound", _bound(effects))
     fields = effects["amounts"].values()
-    steps = _amounts(
-        steps, {f"a{at}": F.get_json_object("result", _path(field)) for at, field in enumerate(fields)}
-    ).persist()
+    steps = _amounts(steps, {f"a{at}": F.get_json_object("result", _path(field)) for at, field in enumerate(fields)})
     if tables.since is not None:
         rows, steps = _in_window(rows, steps, tables, effects)
     if effects["holds"]:
@@ -173,7 +189,7 @@ def _classified(
     old = F.coalesce(F.col("time") < tables.horizon, F.lit(False))
     several = F.col("left_rows") != F.col("right_rows")
     class_ = (
-        F.when(F.col("kind") == "missing_right", "saga_without_effect")
+        F.when(F.col("kind") == "missing_right", F.when(F.col("state") != NOBODY, "saga_without_effect"))
         .when(F.col("kind") == "missing_left", F.when(undone, "effect_still_there")
               .when(old & (F.col("state") == NOBODY), None).otherwise("effect_without_saga"))
         .when(several & (F.col("right_rows") > F.col("left_rows")), "effect_applied_twice")
@@ -188,9 +204,9 @@ def _classified(
         "steps_done": F.col("left_rows"),
         "bound": F.col("bound"),
     }
-    for at, (column, field) in enumerate(effects["amounts"].items()):
-        details[f"{column}"] = F.col(f"right.v{at}").cast("string")
-        details[f"result.{field}"] = F.col(f"left.v{at}").cast("string")
+    for at, column in enumerate(effects["amounts"]):
+        details[column] = F.col(f"right.v{at}").cast("string")
+        details[f"{EXPECTED}{column}"] = F.col(f"left.v{at}").cast("string")
     return _findings(joined, class_, F.lit(_place(effects)), F.col("row"), details)
 
 
@@ -315,8 +331,6 @@ def _in_window(
     """Both sides as far back as both were read. Without a time of the rows: the sagas of the window, with all rows."""
     assert tables.since is not None
     if effects["timed"]:
-        from spark_steps.reconcile.extract import MARGIN
-
         return rows, steps.where(F.col("created_at") >= tables.since - MARGIN)
     known = steps.select("bound").distinct()
     if effects["binding"] == "saga_id":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from spark_steps.hashing import Fingerprint, aggregates, bucket, fingerprint, row_hash
 
 BUCKETS = 1024
-BUCKET = "bucket"
 
 Buckets = Mapping[int, Fingerprint]
 
@@ -21,8 +21,21 @@ def differing(left: Buckets, right: Buckets) -> list[int]:
     return sorted(one for one in left.keys() | right.keys() if left.get(one) != right.get(one))
 
 
-def fingerprints(frame: DataFrame, key: Sequence[str], columns: Sequence[str]) -> Buckets:
-    """Read a side once. ``columns`` are all that counts, the key included."""
-    where = bucket(frame.schema, key, BUCKETS).alias(BUCKET)
-    rows = frame.groupBy(where).agg(*aggregates(row_hash(frame.schema, columns))).collect()
-    return {row[BUCKET]: fingerprint(row.asDict()) for row in rows}
+def fingerprints(sides: Sequence[DataFrame], key: Sequence[str], columns: Sequence[str]) -> list[Buckets]:
+    """Read all sides once, in one job. ``columns`` are all that counts, the key included."""
+    parts = []
+    for number, side in enumerate(sides):
+        first, second = row_hash(side.schema, columns)
+        where = bucket(side.schema, key, BUCKETS)
+        parts.append(
+            side.select(
+                F.lit(number).alias("side"), where.alias("bucket"), first.alias("first"), second.alias("second")
+            )
+        )
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionAll(part)
+    found: list[dict[int, Fingerprint]] = [{} for _ in sides]
+    for row in whole.groupBy("side", "bucket").agg(*aggregates((F.col("first"), F.col("second")))).collect():
+        found[row["side"]][row["bucket"]] = fingerprint(row.asDict())
+    return list(found)

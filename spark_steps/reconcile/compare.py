@@ -41,7 +41,7 @@ def difference(left: DataFrame, right: DataFrame, spec: Spec) -> Difference:
     """Find where two sides differ; ``rows`` is None where even the fingerprints are equal. Raises UsageError."""
     aligned = align(left, right, spec)
     key, columns = _key(aligned), [*_key(aligned), *_values(aligned)]
-    ours, theirs = (fingerprints(side, key, columns) for side in (aligned.left, aligned.right))
+    ours, theirs = fingerprints((aligned.left, aligned.right), key, columns)
     bad = differing(ours, theirs)
     rows = _joined(aligned, bad, spec.tolerance) if bad else None
     return Difference(combine(ours.values()), combine(theirs.values()), len(bad), rows, aligned)

@@ -63,10 +63,10 @@ class Scope:
         return None if self.since is None else self.since - MARGIN
 
 
-def effect_schema(effects: Effects) -> pa.Schema:
+def effect_schema(amounts: int) -> pa.Schema:
     """``bound`` is what ties a row to its step, ``row`` its key as JSON, ``time`` in seconds, ``a0 …`` the amounts."""
-    amounts = [(f"a{at}", pa.string()) for at in range(len(effects.amounts))]
-    return pa.schema([("bound", pa.string()), ("row", pa.string()), ("time", pa.float64()), *amounts])
+    columns = [(f"a{at}", pa.string()) for at in range(amounts)]
+    return pa.schema([("bound", pa.string()), ("row", pa.string()), ("time", pa.float64()), *columns])
 
 
 async def extract(
@@ -88,7 +88,7 @@ async def extract(
                     await _outbox(connection, name, rows, scope)
                     counts["outbox"] = rows.count
             for one in effects:
-                with Rows(folder / "effects" / f"{one.name}.parquet", effect_schema(one)) as rows:
+                with Rows(folder / "effects" / f"{one.name}.parquet", effect_schema(len(one.amounts))) as rows:
                     await _effects(connection, one, rows, scope)
                     counts[one.name] = rows.count
     return counts

@@ -1,0 +1,233 @@
+"""One mismatch of each class is planted in the books of a few sagas; each is found under its name, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_steps.reconcile.books import check
+from spark_steps.reconcile.effects import Effects
+from spark_steps.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
+from spark_steps.reconcile.journal import Journal, Rows
+
+NOW = 1_790_000_000.0
+HORIZON = NOW - 86_400
+
+ORDERS = Effects(
+    "orders", "shop", "orders", ("order_id",), "saga_id", "saga_id", sagas=("checkout",), step="place",
+    amounts={"total": "total"},
+)  # fmt: skip
+CHARGES = Effects("charge", "shop", "charge", ("id",), "guard_key", "id", step="charge", time="made_at")
+LINES = Effects("lines", "shop", "lines", ("line_id",), "result", "batch", result_field="batch.id", step="pack",
+                many=True)  # fmt: skip
+HOLDS = Effects("reservation", "shop", "reservation", ("sku",), "saga_id", "saga_id", step="reserve", holds=True)
+NOTES = Effects("notes", "shop", "notes", ("note",), "saga_id", "saga_id", sagas=("checkout",))
+ALL = (ORDERS, CHARGES, LINES, HOLDS, NOTES)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+class Books:
+    """Twelve checkouts, every third compensated, all in order; a test spoils something before ``check``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stories: dict[str, dict[str, Any]] = {}
+        self.guard: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self.rows: dict[str, list[dict[str, Any]]] = {one.name: [] for one in ALL}
+        self.events: list[tuple[Any, ...]] = []
+        for number in range(12):
+            self.saga(f"c-{number}", "COMPENSATED" if number % 3 == 0 else "COMPLETED", number)
+
+    def saga(self, id: str, state: str, number: int) -> None:
+        done = state == "COMPLETED"
+        steps = []
+        for step in ("reserve#0", "reserve#1", "charge", "place", "pack"):
+            undone = not done
+            steps.append(entry(step, "COMPENSATED" if undone else "DONE"))
+            result = {"place": {"total": f"{number}.50"}, "pack": {"batch": {"id": number}}}.get(step, {})
+            self.guard[(id, step, 1)] = {"reason": "do", "undone": undone, "result": json.dumps(result)}
+        self.stories[id] = story(id, state, steps)
+        if done:
+            self.rows["orders"].append({"bound": id, "row": row(order_id=number), "a0": f"{number}.5"})
+            self.rows["charge"].append({"bound": f"{id}/charge", "row": row(id=f"{id}/charge"), "time": NOW - 50})
+            self.rows["lines"] += [{"bound": str(number), "row": row(line_id=f"{number}-{at}")} for at in (1, 2)]
+            self.rows["notes"].append({"bound": id, "row": row(note=number)})
+            self.events.append(("shop", id, "place", 1, f"e-{number}", "orders", "NEW", NOW - 50))
+
+    def write(self) -> None:
+        with Journal(self.folder) as journal:
+            for one in self.stories.values():
+                journal.add(one)
+        with Rows(self.folder / "guard" / "shop.parquet", GUARD_SCHEMA) as out:
+            for (saga_id, step, generation), one in self.guard.items():
+                values = (one["reason"], one["undone"], one.get("created_at", NOW - 60), one["result"])
+                out.add(one.get("connection", "shop"), saga_id, step, generation, *values)
+        with Rows(self.folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as out:
+            for event in self.events:
+                out.add(*event)
+        for one in ALL:
+            schema = effect_schema(len(one.amounts))
+            with Rows(self.folder / "effects" / f"{one.name}.parquet", schema) as out:
+                for line in self.rows[one.name]:
+                    out.add(*(line.get(name) for name in schema.names))
+
+    def check(self, spark: SparkSession, since: float | None = None, effects: tuple[Effects, ...] = ALL) -> list[Any]:
+        self.write()
+        request = {
+            "folder": str(self.folder),
+            "effects": [one.to_json() for one in effects],
+            "since": since,
+            "horizon": HORIZON,
+            "rows": 100,
+            "limit": 100,
+        }
+        counts = check(spark, request)["counts"]
+        text = (self.folder / "findings.jsonl").read_text()
+        findings = [json.loads(line) for line in text.splitlines()]
+        assert sum(counts.values()) == len(findings)
+        return findings
+
+
+def entry(id: str, state: str, **more: Any) -> dict[str, Any]:
+    base = {"id": id, "state": state, "generation": 1, "guarantee": "guarded", "started_at": "2026-09-21T00:00:00Z"}
+    return {**base, **more}
+
+
+def story(id: str, state: str, steps: list[Any], **more: Any) -> dict[str, Any]:
+    moment = "2026-09-21T14:12:00Z"
+    over = None if state in ("RUNNING", "PARKED") else moment
+    return {
+        "id": id,
+        "saga": "checkout",
+        "state": state,
+        "started_at": moment,
+        "ended_at": over,
+        "steps": steps,
+        **more,
+    }
+
+
+def row(**values: Any) -> str:
+    return json.dumps(values)
+
+
+def told(findings: list[Any]) -> set[tuple[Any, ...]]:
+    return {(one["class"], one["saga_id"], one["step"], one["place"]) for one in findings}
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    return Books(tmp_path)
+
+
+def test_a_clean_system(spark: SparkSession, books: Books) -> None:
+    books.stories["open"] = story("open", "RUNNING", [])  # its guard rows come and go
+    books.guard[("open", "place", 1)] = {"reason": "do", "undone": False, "result": '{"total": "1"}'}
+    books.rows["orders"].append({"bound": "open", "row": row(order_id=99), "a0": "1.00"})
+    books.rows["reservation"].append({"bound": "open", "row": row(sku="s")})
+    books.guard[("ancient", "x", 1)] = {"reason": "do", "undone": False, "result": None, "created_at": HORIZON - 1}
+    books.guard[("c-1", "sealed", 1)] = {"reason": "undo", "undone": True, "result": None}
+    assert books.check(spark) == []
+
+
+def spoil_guard(books: Books) -> set[tuple[Any, ...]]:
+    """What the sagas say and what the guard says."""
+    books.guard[("c-1", "extra", 1)] = {"reason": "do", "undone": False, "result": None}
+    books.guard[("ghost", "charge#0", 1)] = {"reason": "do", "undone": False, "result": None}
+    del books.guard[("c-2", "reserve#1", 1)]
+    books.guard[("c-3", "reserve#0", 1)]["undone"] = False
+    books.guard[("c-4", "reserve#0", 2)] = {"reason": "do", "undone": False, "result": None}
+    books.stories["dead"] = story("dead", "TERMINATED", [])
+    books.guard[("dead", "other", 1)] = {"reason": "do", "undone": False, "result": None}
+    books.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
+    books.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
+    return {
+        ("effect_without_saga", "c-1", "extra", "shop"),
+        ("effect_without_saga", "ghost", "charge#0", "shop"),
+        ("saga_without_effect", "c-2", "reserve#1", None),
+        ("effect_still_there", "c-3", "reserve#0", "shop"),
+        ("effect_applied_twice", "c-4", "reserve#0", "shop"),
+        ("open_effects", "dead", "other", "shop"),
+    }
+
+
+def spoil_tables(books: Books) -> set[tuple[Any, ...]]:
+    """What the guard says and what stands in the tables."""
+    orders = books.rows["orders"]
+    orders[:] = [one for one in orders if one["bound"] != "c-1"]
+    orders.append({"bound": None, "row": row(order_id=77), "a0": "1"})
+    orders.append({"bound": "c-0", "row": row(order_id=78), "a0": "0.50"})
+    orders.append({"bound": "c-2", "row": row(order_id=79), "a0": "2.50"})
+    next(one for one in orders if one["bound"] == "c-4")["a0"] = "4.51"
+    books.rows["charge"].append({"bound": "ghost/charge", "row": row(id="g"), "time": NOW - 50})
+    books.rows["charge"].append({"bound": "old/charge", "row": row(id="o"), "time": HORIZON - 50})
+    books.rows["lines"].append({"bound": "9", "row": row(line_id="9-1")})
+    books.rows["lines"][:] = [one for one in books.rows["lines"] if one["bound"] != "5"]
+    books.rows["reservation"].append({"bound": "c-7", "row": row(sku="a")})
+    books.rows["reservation"].append({"bound": "who", "row": row(sku="b")})
+    books.rows["notes"].append({"bound": "c-6", "row": row(note="left")})
+    books.rows["notes"][:] = [one for one in books.rows["notes"] if one["bound"] != "c-8"]
+    books.events.append(("shop", "c-10", "never", 1, "e", "orders", "NEW", NOW - 50))
+    return {
+        ("saga_without_effect", "c-1", "place", "shop.orders"),
+        ("effect_without_saga", None, None, "shop.orders"),
+        ("effect_still_there", "c-0", "place", "shop.orders"),
+        ("effect_applied_twice", "c-2", "place", "shop.orders"),
+        ("amounts_differ", "c-4", "place", "shop.orders"),
+        ("effect_without_saga", "ghost", None, "shop.charge"),
+        ("effect_still_there", "c-9", "pack", "shop.lines"),
+        ("saga_without_effect", "c-5", "pack", "shop.lines"),
+        ("reservation_unowned", "c-7", "reserve#0", "shop.reservation"),
+        ("reservation_unowned", "who", None, "shop.reservation"),
+        ("effect_still_there", "c-6", None, "shop.notes"),
+        ("saga_without_effect", "c-8", None, "shop.notes"),
+        ("event_without_effect", "c-10", "never", "shop.saga_outbox"),
+    }
+
+
+@pytest.mark.parametrize("spoil", [spoil_guard, spoil_tables])
+def test_each_class_is_found(spark: SparkSession, books: Books, spoil: Any) -> None:
+    wanted = spoil(books)
+    found = books.check(spark)
+    assert told(found) == wanted
+    assert len(found) == len(wanted)
+
+
+def test_amounts_and_rows_are_told(spark: SparkSession, books: Books) -> None:
+    spoil_tables(books)
+    by_saga: Mapping[Any, Any] = {one["saga_id"]: one for one in books.check(spark, effects=(ORDERS,))}
+    assert json.loads(by_saga["c-4"]["details"])["total"] == "4.510000000"
+    assert json.loads(by_saga["c-4"]["details"])["expected.total"] == "4.500000000"
+    assert json.loads(by_saga["c-0"]["row"]) == {"order_id": 78}
+    near = replace(ORDERS, tolerance=Decimal("0.01"))
+    assert "c-4" not in {one["saga_id"] for one in books.check(spark, effects=(near,))}
+
+
+def test_a_window_says_nothing_about_what_was_before(spark: SparkSession, books: Books) -> None:
+    spoil_tables(books)
+    books.rows["charge"].append({"bound": "early/charge", "row": row(id="e"), "time": NOW - 4000})
+    found = told(books.check(spark, since=NOW - 3600, effects=(CHARGES,)))
+    assert found - {("event_without_effect", "c-10", "never", "shop.saga_outbox")} == {
+        ("effect_without_saga", "ghost", None, "shop.charge")
+    }
