@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -15,13 +14,7 @@ from spark_steps.job import Output
 from spark_steps.sinks.registry import validate_together
 from spark_steps.sinks.sink import Conflict, NotOurs
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
-from tests.servers import DatabaseServer, postgres
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[DatabaseServer]:
-    with postgres({"fsync": "off"}) as one:
-        yield one
+from tests.servers import DatabaseServer
 
 
 @pytest.fixture
