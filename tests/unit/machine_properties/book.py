@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sagas.definition.model import Definition, Step
+from sagas.definition.snapshot import to_snapshot
 from sagas.machine.commands import Call, StartSaga, UndoSaga
-from sagas.machine.events import DecisionMade
+from sagas.machine.events import DecisionMade, SignalReceived
 from sagas.outcomes import Outcome
 
+from . import mending
 from .effects import EffectLog
 
 
@@ -38,11 +40,19 @@ def operation_of(call: Call) -> str:
 
 @dataclass
 class Book:
-    """Facts about one run, seen from outside."""
+    """Facts about one run, seen from outside.
+
+    ``given``: the arguments of a person's `retry --with`, by entry and operation (``given_for``: for this action).
+    ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
+    first of each name that still counts; ``absent``: keys of which a probe has said so; ``asked_at``: since when an
+    operation is asked for; ``waiting``: since when a `wait` runs; ``refused``: waits that took a refusal.
+    ``mistaken``: the definition has an expression that can not be evaluated.
+    """
 
     definition: Definition
     saga_id: str
     log: EffectLog
+    input: Mapping[str, Any] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
     sagas: dict[str, StartSaga | UndoSaga] = field(default_factory=dict)
     cancelling: set[str] = field(default_factory=set)
@@ -53,6 +63,16 @@ class Book:
     causes: list[str] = field(default_factory=list)
     stop_ordered: bool = False
     decisions: list[DecisionMade] = field(default_factory=list)
+    given: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    given_for: dict[tuple[str, str], str] = field(default_factory=dict)
+    sent: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    signals: dict[str, SignalReceived] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    asked_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    now: float = 0.0
+    mistaken: bool = False
     skipped: set[tuple[str, str]] = field(default_factory=set)
     child_residue: list[Mapping[str, Any]] = field(default_factory=list)
     undo_requested: bool = False
@@ -60,12 +80,18 @@ class Book:
     story: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.adopt(self.definition)
         self.ancestors: dict[str, frozenset[str]] = {}
         for step in self.definition.steps:
             above = set(step.needs)
             for id in step.needs:
                 above |= self.ancestors[id]
             self.ancestors[step.id] = frozenset(above)
+
+    def adopt(self, definition: Definition) -> None:
+        """A person mended the definition; its steps and their order are the same."""
+        self.definition = definition
+        self.mistaken = mending.broken(to_snapshot(definition))
 
     def step(self, entry: str) -> Step:
         return self.definition.step(step_id(entry))
@@ -89,6 +115,15 @@ class Book:
 
     def entry(self, id: str) -> Mapping[str, Any]:
         return next(e for e in self.story["steps"] if e["id"] == id)
+
+    def op_of(self, id: str) -> str:
+        """Which operation of an entry a decision is about."""
+        parked = next((p["op"] for p in self.story["parked"] if p["step"] == id), None)
+        if parked is not None or id == "output":
+            return parked or "do"
+        if self.story["phase"] == "backward" and self.entry(id)["state"] == "UNKNOWN":
+            return "undo"  # whether it happened is asked to undo it
+        return {"COMPENSATING": "undo", "CONFIRMING": "confirm"}.get(self.entry(id)["state"], "do")
 
     def last_word(self, key: str) -> Outcome | None:
         return self.heard[key][-1] if self.heard.get(key) else None

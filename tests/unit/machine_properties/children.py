@@ -12,7 +12,10 @@ from sagas.machine.events import SagaEnded
 from .effects import Effect
 from .world import World
 
-ChildFate = Literal["completed", "rejected", "failed", "residue", "residue_committed", "terminated"]
+ChildFate = Literal[
+    "completed", "rejected", "failed", "residue", "residue_committed", "terminated", "refused", "parked"
+]
+"""``parked``: it waits for a person of its own, and its parent with it, until :attr:`ChildFlight.parked` is lifted."""
 
 
 @dataclass(slots=True)
@@ -21,6 +24,7 @@ class ChildFlight:
 
     command: StartSaga | UndoSaga
     cancelled: bool = False
+    parked: bool = False
 
 
 def end_child(world: World, flight: ChildFlight, fate: ChildFate, generation: int, at: float) -> SagaEnded:
@@ -36,6 +40,8 @@ def end_child(world: World, flight: ChildFlight, fate: ChildFate, generation: in
             return SagaEnded(command.id, "COMPLETED", at, {"output": {"id": command.saga_id}})
         case "terminated":
             return SagaEnded(command.id, "TERMINATED", at, None)
+        case "refused":
+            return SagaEnded(command.id, "REFUSED", at, None)
         case "residue" | "residue_committed":
             story = _story("RESIDUE", command.saga_id, "rejected", committed=fate == "residue_committed")
             story["residue"] = [_left(command.saga_id)]
@@ -46,8 +52,8 @@ def end_child(world: World, flight: ChildFlight, fate: ChildFate, generation: in
 
 
 def _end_undo(world: World, undo: UndoSaga, fate: ChildFate, generation: int, at: float) -> SagaEnded:
-    if fate == "terminated":
-        return SagaEnded(undo.id, "TERMINATED", at, None)
+    if fate in ("terminated", "refused"):
+        return SagaEnded(undo.id, "TERMINATED" if fate == "terminated" else "REFUSED", at, None)
     if world.log.net(undo.entry, generation) > 0:
         world.record(Effect(undo.entry, generation, "undo", "saga"))
     story = _story("COMPENSATED", undo.saga_id, "undone", False)

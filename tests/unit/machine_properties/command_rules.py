@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from sagas.machine.commands import Call, StartSaga, UndoSaga
 
@@ -111,14 +113,18 @@ def _check_do(book: Book, call: Call) -> None:
     if "before" in call.arguments and step.needs:
         source = [e for e in book.story["steps"] if e["step"] == step.needs[-1]]
         each = book.definition.step(step.needs[-1]).for_each is not None
-        if not each and source and not book.decided(call.entry):
-            expected = source[0]["result"] if source[0]["outcome"] == "done" else None
-            if source[0]["state"] == "SKIPPED" or (source[0]["compensation"] and source[0]["state"] == "COMPENSATED"):
-                expected = None
+        if source and not book.decided(call.entry):
+            whole = each and any("#" not in e["id"] for e in source)  # an empty list, or one that failed
+            expected = [] if whole else [_visible(e) for e in source] if each else _visible(source[0])
             if before != expected:
                 raise Violation(
                     "arguments", f"{call.id} got {before!r} of {step.needs[-1]}, whose result is {expected!r}"
                 )
+
+
+def _visible(e: Mapping[str, Any]) -> Any:
+    """The result that dependants see: null for what was left out, or undone alone (rule 11)."""
+    return e["result"] if e["outcome"] == "done" and e["state"] not in ("SKIPPED", "COMPENSATED") else None
 
 
 def check_undo(book: Book, entry: str, id: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Step
+from sagas.definition.snapshot import from_snapshot
 from sagas.machine.commands import Call, CancelCall, CancelSaga, Command, Finish, StartSaga, StartTimer, UndoSaga
 from sagas.machine.events import (
     CallEnded,
@@ -17,8 +18,9 @@ from sagas.machine.events import (
     TimerFired,
     UndoRequested,
 )
+from sagas.outcomes import Outcome
 
-from . import command_rules, final_rules, state_rules
+from . import command_rules, definition_rules, final_rules, mending, state_rules, wait_rules
 from .book import Book, Violation, operation_of
 from .effects import Effect, EffectLog
 from .guard_model import WRITE
@@ -30,8 +32,8 @@ LEADS_BACK = {"rejected", "failed", "unknown", "late"}
 class Judge:
     """Feed it each event before the machine sees it, and the machine's answer after. Raises Violation."""
 
-    def __init__(self, definition: Definition, saga_id: str, log: EffectLog) -> None:
-        self.book = Book(definition, saga_id, log)
+    def __init__(self, definition: Definition, saga_id: str, log: EffectLog, input: Mapping[str, Any]) -> None:
+        self.book = Book(definition, saga_id, log, input)
         self.deadline_timers: set[str] = set()
         self.asked: dict[str, Call] = {}
 
@@ -43,6 +45,7 @@ class Judge:
 
     def before(self, event: Event) -> None:
         book = self.book
+        book.now = event.at
         match event:
             case CallEnded():
                 self._call_ended(event)
@@ -62,17 +65,33 @@ class Judge:
             case TimerFired():
                 # A `wait` that ran out, or a probe that gave up, may lead backward.
                 book.causes += sorted(LEADS_BACK)
-            case SignalReceived() if event.reject is not None:
-                book.causes.append("rejected")
+            case SignalReceived():
+                wait_rules.heard(book, event)
+                if event.reject is not None:
+                    book.causes.append("rejected")
             case DecisionMade():
-                book.decisions.append(event)
+                self._decided(event)
                 if event.decision == "skip":
-                    ops = {p["op"] for p in book.story["parked"] if p["step"] == event.step} or {"do"}
-                    book.skipped |= {(event.step, op) for op in ops}
+                    book.skipped.add((event.step, book.op_of(event.step)))
             case UndoRequested():
                 book.undo_requested = True
             case _:
                 pass
+
+    def _decided(self, event: DecisionMade) -> None:
+        book = self.book
+        wait_rules.decided(book, event)
+        book.decisions.append(event)
+        if event.definition is not None:
+            book.adopt(from_snapshot(event.definition))
+        parked = any(p["step"] == event.step for p in book.story["parked"])
+        if not parked and book.story["phase"] == "backward" and book.entry(event.step)["state"] == "UNKNOWN":
+            return  # from outside nobody can tell whether the seal under way belongs to the undo
+        if event.arguments is not None:
+            op = book.op_of(event.step)
+            book.given[event.step, op] = event.arguments
+            if op == "undo":
+                book.given_for[event.step, op] = book.entry(event.step)["compensation"]["uses"]
 
     def _call_ended(self, event: CallEnded) -> None:
         book = self.book
@@ -94,14 +113,31 @@ class Judge:
         step = book.step(call.entry)
         if call.op == "probe":
             since = book.murky.get(call.key)
+            if self._says_absent(step, outcome):
+                book.absent.add(call.key)
             seals = step.probe is not None and step.probe.operation.seals
-            if outcome.marker == "absent" and since is not None and (seals or event.at >= since + step.settle):
+            if self._says_absent(step, outcome) and since is not None and (seals or event.at >= since + step.settle):
                 del book.murky[call.key]
             return
         if call.op != "seal" and call.action != WRITE:
             book.heard.setdefault(call.key, []).append(outcome)
+        alone = outcome.not_started and event.attempts is None and (call.at_most_once or call.retry.max_attempts == 1)
+        if call.op == "do" and call.action != WRITE and event.attempts != 0 and not alone:
+            book.sent[call.key] = call.arguments
+        if call.op == "do":
+            book.absent.discard(call.key)
         if call.op == "do" and outcome.kind == "unknown":
             book.murky[call.key] = event.at
+
+    @staticmethod
+    def _says_absent(step: Step, outcome: Outcome) -> bool:
+        """What the author of the probe reads in its answer."""
+        if step.probe is None or not mending.understood(step.probe):
+            return False
+        if step.probe.done is None:
+            return outcome.marker == "absent"
+        gone = isinstance(outcome.result, Mapping) and outcome.result.get("status") == "gone"
+        return gone and step.probe.absent is not None
 
     # --- after it has answered ----------------------------------------------------------------------------------
 
@@ -116,6 +152,8 @@ class Judge:
         for at, command in enumerate(commands):
             self._command(command, list(commands[at + 1 :]))
         state_rules.check_story(book, before, finished)
+        definition_rules.check_story(book)
+        wait_rules.check(book, before)
 
     def _command(self, command: Command, more: list[Any]) -> None:
         book = self.book
@@ -124,7 +162,10 @@ class Judge:
                 taken_back = any(isinstance(c, CancelCall) and c.id == command.id for c in more)
                 if not taken_back and not self._asked_before(command):
                     command_rules.check_call(book, command)
+                    if command.action != WRITE:
+                        definition_rules.check_call(book, command)
                 book.calls[command.id] = command
+                book.asked_at.setdefault((command.entry, command.op), book.now)
                 if command.op == "do":
                     book.arguments[command.entry] = command.arguments
             case StartTimer():
@@ -133,6 +174,7 @@ class Judge:
             case StartSaga():
                 if not any(isinstance(c, CancelSaga) and c.id == command.id for c in more):
                     command_rules.check_child(book, command)
+                    definition_rules.check_child(book, command)
                 book.sagas[command.id] = command
             case UndoSaga():
                 command_rules.check_child_undo(book, command)

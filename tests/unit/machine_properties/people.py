@@ -5,25 +5,96 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.definition.model import Definition
+from sagas.definition.snapshot import to_snapshot
 from sagas.machine.events import DecisionMade
+from sagas.machine.machine import Machine
 
 from .book import Book
 from .effects import Effect
 from .world import World
 
+STUCK_AFTER = 15 * 60
+"""Seconds after which a person may decide about what is only being tried again (cli.md)."""
 
-def decide(book: Book, world: World, item: Mapping[str, Any], wish: str, at: float) -> DecisionMade:
-    """A decision about one parked entry, as near to the wish as the truth allows."""
+CORRECTED: Mapping[str, Mapping[str, Any]] = {
+    "saga": {"name": "child", "input": {"corrected": True}},
+    "wait": {"for": 3.0},
+    "require": {"that": True, "message": "corrected"},
+}
+"""What a person gives `retry --with`, by action; everything else takes what it gets."""
+
+
+def decide(
+    book: Book, world: World, item: Mapping[str, Any], wish: str, correction: str, mended: Definition, at: float
+) -> DecisionMade:
+    """A decision about one parked entry, as near to the wish as the truth allows.
+
+    A retry may come with a ``correction``: ``with`` other arguments, with the mended ``definition``, or ``both``.
+    """
     usual = "retry" if "retry" in item["decisions"] else "done"
     decision = wish if wish in item["decisions"] else usual
     entry = item["step"]
-    if entry != "output" and decision == "done" and book.entry(entry)["outcome"] == "late":
-        decision = "retry"  # the guard has sealed it: no row can say done any more
-    if entry != "output" and decision != "retry":
+    # Whoever says done about what is sealed makes nothing, for no row can say done any more.
+    sealed = decision == "done" and entry != "output" and item["op"] == "do" and _sealed(book, world, entry)
+    if entry != "output" and decision != "retry" and not sealed:
         decision = _truthful(book, world, entry, item["op"], decision)
-    evidence = "seen with my own eyes" if decision != "retry" else None
-    result = {"id": "by hand"} if decision == "done" and item["op"] == "do" else None
-    return DecisionMade(entry, decision, "decided in a test", "ann", at, result=result, evidence=evidence)  # pyright: ignore[reportArgumentType]
+    more: dict[str, Any] = {}
+    if decision == "retry":
+        if correction in ("with", "both") and correctable(book, entry, item["op"]):
+            more["arguments"] = corrected(book, entry, item["op"])
+        if correction in ("definition", "both"):
+            more["definition"] = to_snapshot(mended)
+    else:
+        more["evidence"] = "seen with my own eyes"
+    if decision == "done" and item["op"] == "do":
+        more["result"] = {"id": "by hand"}
+    return DecisionMade(entry, decision, "decided in a test", "ann", at, **more)  # pyright: ignore[reportArgumentType]
+
+
+def stuck(book: Book, machine: Machine, in_flight: set[str], at: float) -> list[Mapping[str, Any]]:
+    """What has been tried for so long that a person may decide before it is parked.
+
+    While an attempt is in flight nobody makes an effect by hand, or vouches that there is none.
+    """
+    found: list[Mapping[str, Any]] = []
+    parked = {item["step"] for item in book.story["parked"]}
+    for e in book.story["steps"]:
+        if e["id"] in parked or e["state"] not in ("RUNNING", "UNKNOWN", "COMPENSATING", "CONFIRMING"):
+            continue
+        busy = any(book.calls[id].entry == e["id"] for id in in_flight)
+        wishes = ("retry", "done", "skip", "compensate") if not busy else ("retry",)
+        events = [DecisionMade(e["id"], wish, "it takes too long", "ann", at, evidence="seen") for wish in wishes]
+        possible = [event.decision for event in events if machine.check_decision(event) is None]
+        if possible:
+            found.append({"step": e["id"], "op": book.op_of(e["id"]), "decisions": possible, "parked": False})
+    return found
+
+
+def _sealed(book: Book, world: World, entry: str) -> bool:
+    generation = book.entry(entry)["generation"]
+    return any(base.decided(entry, generation) for base in world.databases.values())
+
+
+def correctable(book: Book, entry: str, op: str) -> bool:
+    """Other arguments may be given: not for what may have happened under the old ones, where no guard can tell."""
+    if entry == "output":
+        return False
+    step = book.step(entry)
+    return not _unsure(book, entry, op) or step.do.guarded or step.do.uses == "saga"
+
+
+def _unsure(book: Book, entry: str, op: str) -> bool:
+    """It may have happened, or may be happening now."""
+    in_flight = any(call.entry == entry for call in book.calls.values())
+    maybe = in_flight or book.entry(entry)["outcome"] == "unknown"
+    return op == "do" and maybe and book.step(entry).kind != "read"
+
+
+def corrected(book: Book, entry: str, op: str) -> Mapping[str, Any]:
+    """Arguments that a person gives, unlike any before."""
+    uses = book.step(entry).do.uses if op == "do" else ""
+    return CORRECTED.get(uses, {"corrected": len(book.decisions)})
 
 
 def _truthful(book: Book, world: World, entry: str, op: str, decision: str) -> str:
@@ -56,7 +127,7 @@ def _by_hand(world: World, entry: str, generation: int, op: str) -> None:
 
 def _silence(world: World, entry: str, generation: int, op: str) -> None:
     """Nobody decides while an attempt may still be under way, unless the guard holds it off."""
-    ops = {op, "do"} if not world.step(entry).do.guarded else {op}
+    ops = {op, "do"} if not world.step(entry).do.guarded else {op, "seal"}
     world.zombies = [
         z for z in world.zombies if not (z.call.entry == entry and z.call.generation == generation and z.call.op in ops)
     ]
@@ -76,6 +147,16 @@ def illegal(book: Book, at: float) -> list[tuple[str, DecisionMade]]:
 
     ask("no such step", "nowhere", "retry")
     for item in book.story["parked"]:
+        entry = item["step"]
+        absent = entry != "output" and _key(book, entry, book.entry(entry)["generation"]) in book.absent
+        if entry != "output" and not correctable(book, entry, item["op"]) and not absent:
+            retry = DecisionMade(item["step"], "retry", "try", "bob", at, arguments={"other": 1})
+            found.append(("it may have happened under the old arguments, and no guard can tell", retry))
+        other = {**to_snapshot(book.definition), "steps": to_snapshot(book.definition)["steps"][1:]}
+        if item["step"] != "output":
+            retry = DecisionMade(item["step"], "retry", "try", "bob", at, definition=other)
+            found.append(("the definition has other steps", retry))
+    for item in book.story["parked"]:
         for decision in ("retry", "done", "skip", "compensate"):
             if decision not in item["decisions"]:
                 ask(f"{decision} is not offered for {item['op']}", item["step"], decision)
@@ -87,4 +168,7 @@ def illegal(book: Book, at: float) -> list[tuple[str, DecisionMade]]:
         undoing = (e["compensation"] or {}).get("state") in ("RUNNING", "UNKNOWN", "FAILED")
         if e["id"] not in parked and settled and not undoing:
             ask("it is not stuck", e["id"], "done")
+        since = book.asked_at.get((e["id"], book.op_of(e["id"])))
+        if e["id"] not in parked and since is not None and at - since <= STUCK_AFTER:
+            ask("it has not been tried for 15 minutes yet", e["id"], "retry")
     return found

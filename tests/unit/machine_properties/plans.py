@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.machine.commands import Call, UndoSaga
-from sagas.machine.events import SignalReceived
 
 from .children import ChildFate, ChildFlight
 from .tape import Tape
@@ -26,7 +25,9 @@ class TapePlan:
         self.faults_left = faults.pick((3, 6, 10, 20))
         self.cancel_percent = order.pick((0, 0, 8, 3))
         self.deadline_percent = order.pick((0, 0, 8, 3))
-        self.crash_percent = order.pick((0, 20, 5))
+        self.crash_percent = order.pick((0, 20, 5, 0, 100))
+        self.early_percent = order.pick((0, 0, 5))
+        self.pause_percent = order.pick((0, 0, 0, 10))
         self.continue_percent = order.pick((0, 0, 10))
         self.disorder = order.pick((50, 90, 10))
         self.decisions = 0
@@ -39,11 +40,22 @@ class TapePlan:
 
     def child(self, flight: ChildFlight) -> ChildFate:
         if isinstance(flight.command, UndoSaga):
-            fates: Sequence[ChildFate] = ("completed", "completed", "completed", "residue", "terminated")
+            fates: Sequence[ChildFate] = (
+                "completed",
+                "completed",
+                "parked",
+                "completed",
+                "residue",
+                "terminated",
+                "refused",
+            )
         elif flight.cancelled:
-            fates = ("failed", "completed", "failed", "residue")
+            fates = ("failed", "completed", "failed", "residue", "parked")
         else:
-            fates = ("completed", "completed", "rejected", "failed", "residue", "residue_committed", "terminated")
+            fates = (
+                "completed", "parked", "rejected", "failed", "residue", "residue_committed", "terminated", "refused",
+                "completed",
+            )  # fmt: skip
         if self.faults_left == 0:
             return fates[0]
         fate = self.faults.pick(fates)
@@ -70,10 +82,21 @@ class TapePlan:
 
     def wish(self, item: Mapping[str, Any]) -> str:
         self.decisions += 1
-        return "retry" if self.decisions > PATIENCE else self.order.pick(("retry", "skip", "done", "compensate"))
+        if self.decisions > PATIENCE:
+            return "retry" if item.get("parked", True) else "done"
+        return self.order.pick(("retry", "skip", "done", "compensate"))
 
-    def signal(self, name: str) -> SignalReceived | None:
-        return SignalReceived(name, 0.0, reject="no", who="ann") if self.faults.chance(10) else None
+    def correction(self) -> str:
+        return "both" if self.decisions > PATIENCE else self.order.pick(("none", "with", "definition", "both"))
+
+    def reject(self) -> bool:
+        return self.faults.chance(20)
+
+    def early_signal(self) -> bool:
+        return self.early_percent > 0 and self.order.chance(self.early_percent)
+
+    def long_pause(self) -> bool:
+        return self.pause_percent > 0 and self.order.chance(self.pause_percent)
 
     def undo_later(self) -> bool:
         return not self.order.chance(30)
@@ -90,6 +113,7 @@ class OneFault:
     cancel_at: int | None = None
     deadline_at: int | None = None
     wished: str = "retry"
+    corrected: str = "none"
     crash: bool = False
 
     def fate(self, call: Call, attempt: int) -> Fate:
@@ -132,8 +156,17 @@ class OneFault:
         wished, self.wished = self.wished, "retry"
         return wished
 
-    def signal(self, name: str) -> SignalReceived | None:
-        return None
+    def correction(self) -> str:
+        return self.corrected
+
+    def reject(self) -> bool:
+        return False
+
+    def early_signal(self) -> bool:
+        return False
+
+    def long_pause(self) -> bool:
+        return False
 
     def undo_later(self) -> bool:
         return True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Step
 from sagas.machine.commands import (
     Call,
     CancelCall,
@@ -24,6 +24,7 @@ from sagas.machine.commands import (
     UndoSaga,
 )
 from sagas.machine.events import (
+    CallEnded,
     CancelRequested,
     DecisionMade,
     Event,
@@ -34,13 +35,17 @@ from sagas.machine.events import (
 )
 from sagas.machine.machine import Machine
 
-from . import people
+from . import coverage, people
 from .book import Violation
 from .children import ChildFate, ChildFlight, end_child
 from .judge import Judge
+from .strategies import BEGINNING
 from .world import Fate, Flight, World
 
 SAGA_ID = "random-1"
+PATIENCE = 400
+"""Events after which a person looks at everything that is only tried again and again."""
+
 LIMIT = 1_500
 """Events after which a saga counts as never ending."""
 
@@ -57,7 +62,10 @@ class Plan(Protocol):
     def crash_now(self) -> bool: ...
     def continue_now(self) -> bool: ...
     def wish(self, item: Mapping[str, Any]) -> str: ...
-    def signal(self, name: str) -> SignalReceived | None: ...
+    def correction(self) -> str: ...
+    def reject(self) -> bool: ...
+    def early_signal(self) -> bool: ...
+    def long_pause(self) -> bool: ...
     def undo_later(self) -> bool: ...
 
 
@@ -73,12 +81,22 @@ class _Segment:
 class Runner:
     """One saga from its start to its end."""
 
-    def __init__(self, definition: Definition, input: Mapping[str, Any], plan: Plan, *, generation: int = 1) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        input: Mapping[str, Any],
+        plan: Plan,
+        *,
+        generation: int = 1,
+        mended: Definition | None = None,
+    ) -> None:
+        """``mended`` is what a person gives `saga resolve --definition`."""
         self.plan = plan
+        self.mended = mended or definition
         self.definition = definition
-        self.now = 1_800_000_000.0
+        self.now = BEGINNING
         self.world = World(definition, plan.fate, plan.coin)
-        self.judge = Judge(definition, SAGA_ID, self.world.log)
+        self.judge = Judge(definition, SAGA_ID, self.world.log, input)
         self.world.on_effect = self.judge.effect
         make = lambda: Machine(definition, input, SAGA_ID, generation=generation)  # noqa: E731
         self.machine = make()
@@ -130,7 +148,7 @@ class Runner:
 
     def _one(self) -> None:
         plan = self.plan
-        self.now += 0.25
+        self.now += 1_000.0 if plan.long_pause() else 0.25
         self.world.expire(self.now)
         if self.continuing and not self.calls and not self.children:
             self._continue_as_new()
@@ -139,6 +157,10 @@ class Runner:
             self.continuing = True
         if plan.cancel_now(self.events):
             self._cancel()
+            return
+        early = self._signals()
+        if early and plan.early_signal():
+            self._signal(early[plan.next(early)])
             return
         due = [id for id in self.timers if id in self.judge.deadline_timers]
         if due and plan.deadline_now(self.events):
@@ -155,15 +177,23 @@ class Runner:
         options: dict[str, Callable[[], None]] = {}
         for id, flight in self.calls.items():
             options[f"call {id}"] = lambda id=id, flight=flight: self._advance(id, flight)
-        for id in self.children:
-            options[f"child {id}"] = lambda id=id: self._end_child(id)
+        for id, child in self.children.items():
+            if not child.parked:
+                options[f"child {id}"] = lambda id=id, child=child: self._end_child(id, child)
         for name in self._waits():
             options[f"signal {name}"] = lambda name=name: self._signal(name)
         if self.story["parked"] and (self.story["state"] == "PARKED" or self.plan.coin(10)):
-            options["decide"] = self._decide
+            options["decide"] = lambda: self._decide(self.story["parked"])
+        impatient = self.events > PATIENCE or self.plan.coin(20)
+        stuck = people.stuck(self.judge.book, self.machine, set(self.calls), self.now) if impatient else []
+        if stuck:
+            options["decide early"] = lambda: self._decide(stuck)
         if self.timers:
             soonest = min(self.timers, key=lambda id: self.timers[id])
             options[f"timer {soonest}"] = lambda: self._fire(soonest)
+        for id, child in self.children.items():
+            if child.parked:
+                options[f"resume {id}"] = lambda id=id, child=child: self._end_child(id, child)
         for index in range(len(self.world.zombies)):
             options[f"zombie {index}"] = lambda index=index: self.world.commit_zombie(index)
         return options
@@ -174,20 +204,31 @@ class Runner:
             del self.calls[id]
             self.feed(ended)
 
-    def _end_child(self, id: str) -> None:
-        flight = self.children.pop(id)
+    def _end_child(self, id: str, flight: ChildFlight) -> None:
+        fate = self.plan.child(flight)
+        if fate == "parked" and not flight.parked:
+            flight.parked = True  # it waits for a decision of its own; the parent is not told and waits
+            self.seen.add("undo of a child parked" if isinstance(flight.command, UndoSaga) else "child parked")
+            return
+        del self.children[id]
+        fate = "completed" if fate == "parked" else fate
         generation = self.judge.book.entry(flight.command.entry)["generation"]
-        self.feed(end_child(self.world, flight, self.plan.child(flight), generation, self.now))
+        self.feed(end_child(self.world, flight, fate, generation, self.now))
+
+    def _signals(self, steps: Sequence[Step] | None = None) -> list[str]:
+        """The names of the signals that these steps (all of them) wait for."""
+        waits = [s.do.with_ or {} for s in (self.definition.steps if steps is None else steps) if s.do.uses == "wait"]
+        return [with_["signal"] for with_ in waits if "signal" in with_]
 
     def _waits(self) -> list[str]:
         """Signals that a running `wait` needs."""
+        book = self.judge.book
         running = {e["step"] for e in self.story["steps"] if e["state"] == "RUNNING"}
-        waits = [s for s in self.definition.steps if s.do.uses == "wait" and s.id in running]
-        return [s.do.with_["signal"] for s in waits if s.do.with_ and "signal" in s.do.with_]
+        return self._signals([s for s in self.definition.steps if s.id in running and (s.id, "do") not in book.given])
 
     def _signal(self, name: str) -> None:
-        event = self.plan.signal(name)
-        self.feed(event or SignalReceived(name, self.now, data={"ok": True}, who="ann"))
+        refusal = "no" if self.plan.reject() else None
+        self.feed(SignalReceived(name, self.now, data={"n": self.events}, who=f"ann {self.events}", reject=refusal))
 
     def _fire(self, id: str) -> None:
         self.now = max(self.now, self.timers.pop(id))
@@ -203,11 +244,10 @@ class Runner:
         self.feed(CancelRequested(self.now, who="ann", message="not wanted any more"))
         self.cancelled = True
 
-    def _decide(self) -> None:
-        items = self.story["parked"]
+    def _decide(self, items: Sequence[Mapping[str, Any]]) -> None:
         item = items[self.plan.next([f"{i['step']} {i['op']}" for i in items])]
-        event = people.decide(self.judge.book, self.world, item, self.plan.wish(item), self.now)
-        self.seen.add(f"decided {event.decision} {item['op']}")
+        wish, correction = self.plan.wish(item), self.plan.correction()
+        event = people.decide(self.judge.book, self.world, item, wish, correction, self.mended, self.now)
         refusal = self.machine.check_decision(event)
         if refusal is not None:
             raise Violation("decisions", f"{event.decision} is offered for {event.step} and refused: {refusal}")
@@ -222,9 +262,11 @@ class Runner:
 
     def feed(self, event: Event) -> None:
         """Tell the machine, let the judge see it, carry out what it asks."""
-        if self.plan.crash_now():
-            self._crash()
         self.events += 1
+        book, before = self.judge.book, self.judge.book.story
+        call = book.calls.get(event.id) if isinstance(event, CallEnded) else None
+        if before:
+            self.seen |= coverage.of_event(book, call, event)
         self.judge.before(event)
         answer = list(self.machine.next(event))
         self.segment.events.append(event)
@@ -232,10 +274,12 @@ class Runner:
         for command in answer:
             self._carry_out(command)
         story = self.machine.story(self.now)
-        self.seen.add(story["state"])
         self.judge.after(answer, story, self.machine.finished)
+        self.seen |= coverage.of_story(book, before, event)
         if isinstance(event, DecisionMade) or self.plan.coin(5):
             self._try_illegal()
+        if self.plan.crash_now():
+            self._crash()
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -271,9 +315,30 @@ class Runner:
         restored = Machine.restore(json.loads(json.dumps(state)))
         if json.loads(json.dumps(restored.snapshot())) != state:
             raise Violation("snapshot", "restoring and storing again gives another state")
-        if self.events and restored.story(self.now) != self.machine.story(self.now):
+        if restored.story(self.now) != self.machine.story(self.now):
             raise Violation("snapshot", "the restored machine tells another story")
+        if not self.machine.finished:
+            self._check_outstanding(Machine.restore(json.loads(json.dumps(state))))
         self.machine = restored
+
+    def _check_outstanding(self, restored: Machine) -> None:
+        """What a new run asks again is exactly what is in flight, and timers keep their moment."""
+        again = restored.outstanding(self.now)
+        calls = {c.id: c for c in again if isinstance(c, Call)}
+        children = {c.id: c for c in again if isinstance(c, StartSaga | UndoSaga)}
+        cancelled = {c.id for c in again if isinstance(c, CancelCall | CancelSaga)}
+        timers = {c.id: self.now + c.seconds for c in again if isinstance(c, StartTimer)}
+        if not self.continuing:
+            if calls != {id: flight.call for id, flight in self.calls.items()}:
+                raise Violation("snapshot", f"asked again: {calls}; in flight: {self.calls}")
+            if children != {id: flight.command for id, flight in self.children.items()}:
+                raise Violation("snapshot", f"asked again: {children}; in flight: {self.children}")
+            wanted = {id for id, flight in {**self.calls, **self.children}.items() if flight.cancelled}
+            if cancelled != wanted:
+                raise Violation("snapshot", f"cancelled again: {cancelled}; cancelled before: {wanted}")
+        late = {id for id in timers if abs(timers[id] - max(self.now, self.timers.get(id, 0.0))) > 0.001}
+        if timers.keys() != self.timers.keys() or late:
+            raise Violation("snapshot", f"timers set again: {timers}; before: {self.timers}")
 
     def _continue_as_new(self) -> None:
         """A new run, which knows nothing but the stored state; commands given meanwhile were never carried out."""

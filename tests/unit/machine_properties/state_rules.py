@@ -8,7 +8,7 @@ from typing import Any
 
 from sagas.machine.commands import Call, Finish, StartSaga
 
-from . import story_schema
+from . import definition_rules, story_schema
 from .book import Book, Violation
 from .effects import Effect
 
@@ -155,10 +155,11 @@ def check_turn(book: Book) -> None:
     reason = book.story["reason"]
     if reason is None:
         raise Violation("reason", "going backward without a reason")
+    definition_rules.check_reason(book)
     if book.undo_requested:
         if reason["kind"] != "undone":
             raise Violation("reason", f"undone by a person, but the reason is {reason['kind']}")
-    elif book.causes and reason["kind"] not in book.causes and not book.decisions:
+    elif reason["kind"] not in {*book.causes, *definition_rules.synchronous(book)} and not book.decisions:
         raise Violation("reason", f"{reason['kind']} was never seen; only {book.causes}")
     elif book.causes and book.causes[0] in ("cancelled", "deadline", "parent") and reason["kind"] != book.causes[0]:
         raise Violation("reason", f"{reason['kind']} although {book.causes[0]} was recorded first")

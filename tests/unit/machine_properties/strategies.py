@@ -21,10 +21,20 @@ from sagas.definition.model import (
     Step,
 )
 
+from .mending import LOST, mended
 from .tape import Tape
 
 DEADLINE = 7_777.0
 """Seconds; unlike any other duration here, so that the judge recognises the deadline's timer."""
+
+WAIT = 40.0
+"""Seconds that a `wait` has patience for its signal."""
+
+BEGINNING = 1_800_000_000.0
+"""When every random saga starts, seconds since the epoch; 2027-01-15T08:00:00Z."""
+
+UNTIL = "2027-01-15T08:00:30Z"
+"""What some of them wait for."""
 
 NAMES = "abcdefgh"
 HOME, OTHER = "shop", "bank"
@@ -37,6 +47,7 @@ class Case:
     definition: Definition
     input: Mapping[str, Any]
     generation: int
+    mended: Definition
 
 
 def make_case(tape: Tape) -> Case:
@@ -59,26 +70,34 @@ def guarantee_of(do: Operation) -> Guarantee:
 class _Maker:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
-        self.input: dict[str, Any] = {"n": 7}
+        self.input: dict[str, Any] = {"n": 7, "child": "child"}
         self.steps: list[Step] = []
+        self.mistakes = 0
 
     def case(self) -> Case:
         tape = self.tape
         count = tape.pick((1, 2, 3, 4, 2, 3, 5, 6, 7, 8))
         shape = tape.pick(("no pivot", "pivot", "pivot", "no pivot", "forward"))
         pivot_at = tape.below(count) if shape == "pivot" else None
+        self.mistakes = tape.pick((0, 0, 12, 25))
         for at in range(count):
             self.steps.append(self._step(at, shape, pivot_at))
         definition = Definition(
             saga="random",
             steps=tuple(self.steps),
-            output={"n": "${{ input.n }}"},
+            output={"n": self._expression("input.n")},
             deadline=None if shape == "forward" else tape.pick((None, DEADLINE)),
             warn_after=tape.pick((None, None, 55.0)),
             recovery="forward" if shape == "forward" else "backward",
             digest="sha256:random",
         )
-        return Case(definition, self.input, tape.pick((1, 1, 1, 3)))
+        return Case(definition, self.input, tape.pick((1, 1, 1, 3)), mended(definition))
+
+    def _expression(self, source: str) -> str:
+        """An expression over the input, sometimes with a mistake in it."""
+        if self.mistakes and self.tape.chance(self.mistakes):
+            source = source.replace("input.", LOST)
+        return f"${{{{ {source} }}}}"
 
     # --- one step -----------------------------------------------------------------------------------------------
 
@@ -88,8 +107,10 @@ class _Maker:
         retriable = shape == "forward" or (pivot_at is not None and at > pivot_at)
         if at == pivot_at:
             return self._pivot(id, needs)
-        flavour = self.tape.pick(("plain", "plain", "plain", "plain", "each", "saga", "read", "wait", "plain", "each"))
-        if flavour in ("read", "wait"):
+        flavour = self.tape.pick(
+            ("plain", "plain", "plain", "plain", "each", "saga", "read", "wait", "plain", "each", "wait", "require")
+        )
+        if flavour in ("read", "wait", "require"):
             return self._read(id, needs, flavour)
         if flavour == "saga":
             return self._nested(id, needs, retriable)
@@ -109,10 +130,12 @@ class _Maker:
         return tuple(chosen)
 
     def _arguments(self, needs: tuple[str, ...], each: bool) -> dict[str, Any]:
-        with_: dict[str, Any] = {"n": "${{ item }}" if each else "${{ input.n }}"}
+        with_: dict[str, Any] = {"n": "${{ item }}" if each else self._expression("input.n")}
         for id in needs[-1:]:
             many = any(step.id == id and step.for_each is not None for step in self.steps)
             with_["before"] = f"${{{{ steps.{id}.results }}}}" if many else f"${{{{ steps.{id}.result }}}}"
+            if self.mistakes and not many and self.tape.chance(15):
+                with_["id"] = f"${{{{ steps.{id}.result.id }}}}"  # fails when that step was left out
         return with_
 
     def _retry(self) -> Retry:
@@ -138,8 +161,20 @@ class _Maker:
     def _probe(self, id: str, do: Operation, chance: int) -> Probe | None:
         if do.guarded or not self.tape.chance(chance):
             return None
-        seals = do.idempotent and self.tape.chance(50)
-        return Probe(Operation(uses=f"probe.{id}", with_=None, seals=seals, retry=Retry(max_attempts=2)))
+        tape = self.tape
+        seals = do.idempotent and tape.chance(50)
+        likely = 40 if self.mistakes else 0
+        with_ = tape.pick((None, {"n": f"${{{{ {LOST if likely and tape.chance(likely) else 'input.'}n }}}}"}))
+        ask = Operation(uses=f"probe.{id}", with_=with_, seals=seals, retry=Retry(max_attempts=2))
+        if not tape.chance(70):
+            return Probe(ask)
+        own = LOST if likely and tape.chance(likely) else "input."
+        return Probe(
+            ask,
+            done=f'{own}n == 7 ? response.status == "here" : false',
+            absent=tape.pick(('response.status == "gone"', 'response.status == "gone"', None)),
+            result=tape.pick(("response.value", "response.value", f"{own}n == 7 ? response.value : null", None)),
+        )
 
     def _compensation(self, id: str, do: Operation, confirm: bool, each: bool) -> Compensation:
         alternates: list[Operation] = []
@@ -147,13 +182,19 @@ class _Maker:
             place = self.tape.pick((HOME, HOME, OTHER, None)) if do.guarded else None
             frozen = each or not self.tape.chance(40)
             with_ = None if frozen else {"mine": f"${{{{ steps.{id}.result }}}}", "why": "${{ saga.reason.kind }}"}
+            if self.mistakes and self.tape.chance(self.mistakes):
+                # The second fails when nobody knows the result.
+                with_ = self.tape.pick(({"n": f"${{{{ {LOST}n }}}}"}, {"id": f"${{{{ steps.{id}.result.id }}}}"}))
             alternates.append(
                 Operation(uses=f"undo.{id}.{n}", with_=with_, connection=place, retry=Retry(max_attempts=2))
             )
         confirmed = None
         if confirm and self.tape.chance(60):
             # Kept in the step's own place: elsewhere the guard could not choose between the two ways back.
-            confirmed = Operation(uses=f"undo_confirmed.{id}", connection=do.connection, retry=Retry(max_attempts=2))
+            given = {"n": self._expression("input.n")} if self.mistakes else None
+            confirmed = Operation(
+                uses=f"undo_confirmed.{id}", with_=given, connection=do.connection, retry=Retry(max_attempts=2)
+            )
         if confirmed is not None:
             alternates = [Operation(uses=f"undo.{id}.0", connection=do.connection, retry=Retry(max_attempts=2))]
         return Compensation(tuple(alternates), confirmed)
@@ -163,7 +204,8 @@ class _Maker:
         do = self._do(id, self._arguments(needs, each))
         with_confirm = tape.chance(30)
         place = tape.pick((HOME, HOME, OTHER, None)) if do.guarded else None
-        confirm = Operation(uses=f"confirm.{id}", connection=place, retry=Retry(max_attempts=2))
+        given = {"n": f"${{{{ {LOST}n }}}}"} if self.mistakes and tape.chance(self.mistakes) else None
+        confirm = Operation(uses=f"confirm.{id}", with_=given, connection=place, retry=Retry(max_attempts=2))
         failures: tuple[OnFailure, ...] = ("compensate", "compensate", "compensate", "park", "continue")
         if each:
             self.input[f"items_{id}"] = list(range(tape.pick((2, 3, 1, 0, 4))))
@@ -175,13 +217,14 @@ class _Maker:
             do=do,
             needs=needs,
             if_=flag,
-            for_each=f"${{{{ input.items_{id} }}}}" if each else None,
+            for_each=self._expression(f"input.items_{id}") if each else None,
             max_parallel=tape.pick((1, 2, 3)) if each else 1,
             on_failure=tape.pick(failures),
             compensate=None if retriable else self._compensation(id, do, with_confirm, each),
             confirm=confirm if with_confirm else None,
             probe=self._probe(id, do, 40),
             settle=20.0,
+            fairness_key=self._expression("input.n") if self.mistakes and tape.chance(10) else None,
             guarantee=guarantee_of(do),
         )
 
@@ -189,7 +232,7 @@ class _Maker:
         if not self.tape.chance(15):
             return None
         self.input[f"go_{id}"] = self.tape.chance(50)
-        return f"${{{{ input.go_{id} }}}}"
+        return self._expression(f"input.go_{id}")
 
     def _pivot(self, id: str, needs: tuple[str, ...]) -> Step:
         do = self._do(id, self._arguments(needs, False))
@@ -207,17 +250,26 @@ class _Maker:
         )
 
     def _read(self, id: str, needs: tuple[str, ...], flavour: str) -> Step:
+        tape = self.tape
         if flavour == "wait":
-            with_: dict[str, Any] = self.tape.pick(
-                ({"signal": f"go_{id}", "timeout": 40.0, "on_timeout": "continue"}, {"for": 5.0},
-                 {"signal": f"go_{id}", "timeout": 40.0, "on_timeout": "reject"},
-                 {"signal": f"go_{id}", "timeout": 40.0, "on_timeout": "park"}, {"signal": f"go_{id}"})
+            signal = {"signal": f"go_{id}", "timeout": WAIT}
+            with_: dict[str, Any] = tape.pick(
+                ({**signal, "on_timeout": "continue"}, {"for": self._expression("input.n")},
+                 {**signal, "on_timeout": "reject"}, {**signal, "on_timeout": "park"}, {"signal": f"go_{id}"},
+                 {"until": UNTIL})
             )  # fmt: skip
             do = Operation(uses="wait", with_=with_)
+        elif flavour == "require":
+            that = self._expression(tape.pick(("input.n == 7", "input.n == 8")))
+            do = Operation(uses="require", with_={"that": that, "message": "seven"})
         else:
             do = Operation(uses=f"look.{id}", with_=self._arguments(needs, False), retry=self._retry())
         kind: Kind = "read"
-        return Step(id=id, name=f"Step {id}", kind=kind, do=do, needs=needs, guarantee="at-least-once")
+        failures: tuple[OnFailure, ...] = ("compensate", "compensate", "park", "continue")
+        on_failure = tape.pick(failures)
+        return Step(
+            id=id, name=f"Step {id}", kind=kind, do=do, needs=needs, on_failure=on_failure, guarantee="at-least-once"
+        )
 
     def _nested(self, id: str, needs: tuple[str, ...], retriable: bool) -> Step:
         compensate = None
@@ -227,7 +279,9 @@ class _Maker:
             id=id,
             name=f"Step {id}",
             kind="retriable" if retriable else "compensatable",
-            do=Operation(uses="saga", with_={"name": "child", "input": {"n": "${{ input.n }}"}}),
+            do=Operation(
+                uses="saga", with_={"name": self._expression("input.child"), "input": {"n": "${{ input.n }}"}}
+            ),
             needs=needs,
             on_failure=self.tape.pick(("compensate", "compensate", "park", "continue")),
             compensate=compensate,

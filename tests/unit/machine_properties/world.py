@@ -28,7 +28,7 @@ Fate = Literal[
 
 CHOICES: dict[str, tuple[Fate, ...]] = {
     "do": ("rejected", "lost_after", "lost_before", "failed", "zombie", "failed_final", "infrastructure", "duplicate",
-           "raised_after", "raised_before", "not_started", "late"),
+           "raised_after", "raised_before", "not_started", "late", "late", "late"),
     "undo": ("failed", "lost_after", "rejected", "zombie", "infrastructure", "lost_before", "duplicate", "not_started",
              "failed_final"),
     "confirm": ("lost_after", "rejected", "failed", "zombie", "infrastructure", "duplicate", "failed_final"),
@@ -146,7 +146,7 @@ class World:
             self.murky.add(call.key)
             return lost if fate == "lost_after" else raised
         if fate == "unsure":
-            return Outcome.done({"probe": "unknown", "message": "cannot tell"})
+            return Outcome.done({"probe": "unknown", "status": "pending", "message": "cannot tell"})
         if fate in ("lost_before", "zombie", "raised_before"):
             self.murky.add(call.key)
             if fate == "zombie":
@@ -221,14 +221,16 @@ class World:
         self.on_effect(effect)
 
     def _probe(self, call: Call, action: Callable[[str], Any]) -> Outcome:
+        probe = self.step(call.entry).probe
+        spoken = probe is None or (probe.done is None and probe.absent is None)  # else expressions read the answer
         if self.log.net(call.entry, call.generation) > 0:
             stored = self.participant.answers.get(call.key)
-            return Outcome.done({"probe": "done", "result": stored.result if stored else {"id": "probed"}})
-        probe = self.step(call.entry).probe
+            result = stored.result if stored else {"id": "probed"}
+            return Outcome.done({"probe": "done", "result": result} if spoken else {"status": "here", "value": result})
         if probe is not None and probe.operation.seals:
             self.participant.refuse(call.key)
             self.zombies = [z for z in self.zombies if z.call.key != call.key]
-        return Outcome.done({"probe": "absent"}, marker="absent")
+        return Outcome.done({"probe": "absent"}, marker="absent") if spoken else Outcome.done({"status": "gone"})
 
 
 _REFUSALS: dict[str, Outcome] = {

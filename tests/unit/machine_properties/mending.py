@@ -1,0 +1,57 @@
+"""Definitions with a mistake in them that only shows at run time, and how the author mends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sagas.definition.model import Definition, Operation, Probe, Step
+from sagas.definition.snapshot import from_snapshot, to_snapshot
+
+LOST = "input.lost."
+"""What a broken expression reads: the input holds no such thing. Mended, it reads the input itself."""
+
+FRAGILE = ".result.id"
+"""An expression with this fails where the result is null or has no such field."""
+
+
+def mended(definition: Definition) -> Definition:
+    """The same saga with every broken expression corrected, as `saga resolve --definition` gets it."""
+    text = json.dumps(to_snapshot(definition)).replace(LOST, "input.")
+    return replace(from_snapshot(json.loads(text)), digest=f"{definition.digest}:mended")
+
+
+def broken(value: Any) -> bool:
+    """This part of a definition can never be evaluated."""
+    return LOST in json.dumps(value)
+
+
+def fragile(value: Any) -> bool:
+    """It depends on the results whether this part can be evaluated."""
+    return FRAGILE in json.dumps(value)
+
+
+def forward(step: Step) -> list[Any]:
+    """Everything that has to be evaluated before the step's own action is asked."""
+    return [step.if_, step.for_each, step.do.with_, step.fairness_key]
+
+
+def of(step: Step, action: str, op: str) -> Operation | None:
+    """The operation of the step that this call carries out."""
+    found: Mapping[str, list[Operation]] = {
+        "do": [step.do],
+        "confirm": [step.confirm] if step.confirm else [],
+        "probe": [step.probe.operation] if step.probe else [],
+        "undo": [
+            *(step.compensate.alternates if step.compensate else ()),
+            *([step.compensate.confirmed] if step.compensate and step.compensate.confirmed else []),
+        ],
+    }
+    return next((one for one in found.get(op, []) if one.uses == action), None)
+
+
+def understood(probe: Probe) -> bool:
+    """The answers of the probe can be told apart."""
+    return not broken([probe.done, probe.absent, probe.result])
