@@ -13,10 +13,12 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sagas.machine.commands import Call, Guard
 from sagas.outcomes import Failure, Outcome
+
+if TYPE_CHECKING:
+    from sagas.machine.commands import Call, Guard
 
 ENVELOPE = "_saga"
 
@@ -112,6 +114,8 @@ def _encode_guard(guard: Guard) -> dict[str, Any]:
 
 
 def _decode_guard(data: Mapping[str, Any]) -> Guard:
+    from sagas.machine.commands import Guard  # a client needs the names on the wire alone
+
     confirmed = data.get("confirmed")
     return Guard(
         connection=data["connection"],
