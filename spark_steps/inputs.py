@@ -13,7 +13,6 @@ from spark_steps.extract import Wanted, extract
 from spark_steps.runner.run import Run
 from spark_steps.sinks.files import size
 from spark_steps.sinks.parquet_pointer import CURRENT, read_pointer
-from spark_steps.snapshots import freeze_table
 from spark_steps.storage import listing, local_or_uri, split_pattern, uri_of
 
 
@@ -34,6 +33,8 @@ def freeze(run: Run, request: dict[str, Any]) -> dict[str, Any]:
             case "parquet":
                 frozen[name] = {**_parquet(run, name, values["parquet"]), **_view(values)}
             case "table":
+                from spark_steps.snapshots import freeze_table  # pyiceberg: only who reads tables waits for it
+
                 frozen[name] = {**freeze_table(run.settings, name, values, uri), **_view(values)}
             case "step":
                 frozen[name] = {**_step(values, request["known"][name]), **_view(values)}
