@@ -62,10 +62,12 @@ def loyalty(temporal: TemporalServer) -> Iterator[tuple[str, subprocess.Popen[st
         worker.wait(30)
 
 
-async def start(temporal: TemporalServer, queue: str, folder: Path, **changed: Any) -> tuple[str, dict[str, Any]]:
+async def start(
+    temporal: TemporalServer, queue: str, folder: Path, *, saga_id: str | None = None, **changed: Any
+) -> tuple[str, dict[str, Any]]:
     """Run our worker here and the plain client as a process; gives the saga's id and what the client saw."""
     project = make_project(folder, {"interop": INTEROP.replace("QUEUE", queue)}, [close], address=temporal.address)
-    saga_id = f"interop-{uuid.uuid4()}"
+    saga_id = saga_id or f"interop-{uuid.uuid4()}"
     async with lab(project):
         client = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -121,6 +123,21 @@ async def test_undone_by_the_foreign_worker(temporal: TemporalServer, loyalty: A
     done, undo = requests(worker)
     assert (done["activity"], undo["activity"]) == ("loyalty.add", "loyalty.remove")
     assert (undo["argument"]["_saga"]["key"], undo["argument"]["_saga"]["op"]) == (f"{saga_id}/add/undo", "undo")
+
+
+async def test_a_foreign_worker_refuses_a_key_whose_undo_it_has_seen(
+    temporal: TemporalServer, loyalty: Any, tmp_path: Path
+) -> None:
+    """A plain client may start an id again: Temporal lets it, and the participant knows better."""
+    queue, worker = loyalty
+    saga_id, seen = await start(temporal, queue, tmp_path, close=False)
+    assert seen["story"]["state"] == "COMPENSATED"
+    _, seen = await start(temporal, queue, tmp_path, saga_id=saga_id)
+    assert (seen["type"], seen["story"]["state"]) == ("SagaCompensated", "COMPENSATED")
+    assert (seen["story"]["reason"]["kind"], seen["story"]["reason"]["step"]) == ("late", "add")
+    assert (seen["story"]["steps"][0]["state"], seen["story"]["steps"][0]["outcome"]) == ("COMPENSATED", "late")
+    asked = [request["activity"] for request in requests(worker)]
+    assert asked == ["loyalty.add", "loyalty.remove", "loyalty.add"], "late: there is nothing more to undo"
 
 
 async def test_bad_input_of_a_foreign_client_is_refused(temporal: TemporalServer, loyalty: Any, tmp_path: Path) -> None:

@@ -198,6 +198,25 @@ async def test_temporals_own_cancel_closes_the_run_canceled_with_everything_undo
     assert await world.effects() == []
 
 
+@pytest.mark.parametrize("pause", ["3s", "1h"], ids=["within a workflow task", "by a timer"])
+async def test_temporals_own_cancel_ends_a_local_attempt_that_waits_for_its_retry(world: World, pause: str) -> None:
+    """A short wait is spent inside the workflow task, which hears of the cancel when it reports in after 8 s."""
+    retry = f"retry: {{max_attempts: 9, initial_interval: {pause}, backoff_coefficient: 1, max_interval: {pause}}}"
+    definition = LOCAL.replace("retry: {max_attempts: 3, initial_interval: 20ms, max_interval: 50ms}", retry)
+    assert retry in definition
+    world.plan["do b"] = [OSError("no route")]
+    async with world.serving(definition) as client:
+        id = await begin(client, "here")
+        await until(lambda: "do b" in world.log())
+        await handle(client, id).cancel()
+        story = await finished(client, id)
+        described = await handle(client, id).describe()
+    assert described.status is not None
+    assert (story["state"], described.status.name) == ("COMPENSATED", "CANCELED")
+    assert states(story) == {"a": "COMPENSATED", "b": "NOTHING_TO_UNDO"}, "the guard sealed what nobody knew"
+    assert await world.effects() == []
+
+
 @pytest.mark.parametrize("step", ["a", "b"])
 async def test_a_late_attempt_is_refused(world: World, step: str) -> None:
     world.plan[f"do {step}"] = [AlreadyCompensated("it has been undone")]
