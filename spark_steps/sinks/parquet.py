@@ -32,8 +32,9 @@ from spark_steps.sinks.parquet_pointer import (
     hidden,
     with_entry,
     without_entry,
+    without_way_back,
 )
-from spark_steps.sinks.sink import Conflict, NotOurs, Publication, Published
+from spark_steps.sinks.sink import Conflict, Publication, Published
 
 MODES = ("append", "overwrite")
 
@@ -90,7 +91,7 @@ class ParquetSink:
     def publish(
         self, publications: Sequence[Publication], state: Mapping[str, int], *, together: bool
     ) -> list[Published]:
-        """One swap for each publication. Raises Conflict; Rejected when what was placed is gone."""
+        """One swap for each publication. Raises Conflict; Rejected: what was placed is gone."""
         _alone(publications, together)
         done, moved = [], dict(state)
         for publication in publications:
@@ -132,9 +133,20 @@ class ParquetSink:
             current = pointer.read()
             if current.entry(name) or hidden(current, name, pointer.earlier):
                 raise Conflict(f"{publication.output.place} shows this output: it is to be taken back, not cleaned up")
-            for folder in (pointer.folder / DATA).iterdir():
-                if folder.name.lstrip(".").startswith(f"{name}-e"):
-                    delete_folder(str(folder))
+            pointer.delete_data(name)
+
+    def forget(self, publication: Publication) -> None:
+        """The time in which an undo may come, and a reader may still read what was visible before, is over: delete
+        what is kept only for them. To be called for what was published, or published and taken back."""
+        pointer, name = self._at(publication.output), publication.mark.target.name
+        with _disk_trouble(pointer.folder), pointer.locked():
+            old = pointer.read()
+            new = without_way_back(old, name)
+            if new is not old:
+                pointer.write(new)
+            pointer.sweep()
+            if new.entry(name) is None and not hidden(new, name, pointer.earlier):
+                pointer.delete_data(name)
 
     def _publish(self, publication: Publication, pointer: PointerFolder, expected: int) -> Published:
         mark, current = publication.mark, pointer.read()
@@ -143,7 +155,7 @@ class ParquetSink:
             there = current.entry(mark.target.name)
             if there is not None and there.mark["saga.manifest"] != mark.sha:
                 report = {"there": dict(there.mark), "ours": mark.properties()}
-                raise NotOurs("another manifest is published under the key of this output", report)
+                raise Rejected("another manifest is published under the key of this output", **report)
             return found
         if current.version != expected:
             raise Conflict(f"{pointer.folder} is at version {current.version} and was at {expected} before")

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_steps.sinks.files import create_folder, replace
-from spark_steps.sinks.parquet_pointer import CURRENT, LOCK, VERSIONS, Pointer
+from spark_steps.sinks.files import create_folder, delete_folder, replace
+from spark_steps.sinks.parquet_pointer import CURRENT, DATA, LOCK, VERSIONS, Pointer, kept_versions
 from spark_steps.sinks.sink import Conflict
 
 LOCK_PATIENCE = 20.0
@@ -46,6 +46,25 @@ class PointerFolder:
     def write(self, pointer: Pointer) -> None:
         """The swap. Hold the lock."""
         replace(self.folder / CURRENT, pointer.text().encode())
+
+    def sweep(self) -> None:
+        """Delete the versions that no undo needs any more, and the data that only they have named. Hold the lock."""
+        current = self.read()
+        needed = kept_versions(current.entries, self.earlier)
+        names = {one.name for pointer in (current, *needed.values()) for one in pointer.entries}
+        for place in (self.folder / VERSIONS).glob("[0-9]*.json"):
+            if int(place.stem) not in needed:
+                for entry in Pointer.parse(place.read_text(), str(place)).entries:
+                    if entry.name not in names:
+                        self.delete_data(entry.name)
+                place.unlink()
+
+    def delete_data(self, name: str) -> None:
+        """Delete the data of all attempts of one target and generation. Hold the lock."""
+        data = self.folder / DATA
+        for folder in data.iterdir() if data.is_dir() else ():
+            if folder.name.lstrip(".").startswith(f"{name}-e"):
+                delete_folder(str(folder))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

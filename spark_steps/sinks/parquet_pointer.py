@@ -7,7 +7,7 @@ that an overwrite replaces stays as ``_versions/<number>.json``: it is the way b
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -127,15 +127,28 @@ def hidden(pointer: Pointer, name: str, earlier: Earlier) -> bool:
     return name not in pointer.retracted and any(name in beneath(entry, earlier) for entry in pointer.entries)
 
 
-def beneath(entry: Entry, earlier: Earlier) -> Iterator[str]:
+def without_way_back(pointer: Pointer, name: str) -> Pointer:
+    """The next version, in which a publication no longer knows what it has replaced."""
+    entries = tuple(replace(one, replaced=None) if one.name == name else one for one in pointer.entries)
+    return pointer if entries == pointer.entries else replace(pointer, version=pointer.version + 1, entries=entries)
+
+
+def beneath(entry: Entry, earlier: Earlier) -> set[str]:
     """The names of all publications that would come back if this one, and those it replaced, were taken back."""
-    waiting = [entry]
+    return {one.name for version in kept_versions([entry], earlier).values() for one in version.entries}
+
+
+def kept_versions(entries: Iterable[Entry], earlier: Earlier) -> dict[int, Pointer]:
+    """All versions that the undo of these publications, and of those they replaced, may need."""
+    found: dict[int, Pointer] = {}
+    waiting = list(entries)
     while waiting:
         replaced = waiting.pop().replaced
-        before = earlier(replaced) if replaced else None
-        for one in before.entries if before else ():
-            yield one.name
-            waiting.append(one)
+        before = earlier(replaced) if replaced and replaced not in found else None
+        if replaced and before is not None:
+            found[replaced] = before
+            waiting += before.entries
+    return found
 
 
 def read_pointer(uri: str) -> list[str]:

@@ -57,23 +57,17 @@ class PostgreSqlSink:
             return table_problems(connection, table, publication.output, publication.manifest)
 
     def place(self, publication: Publication) -> None:
-        """Load the stage table. Raises Rejected: rows that the table would refuse."""
-        with self._session(publication.output) as connection:
-            markers.create(connection)
-            if stages.is_loaded(connection, publication):
-                return
-            table = describe(connection, publication.output.place)
-            stages.load(connection, publication, table)
-            problems = row_problems(
-                connection,
-                table,
-                publication.output,
-                stages.stage_name(publication),
-                set(_names(publication)),
-            )
-            if problems:
-                raise Rejected(f"the rows do not fit the table {table.label}: {'; '.join(problems)}", problems=problems)
-            connection.commit()
+        """Load the stage table. Raises Rejected: rows that the table would refuse; Infrastructure."""
+        try:
+            with self._session(publication.output) as connection:
+                markers.create(connection)
+                # Another attempt with the same manifest is waited for, and has then done the work.
+                connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (stages.stage_name(publication),))
+                if not stages.is_loaded(connection, publication):
+                    self._load(connection, publication)
+                connection.commit()
+        except Conflict as error:
+            raise Infrastructure(str(error)) from error
 
     def read_state(self, publications: Sequence[Publication]) -> None:
         """Nothing: see above."""
@@ -114,6 +108,14 @@ class PostgreSqlSink:
             table = describe(connection, publication.output.place)
             Change(connection, publication.mark.target, table, publication.output.mode, ()).forget()
             connection.commit()
+
+    def _load(self, connection: Connection, publication: Publication) -> None:
+        table = describe(connection, publication.output.place)
+        stages.load(connection, publication, table)
+        columns = set(_names(publication))
+        problems = row_problems(connection, table, publication.output, stages.stage_name(publication), columns)
+        if problems:
+            raise Rejected(f"the rows do not fit the table {table.label}: {'; '.join(problems)}", problems=problems)
 
     def _publish(self, connection: Connection, publication: Publication) -> Published:
         markers.create(connection)
@@ -223,14 +225,14 @@ class PostgreSqlSink:
 
 
 def _must_be_free(connection: Connection, publication: Publication) -> Published | None:
-    """What is already there, or None: it is ours to publish. Raises Conflict, NotOurs."""
+    """What is already there, or None: it is ours to publish. Raises Conflict, Rejected."""
     mark = publication.mark
     marker = markers.find(connection, mark.target, lock=True)
     assert marker is not None
     if marker.state == "PUBLISHED":
         if marker.manifest != mark.sha:
             report = {"there": marker.manifest, "ours": mark.sha, "epoch": marker.epoch}
-            raise NotOurs("another manifest is published under the key of this output", report)
+            raise Rejected("another manifest is published under the key of this output", **report)
         return _adopted(marker)
     if marker.state == "RETRACTED" or marker.epoch >= mark.epoch:
         raise Conflict(f"the output {mark.target.output} of {mark.target.step} has been taken back meanwhile")

@@ -15,6 +15,7 @@ from pyarrow import dataset
 from sagas.errors import Infrastructure, Rejected, UsageError
 from spark_steps import read_pointer
 from spark_steps.job import Output
+from spark_steps.keys import Target
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks import parquet_folder
 from spark_steps.sinks.files import write_once
@@ -108,7 +109,7 @@ def test_another_manifest_under_our_key_is_not_adopted(settings: SparkSettings, 
     publish(sink, stage(settings, APPEND, ONE))
     other = stage(settings, APPEND, TWO, epoch=2)
     sink.place(other)
-    with pytest.raises(NotOurs, match="another manifest"):
+    with pytest.raises(Rejected, match="another manifest"):
         sink.publish([other], sink.read_state([other]), together=False)
 
 
@@ -239,6 +240,38 @@ def test_clean_removes_every_attempt_of_this_generation_only(settings: SparkSett
     with pytest.raises(Rejected, match="missing"):
         sink.publish(attempts[1:], state, together=False)  # one that was frozen meanwhile
     assert visible(settings) == [1]
+
+
+def data(settings: SparkSettings) -> set[str]:
+    """The sagas whose data is on disk."""
+    targets = {Target(saga, "facts", 1).name: saga for saga in "abcd"}
+    return {targets[one.name.rpartition("-e")[0]] for one in (settings.root / "out" / "_data").iterdir()}
+
+
+def test_what_no_undo_needs_is_forgotten(settings: SparkSettings, sink: ParquetSink) -> None:
+    made = {
+        saga: stage(settings, {"parquet": "out", "mode": mode}, rows, saga=saga)
+        for saga, mode, rows in (("a", "append", ONE), ("b", "overwrite", TWO), ("c", "overwrite", THREE))
+    }
+    for one in made.values():
+        publish(sink, one)
+    waiting = stage(settings, APPEND, ONE, saga="d")
+    sink.place(waiting)
+    sink.forget(made["b"])
+    assert data(settings) == {"a", "b", "c", "d"}, "undoing c shows b again, and undoing b then shows a"
+    unpublish(sink, made["c"])
+    sink.forget(made["c"])
+    assert data(settings) == {"a", "b", "d"}
+    assert visible(settings) == [2]
+    for _ in range(2):
+        sink.forget(made["b"])
+        assert data(settings) == {"b", "d"}
+    assert list((settings.root / "out" / "_versions").iterdir()) == []
+    publish(sink, waiting)
+    assert visible(settings) == [1, 2]
+    unpublish(sink, waiting)
+    unpublish(sink, made["b"])
+    assert visible(settings) == []
 
 
 def test_files_are_linked_and_survive_the_stage(settings: SparkSettings, sink: ParquetSink) -> None:

@@ -212,7 +212,7 @@ def test_another_manifest_under_our_key_is_not_adopted(house: Warehouse) -> None
     house.publish(house.stage(house.output(), [sale(3)]))
     other = house.stage(house.output(), [sale(4)], epoch=2)
     house.sink.place(other)
-    with pytest.raises(NotOurs, match="another manifest"):
+    with pytest.raises(Rejected, match="another manifest"):
         house.again(other)
 
 
