@@ -59,6 +59,25 @@ def daily_facts(spark, inputs, day, factor="1"):
         "order_id", "day", "product_id", "name", "channel", "amount")
 """
 
+INSTALL = """
+
+from tests.integration.spark.turnstiles import install
+
+install()
+"""
+
+GATED = """
+
+_facts = daily_facts
+
+
+def daily_facts(spark, inputs, **params):
+    from tests.integration.spark.turnstiles import wait_at
+
+    wait_at("in the job")
+    return _facts(spark, inputs, **params)
+"""
+
 DAY = """
 saga: day
 publish: {publish}
@@ -80,6 +99,7 @@ steps:
   - id: facts
     name: The facts of the day
     uses: spark
+    heartbeat: 5s
     with:
       job: jobs:daily_facts
       inputs:
@@ -103,6 +123,7 @@ steps:
             tolerance: 0.005
   - id: totals
     uses: spark
+    heartbeat: 5s
     with:
       sql: select day, name, sum(amount) as amount from facts group by day, name
       inputs: {{facts: {{step: facts}}}}
@@ -158,6 +179,26 @@ class Books:
             return None
 
 
+def read(books: Books, outputs: Any) -> tuple[Any, Any]:
+    """The rows of both outputs as a reader sees them; None: there is nothing to see."""
+    if outputs is ICEBERG:
+        return books.lake("sales.facts"), books.lake("sales.totals")
+    if outputs is PARQUET:
+        import pyarrow.parquet as pq
+
+        from spark_steps.sinks.parquet_pointer import read_pointer
+
+        found = []
+        for name in ("facts", "totals"):
+            place = books.folder / "out" / name
+            files = read_pointer(str(place)) if (place / "_current.json").exists() else []
+            found.append([row for file in files for row in pq.read_table(file).to_pylist()])
+        return found[0], found[1]
+    tables = {row["table_name"] for row in books.query("select table_name from information_schema.tables")}
+    facts, totals = (books.query(f"select * from {name}") if name in tables else None for name in ("facts", "totals"))
+    return facts, totals
+
+
 async def open_books(
     folder: Path,
     server: DatabaseServer,
@@ -165,6 +206,7 @@ async def open_books(
     outputs: Mapping[str, str] = ICEBERG,
     *,
     publish: str = "each",
+    turnstiles: bool = False,
 ) -> Books:
     """A new project with ten orders on 2026-01-01 and two on the next day."""
     database = f"shop_{uuid.uuid4().hex[:12]}"
@@ -172,6 +214,9 @@ async def open_books(
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
     url = server.url(database)
     _write_files(folder, url, temporal_address, outputs, publish)
+    if turnstiles:
+        (folder / "shop_actions.py").write_text(ACTIONS + INSTALL)
+        (folder / "jobs.py").write_text(JOBS + GATED)
     project = Project(load_settings(config=str(folder / "saga.toml")))
     await set_up(project.settings.connection("shop"))
     books = Books(folder, project, url)

@@ -13,33 +13,13 @@ import pytest
 from activities.connections import Connections
 from spark_steps.cleaning import clean
 from spark_steps.settings import spark_settings
-from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books
+from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
 
 PATIENCE = "300s"
 TOTAL = Decimal("50.00")
-
-
-def read(books: Books, outputs: Any) -> tuple[Any, Any]:
-    """The rows of both outputs as a reader sees them; None: there is nothing to see."""
-    if outputs is ICEBERG:
-        return books.lake("sales.facts"), books.lake("sales.totals")
-    if outputs is PARQUET:
-        import pyarrow.parquet as pq
-
-        from spark_steps.sinks.parquet_pointer import read_pointer
-
-        found = []
-        for name in ("facts", "totals"):
-            place = books.folder / "out" / name
-            files = read_pointer(str(place)) if (place / "_current.json").exists() else []
-            found.append([row for file in files for row in pq.read_table(file).to_pylist()])
-        return found[0], found[1]
-    tables = {row["table_name"] for row in books.query("select table_name from information_schema.tables")}
-    facts, totals = (books.query(f"select * from {name}") if name in tables else None for name in ("facts", "totals"))
-    return facts, totals
 
 
 def page(uri: str) -> str:

@@ -1,0 +1,220 @@
+"""Workers and runners killed at the points C1 to C12 of a Spark step: readers see all or nothing, never twice.
+
+The sinks' own crash points, each with each sink, are in test_*_sink_crashes.py; here a whole saga goes through them.
+The points take turns with the sinks, so that every point and every sink meets a killed worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+from temporalio.client import Client as Temporal
+
+from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
+from tests.integration.spark.turnstiles import closed
+from tests.lab import finished
+from tests.processes import TemporalServer, WorkerProcess
+from tests.servers import DatabaseServer
+from workers.client import Client
+from workers.headers import HeaderInterceptor
+
+PATIENCE = "240s"
+SINKS = {"iceberg": ICEBERG, "parquet": PARQUET, "postgresql": POSTGRESQL}
+
+# C1 before the job, C2 in the middle of it, C3 done but not recorded, C4 recorded, C5 in the audit, C6 before the
+# sink's commit, C7 and C9 after it but before anybody knows, C8 between the two outputs of the saga.
+FORWARD = [
+    ("C1", "before stage", "parquet"),
+    ("C2", "in the job", "iceberg"),
+    ("C3", "after stage", "postgresql"),
+    ("C4", "before audit", "parquet"),
+    ("C5", "after audit", "iceberg"),
+    ("C5 placed", "after place", "postgresql"),
+    ("C6", "before publish", "iceberg"),
+    ("C6", "before publish", "postgresql"),
+    ("C7", "after publish", "parquet"),
+    ("C8", "after publish", "postgresql"),
+    ("C9", "after publish", "iceberg"),
+]
+BACKWARD = [
+    ("C10", "before clean", "postgresql"),
+    ("C10", "after clean", "iceberg"),
+    ("C10", "before unpublish", "parquet"),
+    ("C10", "after unpublish", "iceberg"),
+]
+
+
+class Theatre:
+    """One project with two workers: when one is killed the other goes on."""
+
+    def __init__(self, sink: str, books: Books, client: Client) -> None:
+        self.sink, self.books, self.client = sink, books, client
+        env = {"SAGA_TEST_DATABASE": books.url}
+        self.workers = [WorkerProcess(name, books.folder, env=env) for name in ("one", "two")]
+
+    def start(self) -> None:
+        for worker in self.workers:
+            if not worker.running:
+                worker.launch()
+        for worker in self.workers:
+            worker.wait(60.0)
+
+    def kill_who_waits(self) -> None:
+        """SIGKILL to the worker (not its runner, which notices by itself) that stands at a turnstile."""
+        for worker in self.workers:
+            if worker.running and _stands(worker.pid, self.books):
+                os.kill(worker.pid, signal.SIGKILL)
+                return
+        raise AssertionError("no worker stands at the turnstile")
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+        for process in self.runners():
+            process.kill()
+
+    def runners(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            line = " ".join(process.info["cmdline"] or ())
+            if "spark_steps.runner" in line and str(self.books.folder) in str(process.info["cwd"]):
+                found.append(process)
+        return found
+
+
+def _stands(pid: int, books: Books) -> bool:
+    """True when a connection of this process (or of its runner) waits for a lock."""
+    ports = {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp")}
+    waiting = books.query(
+        "select client_port from pg_locks join pg_stat_activity using (pid) "
+        "where locktype = 'advisory' and not granted and datname = current_database()"
+    )
+    return any(row["client_port"] in ports for row in waiting)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def theatre(
+    request: pytest.FixtureRequest,
+    temporal: TemporalServer,
+    server: DatabaseServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Theatre]:
+    folder = tmp_path_factory.mktemp(f"crash-{request.param}")
+    books = await open_books(folder / "shop", server, temporal.address, SINKS[request.param], turnstiles=True)
+    client = await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()])
+    found = Theatre(request.param, books, Client(client, books.project))
+    found.start()
+    yield found
+    found.stop()
+
+
+def cells(rows: list[tuple[str, str, str]]) -> Any:
+    """One test for each row; pytest keeps those of one sink together, so that its workers stay warm."""
+    found = [pytest.param(sink, point, id=f"{name}-{point.replace(' ', '_')}-{sink}") for name, point, sink in rows]
+    return pytest.mark.parametrize(("theatre", "point"), found, indirect=["theatre"])
+
+
+async def play(theatre: Theatre, point: str, begin: Callable[[], Any]) -> None:
+    """Kill whoever stands at the point, once; the rest goes on by itself."""
+    with closed(theatre.books.url, point) as turnstile:
+        await begin()
+        turnstile.reached()
+        if point == "in the job":
+            runners = [one for one in theatre.runners() if _stands(one.pid, theatre.books)]
+            assert runners, "no runner stands in the job"
+            for runner in runners:
+                runner.kill()
+        else:
+            theatre.kill_who_waits()
+    theatre.start()
+
+
+@pytest.mark.parametrize(("sink", "point"), _cells(FORWARD))
+async def test_killed_on_the_way_forward(
+    theatre: Theatre, request: pytest.FixtureRequest, sink: str, point: str
+) -> None:
+    if SINKS[sink] is not theatre_outputs(request):
+        pytest.skip("this point has its turn with another sink")
+    books, saga = theatre.books, f"day-{uuid.uuid4()}"
+    before = rows(theatre)
+
+    async def begin() -> None:
+        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+
+    await play(theatre, point, begin)
+    story = await finished(theatre.client, saga, PATIENCE)
+    assert story["state"] == "COMPLETED", story["reason"]
+    after = rows(theatre)
+    assert after[0] - before[0] == Decimal(2), "the facts are there once"
+    await (await theatre.client.undo(saga, reason="tidy up", who="test")).result()
+    assert rows(theatre) == before
+    assert of_saga(books, saga) == []
+
+
+@cells(BACKWARD)
+async def test_killed_on_the_way_back(theatre: Theatre, point: str) -> None:
+    books, saga = theatre.books, f"day-{uuid.uuid4()}"
+    before = rows(theatre)
+    discard = "clean" in point
+    if not discard:
+        await (await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
+
+    async def begin() -> None:
+        if discard:
+            await theatre.client.start("day", {"day": "2026-01-02", "refuse": True}, id=saga)
+        else:
+            await theatre.client.undo(saga, reason="wrong day", who="test")
+
+    await play(theatre, point, begin)
+    story = await finished(theatre.client, saga, PATIENCE)
+    while story["state"] != "COMPENSATED":  # the run that is undone stays COMPLETED until its undo has begun
+        await asyncio.sleep(0.2)
+        story = await finished(theatre.client, saga, PATIENCE)
+    assert rows(theatre) == before
+    assert of_saga(books, saga) == []
+
+
+@pytest.mark.parametrize("theatre", list(SINKS), indirect=True)
+async def test_a_frozen_publisher_wakes_after_its_publication_was_taken_back(theatre: Theatre) -> None:
+    """C11: it changes nothing any more."""
+    books, saga = theatre.books, f"day-{uuid.uuid4()}"
+    before = rows(theatre)
+    with closed(books.url, "before publish") as turnstile:
+        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+        turnstile.reached()
+        frozen = next(one for one in theatre.workers if _stands(one.pid, books))
+        frozen.freeze()
+    try:
+        story = await finished(theatre.client, saga, PATIENCE)
+        assert story["state"] == "COMPLETED"
+        await (await theatre.client.undo(saga, reason="wrong day", who="test")).result()
+        assert rows(theatre) == before
+    finally:
+        frozen.thaw()
+    await asyncio.sleep(5.0)
+    assert rows(theatre) == before
+
+
+def rows(theatre: Theatre) -> tuple[Decimal, Decimal]:
+    """The sums of both outputs as a reader sees them."""
+    parts = read(theatre.books, SINKS[theatre.sink])
+    facts, totals = (sum((Decimal(str(row["amount"])) for row in part or ()), Decimal(0)) for part in parts)
+    return facts, totals
+
+
+def of_saga(books: Books, saga: str) -> list[str]:
+    """What a saga that was undone has left in the stage area (reports aside)."""
+    keys = [
+        row["publish_key"]
+        for row in books.query("select publish_key from saga_output where saga_id = %(id)s", {"id": saga})
+    ]
+    return [name for name in books.staged() if any(name.startswith(key) for key in keys)]

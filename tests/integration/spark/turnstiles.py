@@ -1,0 +1,94 @@
+"""Stops a worker or a runner at a named point of a Spark step, from outside: it passes a turnstile of the database.
+
+The project's actions module calls :func:`install` in the worker; a job calls :func:`wait_at` in the runner. A point is
+closed by holding an advisory lock; who waits there is seen in ``pg_locks``. Nothing in the product knows of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+CLASS = 9
+PATIENCE = 120.0
+
+_WAITING = """
+select count(*) from pg_locks where locktype = 'advisory' and not granted
+  and classid = %s and objid::bigint = hashtext(%s)::bigint & 4294967295
+  and database = (select oid from pg_database where datname = current_database())
+"""
+
+
+def wait_at(point: str) -> None:
+    """Go through at once, or wait until somebody opens (or kills) it."""
+    with psycopg.connect(os.environ["SAGA_TEST_DATABASE"], autocommit=True) as connection:
+        connection.execute("select pg_advisory_lock_shared(%s, hashtext(%s))", (CLASS, point))
+
+
+def install() -> None:
+    """Put turnstiles around the parts of an attempt and the calls of every sink: `before …` and `after …`."""
+    from spark_steps.sinks.iceberg import IcebergSink
+    from spark_steps.sinks.parquet import ParquetSink
+    from spark_steps.sinks.postgresql import PostgreSqlSink
+    from spark_steps.staging_attempt import StagingAttempt
+
+    for sink in (IcebergSink, ParquetSink, PostgreSqlSink):
+        for method in ("place", "publish", "unpublish", "clean"):
+            _around(sink, method, lambda _, name=method: name)
+    run: Any = StagingAttempt._run
+
+    @functools.wraps(run)
+    async def gated(self: StagingAttempt, task: str, request: Any) -> Any:
+        await _in_thread(f"before {task}")
+        answer = await run(self, task, request)
+        await _in_thread(f"after {task}")
+        return answer
+
+    StagingAttempt._run = gated  # type: ignore[method-assign]
+
+
+async def _in_thread(point: str) -> None:
+    import asyncio
+
+    await asyncio.to_thread(wait_at, point)
+
+
+def _around(owner: type, method: str, name: Callable[[Any], str]) -> None:
+    original = getattr(owner, method)
+
+    @functools.wraps(original)
+    def gated(self: Any, *arguments: Any, **named: Any) -> Any:
+        wait_at(f"before {name(self)}")
+        answer = original(self, *arguments, **named)
+        wait_at(f"after {name(self)}")
+        return answer
+
+    setattr(owner, method, gated)
+
+
+class Turnstile:
+    """A closed point: ``reached`` waits until somebody stands there."""
+
+    def __init__(self, connection: psycopg.Connection[Any], point: str) -> None:
+        self._connection = connection
+        self._point = point
+
+    def reached(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] == 0:
+            assert time.monotonic() < end, f"nobody came to {self._point!r}"
+            time.sleep(0.05)
+
+
+@contextmanager
+def closed(url: str, point: str) -> Iterator[Turnstile]:
+    """Close a point for the block."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("select pg_advisory_lock(%s, hashtext(%s))", (CLASS, point))
+        yield Turnstile(connection, point)
