@@ -61,10 +61,10 @@ class Lake:
     def ids(self, name: str = "sales.facts") -> list[int]:
         return [row["id"] for row in self.rows(name)]
 
-    def staged(self, rows: pa.Table | Rows, name: str = "sales.facts", **more: Any) -> Publication:
+    def staged(self, rows: pa.Table | Rows, table: str = "sales.facts", **more: Any) -> Publication:
         """``more``: what :func:`stage` takes, and beside that the output's own words."""
         words = {key: more.pop(key) for key in ("mode", "where", "key", "partition_by") if key in more}
-        return stage(self.settings, {"table": f"lake.{name}", **words}, rows, **more)
+        return stage(self.settings, {"table": f"lake.{table}", **words}, rows, **more)
 
     def publish(self, *publications: Publication, together: bool = False) -> list[Published]:
         for one in publications:

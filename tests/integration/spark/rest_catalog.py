@@ -22,6 +22,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import CommitTableRequest, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from sqlalchemy.exc import IntegrityError
 
 ENDPOINTS = [
     "GET /v1/{prefix}/namespaces",
@@ -80,7 +81,7 @@ class RestHandler(BaseHTTPRequestHandler):
             status, text = 200, self._route(path, body)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             status, text = 404, failure(404, type(error).__name__, str(error))
-        except (CommitFailedException, NamespaceAlreadyExistsError) as error:
+        except (CommitFailedException, NamespaceAlreadyExistsError, IntegrityError) as error:
             status, text = 409, failure(409, type(error).__name__, str(error))
         except Refused as error:
             status, text = error.status, failure(error.status, error.kind, str(error))
