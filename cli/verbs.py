@@ -41,6 +41,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("parked", "cli.parked:parked", "what needs a person, grouped", _DECIDE),
     Verb("resolve", "cli.resolve:resolve", "decide about a parked step", _DECIDE),
     Verb("undo", "cli.undo:undo", "take back a saga that has completed", _DECIDE),
+    Verb("reconcile", "cli.reconcile:reconcile", "do the books of sagas, databases and tables agree?", _OPERATE),
     Verb("worker", "cli.worker:worker", "run a worker in the foreground", _OPERATE),
     Verb("setup", "cli.setup:setup", "search attributes and tables; repeatable", _OPERATE),
     Verb("doctor", "cli.doctor:doctor", "check everything a saga needs to run", _OPERATE),

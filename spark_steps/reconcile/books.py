@@ -173,9 +173,9 @@ def _classified(
     tables: Tables, effects: Mapping[str, Any], differing: DataFrame, rows: DataFrame, steps: DataFrame
 ) -> DataFrame:
     by_guard = steps.groupBy("bound").agg(
-        F.max_by("saga_id", "created_at").alias("guard_saga"),
-        F.max_by("step", "created_at").alias("step"),
-        F.max_by("generation", "created_at").alias("generation"),
+        F.min("saga_id").alias("guard_saga"),
+        F.min("step").alias("step"),
+        F.max("generation").alias("generation"),
         F.min("created_at").alias("created_at"),
         F.max("undone").alias("undone"),
     )
@@ -213,9 +213,9 @@ def _classified(
 def _held(tables: Tables, effects: Mapping[str, Any], rows: DataFrame, steps: DataFrame) -> DataFrame:
     """Reservations whose saga is over, or that nobody has ever made."""
     owners = steps.groupBy("bound").agg(
-        F.max_by("saga_id", "created_at").alias("guard_saga"),
-        F.max_by("step", "created_at").alias("step"),
-        F.max_by("generation", "created_at").alias("generation"),
+        F.min("saga_id").alias("guard_saga"),
+        F.min("step").alias("step"),
+        F.max("generation").alias("generation"),
         F.max(((F.col("reason") == "do") & ~F.col("undone")).cast("int")).alias("live"),
     )
     rows = rows.join(owners, "bound", "left")
