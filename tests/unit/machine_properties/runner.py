@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from sagas.definition.model import Definition, Step
 from sagas.machine.commands import (
@@ -35,12 +35,13 @@ from sagas.machine.events import (
 )
 from sagas.machine.machine import Machine
 
-from . import coverage, people
+from . import asked_again, coverage, people
 from .book import Violation
-from .children import ChildFate, ChildFlight, end_child
+from .children import ChildFlight, end_child
 from .judge import Judge
+from .plan import Plan
 from .strategies import BEGINNING
-from .world import Fate, Flight, World
+from .world import Flight, World
 
 SAGA_ID = "random-1"
 PATIENCE = 400
@@ -48,25 +49,6 @@ PATIENCE = 400
 
 LIMIT = 1_500
 """Events after which a saga counts as never ending."""
-
-
-class Plan(Protocol):
-    """Everything that is left to chance."""
-
-    def fate(self, call: Call, attempt: int) -> Fate: ...
-    def child(self, flight: ChildFlight) -> ChildFate: ...
-    def coin(self, percent: int) -> bool: ...
-    def next(self, options: Sequence[str]) -> int: ...
-    def cancel_now(self, events: int) -> bool: ...
-    def deadline_now(self, events: int) -> bool: ...
-    def crash_now(self) -> bool: ...
-    def continue_now(self) -> bool: ...
-    def wish(self, item: Mapping[str, Any]) -> str: ...
-    def correction(self) -> str: ...
-    def reject(self) -> bool: ...
-    def early_signal(self) -> bool: ...
-    def long_pause(self) -> bool: ...
-    def undo_later(self) -> bool: ...
 
 
 @dataclass
@@ -318,27 +300,9 @@ class Runner:
         if restored.story(self.now) != self.machine.story(self.now):
             raise Violation("snapshot", "the restored machine tells another story")
         if not self.machine.finished:
-            self._check_outstanding(Machine.restore(json.loads(json.dumps(state))))
+            again = Machine.restore(json.loads(json.dumps(state)))
+            asked_again.check(again, self.calls, self.children, self.timers, self.now, continuing=self.continuing)
         self.machine = restored
-
-    def _check_outstanding(self, restored: Machine) -> None:
-        """What a new run asks again is exactly what is in flight, and timers keep their moment."""
-        again = restored.outstanding(self.now)
-        calls = {c.id: c for c in again if isinstance(c, Call)}
-        children = {c.id: c for c in again if isinstance(c, StartSaga | UndoSaga)}
-        cancelled = {c.id for c in again if isinstance(c, CancelCall | CancelSaga)}
-        timers = {c.id: self.now + c.seconds for c in again if isinstance(c, StartTimer)}
-        if not self.continuing:
-            if calls != {id: flight.call for id, flight in self.calls.items()}:
-                raise Violation("snapshot", f"asked again: {calls}; in flight: {self.calls}")
-            if children != {id: flight.command for id, flight in self.children.items()}:
-                raise Violation("snapshot", f"asked again: {children}; in flight: {self.children}")
-            wanted = {id for id, flight in {**self.calls, **self.children}.items() if flight.cancelled}
-            if cancelled != wanted:
-                raise Violation("snapshot", f"cancelled again: {cancelled}; cancelled before: {wanted}")
-        late = {id for id in timers if abs(timers[id] - max(self.now, self.timers.get(id, 0.0))) > 0.001}
-        if timers.keys() != self.timers.keys() or late:
-            raise Violation("snapshot", f"timers set again: {timers}; before: {self.timers}")
 
     def _continue_as_new(self) -> None:
         """A new run, which knows nothing but the stored state; commands given meanwhile were never carried out."""

@@ -1,0 +1,161 @@
+"""Mistakes in how the machine decides about effects: each takes one rule out of the running machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sagas.machine import (
+    arguments,
+    backward,
+    calls,
+    compensate,
+    forward,
+    joining,
+    keys,
+    permission,
+    resolve,
+)
+from sagas.machine.facts import PivotFailed, Resolved
+from sagas.machine.run import Run
+from sagas.machine.state import Entry
+from sagas.outcomes import Outcome
+
+Mutation = tuple[Callable[[pytest.MonkeyPatch], None], set[str]]
+"""What is taken out of the running machine, and the rules of which one has to be found broken."""
+
+
+def _last_word(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(joining, "joined", lambda operation, outcome, made_before, execution="remote": outcome.kind)
+
+
+def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
+    whole = backward.needs_undo
+    patch.setattr(backward, "needs_undo", lambda run, entry: entry.outcome == "done" and whole(run, entry))
+
+
+def _pivot_by_its_last_word(patch: pytest.MonkeyPatch) -> None:
+    def ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
+        run.post(PivotFailed(entry, arguments.cause_of(entry)))
+
+    patch.setattr(forward, "_pivot_ended", ended)
+
+
+def _all_compensations_at_once(patch: pytest.MonkeyPatch) -> None:
+    whole = backward.roll_when_settled
+
+    def roll_when_settled(run: Run) -> None:
+        order, run.plan.dependants = run.plan.dependants, {id: [] for id in run.plan.steps}
+        whole(run)
+        run.plan.dependants = order
+
+    patch.setattr(backward, "roll_when_settled", roll_when_settled)
+
+
+def _do_not_wait_for_siblings(patch: pytest.MonkeyPatch) -> None:
+    whole = backward.roll_when_settled
+
+    def roll_when_settled(run: Run) -> None:
+        busy, run.forward_busy = run.forward_busy, 0
+        whole(run)
+        run.forward_busy = busy
+
+    patch.setattr(backward, "roll_when_settled", roll_when_settled)
+
+
+def _believe_without_sealing(patch: pytest.MonkeyPatch) -> None:
+    def begin(run: Run, entry: Entry, purpose: Any, *, background: bool = False) -> None:
+        run.post(Resolved(entry, purpose, "absent"))
+
+    patch.setattr(resolve, "begin", begin)
+
+
+def _believe_absent_at_once(patch: pytest.MonkeyPatch) -> None:
+    whole = resolve.probed
+
+    def probed(run: Run, entry: Entry, outcome: Outcome, flight: Any) -> None:
+        entry.last_end = -1e9
+        whole(run, entry, outcome, flight)
+
+    patch.setattr(resolve, "probed", probed)
+
+
+def _repeat_the_keyless(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(calls, "asked_once", lambda step: False)
+
+
+def _attempt_in_the_key(patch: pytest.MonkeyPatch) -> None:
+    whole = keys.step_key
+    patch.setattr(calls, "step_key", lambda *given: f"{whole(*given)}#1")
+
+
+def _give_up_on_infrastructure(patch: pytest.MonkeyPatch) -> None:
+    whole = compensate.ended
+
+    def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, counted: bool = True) -> None:
+        whole(run, entry, replace(outcome, infrastructure=False), attempts, counted=counted)
+
+    patch.setattr(compensate, "ended", ended)
+
+
+def _every_decision_is_allowed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(permission, "refusal", lambda run, decision: None)
+
+
+def _a_pivot_can_be_undone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("sagas.machine.story.can_undo", lambda run: run.state == "COMPLETED")
+
+
+def _forget_the_residue(patch: pytest.MonkeyPatch) -> None:
+    whole = backward.finish
+
+    def finish(run: Run) -> None:
+        run.residue.clear()
+        whole(run)
+
+    patch.setattr(backward, "finish", finish)
+
+
+def _new_arguments_for_the_undo(patch: pytest.MonkeyPatch) -> None:
+    whole = calls.call_of
+
+    def call_of(run: Run, entry: Entry, flight: Any) -> Any:
+        call = whole(run, entry, flight)
+        return replace(call, arguments={}) if call.op == "undo" else call
+
+    patch.setattr(calls, "call_of", call_of)
+
+
+def _endless_retries(patch: pytest.MonkeyPatch) -> None:
+    whole = calls.call_of
+
+    def call_of(run: Run, entry: Entry, flight: Any) -> Any:
+        call = whole(run, entry, flight)
+        return replace(call, retry=replace(call.retry, max_attempts=0))
+
+    patch.setattr(calls, "call_of", call_of)
+
+
+EFFECTS: dict[str, Mutation] = {
+    "judge by the last attempt": (_last_word, {"I2", "I3", "I4", "I9"}),
+    "an unknown step is not undone": (_unknown_is_not_undone, {"I2", "I9"}),
+    "a pivot is given up by its last word": (_pivot_by_its_last_word, {"rule 5", "I2", "I9", "I10"}),
+    "compensate everything at once": (_all_compensations_at_once, {"I9"}),
+    "compensate while siblings run": (_do_not_wait_for_siblings, {"rule 2", "states"}),
+    "believe that nothing happened, without a seal": (
+        _believe_without_sealing,
+        {"I2", "I3", "I9", "rule 5", "idempotent: false"},
+    ),
+    "believe a probe before its attempts are old": (_believe_absent_at_once, {"idempotent: false", "I2", "I3"}),
+    "repeat what has no key": (_repeat_the_keyless, {"idempotent: false"}),
+    "the attempt is part of the key": (_attempt_in_the_key, {"rule 8: keys"}),
+    "give up for trouble of the infrastructure": (_give_up_on_infrastructure, {"rule 3"}),
+    "accept every decision": (_every_decision_is_allowed, {"decisions"}),
+    "a saga with a pivot can be undone": (_a_pivot_can_be_undone, {"rule 15", "I10"}),
+    "forget what a person left behind": (_forget_the_residue, {"I2", "states", "I9", "RESIDUE"}),
+    "other arguments for the short form": (_new_arguments_for_the_undo, {"short form"}),
+    "no end to the attempts of one call": (_endless_retries, {"rule 4"}),
+}

@@ -1,0 +1,237 @@
+"""Mistakes in how the machine takes what people, definitions, signals and nested sagas say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sagas.machine import (
+    arguments,
+    asking_again,
+    by_hand,
+    calls,
+    commit,
+    compensate,
+    decisions,
+    forward,
+    nested,
+    permission,
+    scheduling,
+    stored,
+    waits,
+)
+from sagas.machine.commands import CancelCall, CancelSaga, StartTimer
+from sagas.machine.facts import Begin
+from sagas.machine.run import Run
+from sagas.machine.state import Entry
+from sagas.outcomes import Failure, Outcome
+
+from .mutations import Mutation
+
+
+def _no_arguments_for_a_mistake(patch: pytest.MonkeyPatch) -> None:
+    whole = arguments._with  # pyright: ignore[reportPrivateUsage]
+
+    def with_(*given: Any) -> dict[str, Any]:
+        try:
+            return whole(*given)
+        except arguments.DefinitionFault:
+            return {}
+
+    patch.setattr(arguments, "_with", with_)
+
+
+def _a_mistake_is_any_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(arguments, "fault", lambda error: Outcome("failed", failure=Failure("Bug", str(error)), attempt=1))
+
+
+def _a_mistake_in_an_undo_undoes(patch: pytest.MonkeyPatch) -> None:
+    whole = compensate._ask  # pyright: ignore[reportPrivateUsage]
+
+    def ask(run: Run, entry: Entry) -> None:
+        whole(run, entry)
+        if entry.id in run.parked:
+            run.unpark(entry)
+            by_hand.undone(run, entry)
+
+    patch.setattr(compensate, "_ask", ask)
+
+
+def _a_mistake_in_a_confirm_confirms(patch: pytest.MonkeyPatch) -> None:
+    whole = commit.begin
+
+    def begin(run: Run, entry: Entry) -> None:
+        whole(run, entry)
+        if entry.id in run.parked:
+            run.unpark(entry)
+            commit.confirmed(run, entry)
+
+    patch.setattr(commit, "begin", begin)
+
+
+def _forget_corrected_arguments(patch: pytest.MonkeyPatch) -> None:
+    whole = decisions.decide
+    patch.setattr(decisions, "decide", lambda run, entry, said: whole(run, entry, {**said, "arguments": None}))
+
+
+def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
+    def retry(run: Run, entry: Entry, said: Any, guarded: bool) -> None:
+        entry.override, entry.arguments, entry.decision = said.get("arguments"), None, None
+        run.post(Begin(entry))
+
+    patch.setattr(decisions, "_retry", retry)
+
+
+def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "adopt", lambda run, definition: None)
+
+
+def _a_retry_skips_the_condition(patch: pytest.MonkeyPatch) -> None:
+    whole = scheduling.restart
+
+    def restart(run: Run, record: Any) -> None:
+        whole(run, record) if record.items is not None else run.post(Begin(record.entries[0]))
+
+    patch.setattr(scheduling, "restart", restart)
+
+
+def _what_a_probe_cannot_tell_is_absent(patch: pytest.MonkeyPatch) -> None:
+    whole = arguments.probed
+
+    def probed(run: Run, entry: Entry, probe: Any, answer: Outcome) -> tuple[str, Any]:
+        said, result = whole(run, entry, probe, answer)
+        return ("absent" if said == "unknown" and probe.done is not None else said), result
+
+    patch.setattr(arguments, "probed", probed)
+
+
+def _done_without_asking_the_guard(patch: pytest.MonkeyPatch) -> None:
+    whole = calls.send
+
+    def send(run: Run, entry: Entry, ask: Any, purpose: Any = "", *, background: bool = False) -> None:
+        if ask == "write" and not purpose:
+            forward.done(run, entry, None)
+        else:
+            whole(run, entry, ask, purpose, background=background)
+
+    patch.setattr(calls, "send", send)
+
+
+def _the_last_signal_counts(patch: pytest.MonkeyPatch) -> None:
+    whole = waits.signalled
+
+    def signalled(run: Run, event: Any) -> list[Entry]:
+        run.signals.pop(event.name, None)
+        return whole(run, event)
+
+    patch.setattr(waits, "signalled", signalled)
+
+
+def _early_signals_are_lost(patch: pytest.MonkeyPatch) -> None:
+    whole = waits.signalled
+
+    def signalled(run: Run, event: Any) -> list[Entry]:
+        waiting = whole(run, event)
+        if not waiting:
+            run.signals.pop(event.name)
+        return waiting
+
+    patch.setattr(waits, "signalled", signalled)
+
+
+def _a_wait_that_ran_out_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waits, "fired", lambda run, entry: Outcome.done({"data": None, "by": None, "at": None}))
+
+
+def _every_requirement_is_met(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waits, "require", lambda run, entry: Outcome.done(None))
+
+
+def _signals_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stored, "PLAIN", tuple(name for name in stored.PLAIN if name != "signals"))
+
+
+def _a_new_run_forgets_what_was_cancelled(patch: pytest.MonkeyPatch) -> None:
+    whole = asking_again.outstanding
+    cancels = (CancelCall, CancelSaga)
+    patch.setattr(
+        asking_again, "outstanding", lambda run, at: [c for c in whole(run, at) if not isinstance(c, cancels)]
+    )
+
+
+def _timers_start_anew(patch: pytest.MonkeyPatch) -> None:
+    whole = asking_again.outstanding
+
+    def outstanding(run: Run, at: float) -> list[Any]:
+        return [replace(c, seconds=c.seconds + 9.0) if isinstance(c, StartTimer) else c for c in whole(run, at)]
+
+    patch.setattr(asking_again, "outstanding", outstanding)
+
+
+def _a_continued_item_keeps_its_result(patch: pytest.MonkeyPatch) -> None:
+    whole = scheduling.closed
+
+    def closed(run: Run, entry: Entry, ok: bool) -> None:
+        results = run.record(entry).results
+        whole(run, entry, ok)
+        if results is not None and entry.continued and entry.index is not None:
+            results[entry.index] = {"continued": True}
+
+    patch.setattr(scheduling, "closed", closed)
+
+
+def _a_refused_undo_of_a_child_is_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(nested, "_undone", lambda event: Outcome.done(None))
+
+
+def _a_refused_child_is_done(patch: pytest.MonkeyPatch) -> None:
+    whole = nested._done  # pyright: ignore[reportPrivateUsage]
+
+    def done(event: Any, story: Any) -> Outcome:
+        return Outcome.done(None) if event.state == "REFUSED" else whole(event, story)
+
+    patch.setattr(nested, "_done", done)
+
+
+def _late_is_done(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forward, "_late", lambda run, entry: forward.done(run, entry, None))
+
+
+def _decide_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(permission, "_stuck", lambda run, entry, op, at: entry.flight is not None)
+
+
+def _other_arguments_while_an_attempt_is_in_flight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(permission, "_unchangeable", lambda run, decision, entry, op: None)
+
+
+WORDS: dict[str, Mutation] = {
+    "no arguments where an expression fails": (_no_arguments_for_a_mistake, {"rule 10"}),
+    "an expression that fails is any failure": (_a_mistake_is_any_failure, {"rule 10", "wait", "require"}),
+    "an undo that cannot be asked counts as one": (_a_mistake_in_an_undo_undoes, {"I2", "I9"}),
+    "a confirm that cannot be asked counts as one": (_a_mistake_in_a_confirm_confirms, {"rule 13"}),
+    "forget the arguments a person gave": (_forget_corrected_arguments, {"retry --with", "rule 10", "wait"}),
+    "other arguments under the same key": (
+        _other_arguments_under_the_same_key,
+        {"one key, one intention", "retry --with", "earlier attempts"},
+    ),
+    "forget the definition a person gave": (_forget_the_corrected_definition, {"rule 7"}),
+    "a retry skips the condition": (_a_retry_skips_the_condition, {"if", "rule 10"}),
+    "what a probe cannot tell is absent": (_what_a_probe_cannot_tell_is_absent, {"idempotent: false", "I2", "I3"}),
+    "done without asking the guard": (_done_without_asking_the_guard, {"I2", "I3", "I9", "rule 5", "earlier attempts"}),
+    "the last signal counts": (_the_last_signal_counts, {"wait"}),
+    "early signals are lost": (_early_signals_are_lost, {"wait"}),
+    "a wait that ran out goes on": (_a_wait_that_ran_out_goes_on, {"wait"}),
+    "every requirement is met": (_every_requirement_is_met, {"require", "rule 10"}),
+    "signals are not stored": (_signals_are_not_stored, {"snapshot", "wait", "determinism"}),
+    "a new run forgets what was cancelled": (_a_new_run_forgets_what_was_cancelled, {"snapshot"}),
+    "timers start anew in a new run": (_timers_start_anew, {"snapshot", "timers"}),
+    "a continued item keeps its result": (_a_continued_item_keeps_its_result, {"arguments"}),
+    "a refused undo of a child is one": (_a_refused_undo_of_a_child_is_one, {"I2", "I9"}),
+    "a refused child is done": (_a_refused_child_is_done, {"I2"}),
+    "late is done": (_late_is_done, {"I2", "I3", "I9", "rule 5"}),
+    "a person may decide at any time": (_decide_at_any_time, {"decisions"}),
+    "other arguments for what may have happened": (_other_arguments_while_an_attempt_is_in_flight, {"decisions"}),
+}
