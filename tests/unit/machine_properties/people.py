@@ -106,6 +106,8 @@ def _truthful(book: Book, world: World, entry: str, op: str, decision: str) -> s
     if decision == "done" or (op == "do" and not step.do.guarded):
         _silence(world, entry, generation, op)
     if decision == "done":
+        # What a person makes there the participant holds, whatever it has said under the key before.
+        world.participant.undone.discard(_key(book, entry, generation) if op == "do" else "")
         _by_hand(world, entry, generation, op)
     elif op == "do" and not step.do.guarded:
         if decision == "skip" and stands and not book.committed:

@@ -58,7 +58,8 @@ def _check_wait(book: Book, e: Mapping[str, Any], was: Mapping[str, Any]) -> Non
         book.waiting.setdefault(id, book.now)
         if first is not None and book.story["phase"] != "backward":
             raise Violation("wait", f"{id} goes on waiting, although its signal has come")
-    if e["state"] == was["state"] or e["state"] not in ENDED or _by_hand(book, id):
+    same = e["state"] == was["state"] and e["generation"] == was.get("generation", e["generation"])
+    if same or e["state"] not in ENDED or _by_hand(book, id):
         return
     over = book.now - book.waiting.get(id, book.now)
     if e["state"] == "DONE":
