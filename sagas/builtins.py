@@ -160,7 +160,7 @@ BUILTINS: Mapping[str, Builtin] = {
             own_undo=True,
         ),
         Builtin(
-            "reconcile",
+            builtins_spark.RECONCILE,
             "compares two sets of rows; rejects when they differ",
             "spark",
             builtins_spark.RECONCILE_PARAMETERS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 SPARK = "spark"
+RECONCILE = "reconcile"
 PUBLISH = "spark.publish"
 DISCARD = "spark.discard"
 UNPUBLISH = "spark.unpublish"
@@ -16,6 +17,9 @@ UNPUBLISH = "spark.unpublish"
 JOB_TIMEOUT = 3600.0
 JOB_HEARTBEAT = 30.0
 """Seconds, where neither the step nor `defaults` says something: a job takes longer than a call."""
+
+JOB_ATTEMPTS = 3
+"""Attempts where nothing else is said: most errors of a job are the same each time."""
 
 PUBLISH_TIMEOUT = 600.0
 """Seconds one attempt to publish or to take back may take."""

@@ -312,7 +312,9 @@ def outcome_of(error: BaseException, doom: BaseException | None = None) -> Outco
             )
     if (trouble := errors.classify(error)) is not None:
         return errors.failed(trouble, error)
-    return Outcome("failed", failure=Failure(type(error).__name__, str(error) or type(error).__name__))
+    details = getattr(error, "details", None)
+    name = type(error).__name__
+    return Outcome("failed", failure=Failure(name, str(error) or name, details if isinstance(details, dict) else {}))
 
 
 def _timed_out(message: str) -> Outcome:

@@ -154,7 +154,7 @@ class Environment:
             with_=arguments,
             timeout=parsed.get("timeout", timeout),
             heartbeat=parsed.get("heartbeat", heartbeat),
-            retry=build_retry(parsed.get("retry", retry)),
+            retry=self._retry(uses, parsed.get("retry", retry)),
             task_queue=queue,
             connection=facts.connection,
             local=facts.local,
@@ -162,6 +162,11 @@ class Environment:
             rejects=facts.rejects,
             seals=facts.seals,
         )
+
+    def _retry(self, uses: str, parsed: Parsed | None) -> Retry:
+        if parsed is None and uses in (builtins_spark.SPARK, builtins_spark.RECONCILE):
+            return Retry(max_attempts=builtins_spark.JOB_ATTEMPTS)
+        return build_retry(parsed)
 
 
 def _sql_long_form(arguments: dict[str, Any]) -> dict[str, Any]:

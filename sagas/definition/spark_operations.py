@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sagas.builtins import BUILTINS
 from sagas.builtins_spark import DISCARD, PUBLISH, PUBLISH_TIMEOUT, UNPUBLISH
-from sagas.definition.model import Compensation, Operation
+from sagas.definition.model import Compensation, Operation, Retry
 
 
 def is_spark_job(uses: str) -> bool:
@@ -22,7 +22,7 @@ def spark_operations(do: Operation, after_commit: bool) -> tuple[Compensation | 
     """
 
     def operation(uses: str) -> Operation:
-        return replace(do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, rejects=False)
+        return replace(do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, retry=Retry(), rejects=False)
 
     compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
     return compensation, operation(PUBLISH)
