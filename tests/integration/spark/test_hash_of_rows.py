@@ -1,0 +1,200 @@
+"""The hash of a multiset of rows against its traps: what must be equal, what must differ. And streams, which need the
+same Spark session in this process: a batch that comes again writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from sagas.errors import UsageError
+from spark_steps import streaming
+from spark_steps.hashing import Fingerprint, aggregates, bucket, combine, fingerprint, row_hash
+from tests.servers import DatabaseServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN, MAX = -(2**63), 2**63 - 1
+
+SAME = {
+    "integers of all sizes": ("(1Y), (-2Y)", "(1S), (-2S)", "(1), (-2)", "(1L), (-2L)"),
+    "float and double": ("(float(0.5))", "(0.5D)"),
+    "zeros": ("(0D)", "(-0D)"),
+    "not a number": ("(double('NaN'))", "(float('NaN'))", "(0D * double('Infinity'))"),
+    "decimals of any scale": (
+        "(1.5BD)", "(1.50BD)", "(cast(1.5 as decimal(38,18)))", "(cast(1.5 as decimal(38,2)))",
+        "(cast(1.5 as decimal(38,30)))",
+    ),
+    "decimals too large for a bigint": (
+        "(cast(123456789012345.25 as decimal(18,2)))", "(cast(123456789012345.25 as decimal(38,10)))",
+        "(cast(123456789012345.25 as decimal(38,2)))",
+    ),
+    "decimals too large for decimal(38, 18)": (
+        "(cast('123456789012345678901234567890.5' as decimal(38,1)))",
+        "(cast('123456789012345678901234567890.5' as decimal(38,3)))",
+    ),
+    "order of rows": ("(1, 'a'), (2, 'b'), (null, 'c')", "(null, 'c'), (2, 'b'), (1, 'a')"),
+    "order in a map": ("(map('a', 1, 'b', null))", "(map('b', null, 'a', 1L))"),
+    "numbers inside": (
+        "(named_struct('x', 1, 'y', array(1.5BD)))", "(named_struct('x', 1L, 'y', array(1.50BD)))",
+    ),
+    "zeros inside": ("(array(0D))", "(array(-0D))"),
+    "times at one instant": ("(timestamp'2026-01-01 00:00:00Z')", "(timestamp'2026-01-01 01:00:00+01:00')"),
+}  # fmt: skip
+
+DIFFERENT = {
+    "where the null is": ("(null, 'a')", "('a', null)"),
+    "null and empty text": ("('')", "(cast(null as string))"),
+    "null and zero": ("(0)", "(cast(null as int))"),
+    "where one text ends": ("('ab', 'c')", "('a', 'bc')"),
+    "ten rows and eight others": (
+        ", ".join(["(1)"] * 10), ", ".join(["(2)"] * 8), "(1)", "(1), (1), (1)", "(2), (2)",
+    ),
+    "pairs that XOR would forget": ("(1), (1), (2)", "(2)", "(3), (3), (2)"),
+    "nulls in an array": ("(array(null, 1))", "(array(1, null))", "(array(1))", "(array(null, null, 1))"),
+    "nothing, null, and null inside": (
+        "(cast(null as array<int>))", "(cast(array() as array<int>))", "(cast(array(null) as array<int>))",
+    ),
+    "where an array ends": ("(array(array(), array(1)))", "(array(array(1), array()))"),
+    "nulls in a struct": (
+        "(named_struct('a', null, 'b', 'x'))", "(named_struct('a', 'x', 'b', null))",
+        "(named_struct('a', cast(null as string), 'b', cast(null as string)))",
+        "(cast(null as struct<a:string,b:string>))",
+    ),
+    "nulls in a map": (
+        "(map('a', cast(null as int)))", "(map('a', 0))", "(cast(map() as map<string,int>))",
+        "(cast(null as map<string,int>))",
+    ),
+    "a row of nulls more": ("(1)", "(1), (null)", "(1), (null), (null)"),
+    "true and false": ("(true)", "(false)", "(cast(null as boolean))"),
+    "negative decimals": ("(1.5BD)", "(-1.5BD)", "(15BD)", "(0.15BD)"),
+    "which column": ("(1, 2)", "(2, 1)"),
+    "the ends of bigint": (f"({MAX}L)", f"(cast('{MIN}' as bigint))"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+def hash_of(spark: SparkSession, values: str) -> str:
+    """Of the rows of ``VALUES …``; without an aggregation in Spark, so that a case costs no job."""
+    frame = spark.sql(f"SELECT * FROM VALUES {values}")
+    rows = frame.select(*row_hash(frame.schema)).collect()
+    return combine(Fingerprint(1, row[0] % 2**64, row[1] % 2**64) for row in rows).hex
+
+
+@pytest.mark.parametrize("values", SAME.values(), ids=SAME.keys())
+def test_the_same_rows_have_one_hash(spark: SparkSession, values: tuple[str, ...]) -> None:
+    assert len({hash_of(spark, one) for one in values}) == 1
+
+
+@pytest.mark.parametrize("values", DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_other_rows_have_another_hash(spark: SparkSession, values: tuple[str, ...]) -> None:
+    assert len({hash_of(spark, one) for one in values}) == len(values)
+
+
+def test_aggregates_add_up_over_any_split_and_never_overflow(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    frame = spark.range(20_000).select("id", F.lit("the same in all rows").alias("t"), (F.col("id") % 3).alias("k"))
+    sums = aggregates(row_hash(frame.schema, ["id", "t"]), "h_")
+    whole = fingerprint(frame.agg(*sums).first().asDict(), "h_")  # pyright: ignore[reportOptionalMemberAccess]
+    parts = [fingerprint(row.asDict(), "h_") for row in frame.groupBy("k").agg(*sums).collect()]
+    assert len(parts) == 3
+    assert combine(parts) == whole
+    assert whole.rows == 20_000
+    shuffled = frame.repartition(3, "k").agg(*sums).first()
+    assert shuffled is not None
+    assert fingerprint(shuffled.asDict(), "h_") == whole
+    equal = frame.select("t").agg(*aggregates(row_hash(frame.select("t").schema))).first()
+    assert equal is not None
+    assert fingerprint(equal.asDict()).rows == 20_000
+
+
+def test_columns_are_taken_in_the_order_given_and_buckets_by_the_key_alone(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT * FROM VALUES (1, 'a', 2), (5, 'b', 2) AS t(k, `odd.name`, v)")
+    turned = frame.select("v", "`odd.name`", "k")
+
+    def words(one: object, columns: list[str]) -> list[tuple[int, int]]:
+        return [tuple(row) for row in one.select(*row_hash(one.schema, columns)).collect()]  # type: ignore[attr-defined]
+
+    assert words(frame, ["k", "odd.name"]) == words(turned, ["k", "odd.name"])
+    assert words(frame, ["k", "v"]) != words(frame, ["v", "k"])
+    first = [row[0] for row in frame.select(bucket(frame.schema, ["k"], 16)).collect()]
+    other = spark.sql("SELECT * FROM VALUES (1L), (5L) AS t(k)")
+    assert [row[0] for row in other.select(bucket(other.schema, ["k"], 16)).collect()] == first
+    assert all(0 <= one < 16 for one in first)
+
+
+def test_more_columns_than_flags_fit_into_one_number(spark: SparkSession) -> None:
+    def one(at: int) -> str:
+        return "(" + ", ".join("cast(null as int)" if place == at else "7" for place in range(70)) + ")"
+
+    assert len({hash_of(spark, one(at)) for at in (0, 1, 61, 62, 69)}) == 5
+
+
+def test_a_batch_that_comes_again_writes_nothing(spark: SparkSession, server: DatabaseServer, tmp_path: Path) -> None:
+    url = server.url()
+    with psycopg.connect(url) as connection:
+        connection.execute("drop table if exists readings, saga_stream_batch")
+        connection.execute("create table readings (id bigint, word text)")
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "1.json").write_text('{"id": 1, "word": "one"}\n{"id": 2, "word": null}\n')
+    stream = spark.readStream.schema("id bigint, word string").json(source.as_uri())
+    batches = streaming.once(url, "readings", "public.readings")
+
+    def drain(number_of_checkpoint: int) -> None:
+        checkpoint = (tmp_path / f"checkpoint-{number_of_checkpoint}").as_uri()
+        query = stream.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def rows(query: str = "select id, word from readings order by id") -> list[tuple[object, ...]]:
+        with psycopg.connect(url) as connection:
+            return connection.execute(query).fetchall()
+
+    drain(1)
+    assert rows() == [(1, "one"), (2, None)]
+    drain(2)  # a lost checkpoint: Spark sends batch 0 again
+    assert rows() == [(1, "one"), (2, None)]
+    assert rows("select query, batch, row_count from saga_stream_batch") == [("readings", 0, 2)]
+
+    def breaks(connection: psycopg.Connection[tuple[object, ...]], frame: object) -> int:
+        connection.execute("insert into readings values (9, 'half')")
+        raise RuntimeError("the power went")
+
+    frame = spark.sql("select 3L as id, 'three' as word")
+    with pytest.raises(RuntimeError):
+        streaming.once(url, "readings", breaks)(frame, 1)
+    assert len(rows()) == 2, "neither the rows nor the number"
+    batches(frame, 1)
+    batches(frame, 1)
+    assert rows()[-1] == (3, "three")
+    assert len(rows()) == 3
+    streaming.once(url, "another", "readings")(frame, 1)
+    assert len(rows()) == 4, "numbers belong to a query"
+    assert streaming.forget(url, "readings", 1) == 1
+    with pytest.raises(UsageError, match="is no name for a stream"):
+        streaming.once(url, "", "readings")
