@@ -110,3 +110,40 @@ create table if not exists gift_given (
     gift         text not null references gift,
     basket_id    text not null
 );
+
+create table if not exists receipt (                    -- what the tills have printed: written once, never changed
+    basket_id text primary key,
+    day       date not null,
+    store_id  integer not null,
+    week      integer not null                          -- of the data set: 1 to 53
+);
+
+create table if not exists receipt_line (
+    basket_id text not null references receipt,
+    sku       text not null,
+    quantity  integer not null,
+    amount    numeric(10, 2) not null,
+    primary key (basket_id, sku)
+);
+
+create table if not exists agency (                     -- places the promotions, for a commission on what is sold
+    name      text primary key,
+    day_limit numeric(12, 2) not null                   -- the most that it gets for one day
+);
+
+create table if not exists commission (
+    id     text primary key,                            -- the key of the step that paid it
+    day    date not null,
+    agency text not null references agency,
+    amount numeric(12, 2) not null check (amount >= 0),
+    state  text not null check (state in ('paid', 'reclaimed'))
+);
+
+create table if not exists finance_note (               -- what finance was told about a day
+    id         text primary key,                        -- the key of the step that wrote it
+    saga_id    text not null,
+    day        date not null,
+    sales      numeric(12, 2) not null,
+    commission numeric(12, 2) not null,
+    state      text not null check (state in ('drafted', 'sent', 'corrected'))
+);

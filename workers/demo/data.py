@@ -46,6 +46,7 @@ def read_week(baskets: int) -> Week:
     presented = _where(presented, presented.basket_id.isin(chosen))
     first_day = week.transaction_timestamp.min().normalize()
     return Week(
+        number=WEEK,
         first_day=str(first_day.date()),
         baskets=_baskets(chosen, lines, presented),
         shelves=_shelves(lines),
@@ -125,6 +126,7 @@ def _baskets(chosen: list[int], lines: DataFrame, presented: DataFrame) -> tuple
             id=str(id),
             household=str(bought[id].household_id),
             hour=bought[id].transaction_timestamp.strftime("%Y-%m-%d %H:00"),
+            store=bought[id].store_id,
             lines=tuple(found[id]),
             coupons=tuple(coupons[id]),
         )

@@ -29,13 +29,19 @@ class Coupon:
 
 @dataclass(frozen=True, slots=True)
 class Basket:
-    """One real basket. ``hour`` is the start of the hour in which it was bought, such as ``2017-12-18 15:00``."""
+    """One real basket. ``hour`` is the start of the hour in which it was bought, such as ``2017-12-18 15:00``;
+    ``store`` is the number of the store."""
 
     id: str
     household: str
     hour: str
+    store: int
     lines: tuple[Line, ...]
     coupons: tuple[Coupon, ...] = ()
+
+    @property
+    def day(self) -> date:
+        return date.fromisoformat(self.hour[:10])
 
     @property
     def units(self) -> int:
@@ -72,9 +78,11 @@ class SentCoupon:
 class Week:
     """What the data set says about the baskets that were chosen.
 
-    ``limits`` is what each household may spend. ``available`` is how many baskets the week has in all.
+    ``number`` is the week's in the data set, 1 to 53. ``limits`` is what each household may spend. ``available`` is
+    how many baskets the week has in all.
     """
 
+    number: int
     first_day: str
     baskets: tuple[Basket, ...]
     shelves: tuple[Shelf, ...]

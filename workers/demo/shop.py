@@ -13,6 +13,7 @@ from workers.demo.model import Plan, Week
 TABLES = (
     "stock", "reservation", "coupon", "redemption", "account", "charge", "orders", "order_line",
     "carrier", "shipment", "announcement", "delivery_slot", "slot_booking", "gift", "gift_given",
+    "receipt", "receipt_line", "agency", "commission", "finance_note",
 )  # fmt: skip
 
 LORRY = "lorry"
@@ -62,11 +63,33 @@ async def open_shop(engine: AsyncEngine, week: Week, plan: Plan) -> None:
             "delivery_slot",
             ({"slot": slot, "capacity": places} for slot, places in plan.slots.items()),
         )
+        await _print_receipts(connection, week)
         await _insert(
             connection,
             "gift",
             ({"name": name, "initial": pieces, "on_shelf": pieces} for name, pieces in plan.gifts.items()),
         )
+
+
+async def _print_receipts(connection: AsyncConnection, week: Week) -> None:
+    """What the tills print of every basket, whatever becomes of it."""
+    await _insert(
+        connection,
+        "receipt",
+        (
+            {"basket_id": basket.id, "day": basket.day, "store_id": basket.store, "week": week.number}
+            for basket in week.baskets
+        ),
+    )
+    await _insert(
+        connection,
+        "receipt_line",
+        (
+            {"basket_id": basket.id, "sku": line.sku, "quantity": line.quantity, "amount": line.amount}
+            for basket in week.baskets
+            for line in basket.lines
+        ),
+    )
 
 
 async def next_round(engine: AsyncEngine) -> int:

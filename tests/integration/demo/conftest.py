@@ -21,7 +21,7 @@ from workers.demo.model import Basket, Line, Order, Plan, SentCoupon, Shelf, Wee
 from workers.demo.run import project_file
 from workers.demo.shop import open_shop
 
-BASKET = Basket("b-1", "rich", "2017-12-18 17:00", (Line("milk", 2, Decimal("3.98")),))
+BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (Line("milk", 2, Decimal("3.98")),))
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +45,7 @@ async def engine(shop_server: DatabaseServer, retail: Settings) -> AsyncIterator
     async with engine.begin() as connection:
         await connection.exec_driver_sql(schema.read_text(encoding="utf-8"))
     week = Week(
+        number=52,
         first_day="2017-12-18",
         baskets=(BASKET,),
         shelves=(Shelf("milk", "Milk", 10), Shelf("bread", "Bread", 3)),

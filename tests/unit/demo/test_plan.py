@@ -11,12 +11,12 @@ from workers.demo.plan import GIFT, find_oversized, make_plan
 
 
 def basket(id: str, units: int, amount: str = "10.00", household: str = "h", coupons: Sequence[Coupon] = ()) -> Basket:
-    return Basket(id, household, "2017-12-18 17:00", (Line("milk", units, Decimal(amount)),), tuple(coupons))
+    return Basket(id, household, "2017-12-18 17:00", 7, (Line("milk", units, Decimal(amount)),), tuple(coupons))
 
 
 def week(baskets: Sequence[Basket], limit: str = "1000.00", coupons: Sequence[SentCoupon] = ()) -> Week:
     limits = {one.household: Decimal(limit) for one in baskets}
-    return Week("2017-12-18", tuple(baskets), (), limits, tuple(coupons), len(baskets))
+    return Week(52, "2017-12-18", tuple(baskets), (), limits, tuple(coupons), len(baskets))
 
 
 def test_every_basket_is_one_order_and_the_oversized_one_comes_first():
