@@ -161,6 +161,11 @@ class ParquetSink:
             raise Conflict(f"{pointer.folder} is at version {current.version} and was at {expected} before")
         if not _is_whole(publication, pointer.folder):
             raise Rejected(f"files of the output {publication.output.name} are missing below {pointer.folder / DATA}")
+        problems = _schema_problems(publication, pointer.folder, current) if publication.output.mode == "append" else []
+        if problems:
+            raise Rejected(
+                f"{pointer.folder} does not take the files any more: {'; '.join(problems)}", problems=problems
+            )
         entry = Entry(
             mark.properties(),
             publication.output.mode,

@@ -327,6 +327,14 @@ def test_check_says_what_would_refuse(settings: SparkSettings, sink: ParquetSink
     assert "is a file" in sink.check(stage(settings, {"parquet": "plain/x.parquet/out"}, ONE))[0]
 
 
+def test_a_schema_that_others_changed_meanwhile_is_refused(settings: SparkSettings, sink: ParquetSink) -> None:
+    ours = stage(settings, APPEND, ONE, saga="a")
+    sink.place(ours)
+    publish(sink, stage(settings, APPEND, [{"id": "text"}], saga="b"))
+    with pytest.raises(Rejected, match="any more: the column name is new"):
+        sink.publish([ours], sink.read_state([ours]), together=False)
+
+
 def test_what_the_sink_cannot_do_is_refused(sink: ParquetSink) -> None:
     def output(**more: Any) -> Output:
         return Output.parse("facts", {"parquet": "out", **more})
