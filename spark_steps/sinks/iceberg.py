@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 
-from sagas.errors import UsageError
+from sagas.errors import Rejected, UsageError
 from spark_steps.job import Output
 from spark_steps.keys import Target
 from spark_steps.settings import SparkSettings
@@ -33,6 +33,7 @@ from spark_steps.sinks.iceberg_catalogs import (
     load_table,
     open_catalog,
     planned_location,
+    trouble,
 )
 from spark_steps.sinks.iceberg_changes import Draft
 from spark_steps.sinks.iceberg_rows import key_problems, where_problems
@@ -55,10 +56,15 @@ class IcebergSink:
         """``together``: the output is published in one commit with others. Raises UsageError, one sentence."""
         place = Place.parse(output.place)
         self._settings.catalog(place.catalog)
-        if together and not can_commit_together(self._open(place.catalog)):
-            raise UsageError(f"the catalog {place.catalog} cannot publish several tables together")
+        with trouble(output.place):
+            if together and not can_commit_together(self._open(place.catalog)):
+                raise UsageError(f"the catalog {place.catalog} cannot publish several tables together")
 
     def check(self, publication: Publication) -> list[str]:
+        with trouble(publication.output.place):
+            return self._problems(publication)
+
+    def _problems(self, publication: Publication) -> list[str]:
         output, manifest = publication.output, publication.manifest
         place = Place.parse(output.place)
         catalog = self._open(place.catalog)
@@ -95,25 +101,35 @@ class IcebergSink:
     def place(self, publication: Publication) -> None:
         """Link or copy the files. Of a table that only a REST catalog can give a place to, that is left to publish."""
         place = Place.parse(publication.output.place)
-        catalog = self._open(place.catalog)
-        table = load_table(catalog, place)
-        location = table.metadata.location if table else planned_location(catalog, place)
-        if location is not None:
-            files.place(self._io(catalog, table), location, publication)
+        with trouble(publication.output.place):
+            catalog = self._open(place.catalog)
+            table = load_table(catalog, place)
+            location = table.metadata.location if table else planned_location(catalog, place)
+            if location is not None:
+                files.place(self._io(catalog, table), location, publication)
 
     def read_state(self, publications: Sequence[Publication]) -> Any:
         """The exact metadata of each table by its name; None: there is no such table."""
         state: dict[str, str | None] = {}
         for place in {Place.parse(one.output.place) for one in publications}:
-            table = load_table(self._open(place.catalog), place)
+            with trouble(str(place)):
+                table = load_table(self._open(place.catalog), place)
             state[str(place)] = table.metadata_location if table else None
         return state
 
     def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
+        """Raises Conflict, Infrastructure; Rejected: another manifest is there, or what was placed is gone."""
+
         def one(publication: Publication, table: Table | None, place: Place) -> Published | None:
             target = publication.mark.target
             if table is not None:
                 if (found := _found(table.metadata, target, place)) is not None:
+                    if found.details["manifest"] != publication.mark.sha:
+                        raise Rejected(
+                            "another manifest is published under the key of this output",
+                            there=found.details["manifest"],
+                            ours=publication.mark.sha,
+                        )
                     return found
                 if history.was_taken_back(table.metadata, target):
                     raise Conflict(f"{target.step} has been taken back from the table {place}")
@@ -136,51 +152,78 @@ class IcebergSink:
         """Write each publication that is not ``known`` already; together: one commit for all of them."""
         done: list[Published] = []
         for group in [publications] if together else [[one] for one in publications]:
-            catalogs = {name: self._open(name) for name in {Place.parse(one.output.place).catalog for one in group}}
-            if len(catalogs) > 1:
-                raise UsageError(f"the catalogs {', '.join(sorted(catalogs))} cannot publish together")
-            [catalog] = catalogs.values()
-            tables: dict[Place, Table | None] = {}
-            drafts: dict[Place, Draft] = {}
-            try:
-                for one in group:
-                    place = Place.parse(one.output.place)
-                    if place not in tables:
-                        tables[place] = load_table(catalog, place)
-                    found = known(one, tables[place], place)
-                    if found is None:
-                        if place not in drafts:
-                            drafts[place] = Draft.begin(catalog, place, tables[place], one)
-                        found = write(drafts[place], one)
-                    done.append(found)
-                changes = [draft.change() for draft in drafts.values()]
-            except BaseException:
-                _abandon(drafts)
-                raise
-            try:
-                if changes:
-                    commit(catalog, changes)
-            except Conflict:  # after any other error nobody knows whether the files are in use
-                _abandon(drafts)
-                raise
+            with trouble(", ".join(one.output.place for one in group)):
+                done += self._commit_group(group, write, known)
+        return done
+
+    def _commit_group(
+        self,
+        group: Sequence[Publication],
+        write: Callable[[Draft, Publication], Published],
+        known: Callable[[Publication, Table | None, Place], Published | None],
+    ) -> list[Published]:
+        done: list[Published] = []
+        catalogs = {name: self._open(name) for name in {Place.parse(one.output.place).catalog for one in group}}
+        if len(catalogs) > 1:
+            raise UsageError(f"the catalogs {', '.join(sorted(catalogs))} cannot publish together")
+        [catalog] = catalogs.values()
+        tables: dict[Place, Table | None] = {}
+        drafts: dict[Place, Draft] = {}
+        try:
+            for one in group:
+                place = Place.parse(one.output.place)
+                if place not in tables:
+                    tables[place] = load_table(catalog, place)
+                found = known(one, tables[place], place)
+                if found is None:
+                    if place not in drafts:
+                        drafts[place] = Draft.begin(catalog, place, tables[place], one)
+                    found = write(drafts[place], one)
+                done.append(found)
+            changes = [draft.change() for draft in drafts.values()]
+        except BaseException:
+            _abandon(drafts)
+            raise
+        try:
+            if changes:
+                commit(catalog, changes)
+        except Conflict:  # after any other error nobody knows whether the files are in use
+            _abandon(drafts)
+            raise
         return done
 
     def find(self, output: Output, target: Target) -> Published | None:
         place = Place.parse(output.place)
-        table = load_table(self._open(place.catalog), place)
+        with trouble(output.place):
+            table = load_table(self._open(place.catalog), place)
         return None if table is None else _found(table.metadata, target, place)
 
     def clean(self, publication: Publication) -> None:
         """What was committed once belongs to the table's history, and goes with the expiry of its snapshots."""
-        place = Place.parse(publication.output.place)
-        catalog = self._open(place.catalog)
-        table = load_table(catalog, place)
-        target = publication.mark.target
-        if table is not None and history.ever_committed(table.metadata, target):
-            return
-        location = table.metadata.location if table else planned_location(catalog, place)
-        if location is not None:
-            files.remove(self._io(catalog, table), location, target)
+        place, target = Place.parse(publication.output.place), publication.mark.target
+        with trouble(publication.output.place):
+            catalog = self._open(place.catalog)
+            table = load_table(catalog, place)
+            if table is not None and history.ever_committed(table.metadata, target):
+                return
+            location = table.metadata.location if table else planned_location(catalog, place)
+            if location is not None:
+                files.remove(self._io(catalog, table), location, target)
+
+    def forget(self, publication: Publication) -> None:
+        """No undo may come any more: the pre-image may expire, and rows that were rolled back are deleted. To be called
+        for what was published, or published and taken back. Raises Conflict: try again."""
+        place, target = Place.parse(publication.output.place), publication.mark.target
+        with trouble(publication.output.place):
+            catalog = self._open(place.catalog)
+            table = load_table(catalog, place)
+            if table is None:
+                return
+            draft = Draft.begin(catalog, place, table, publication)
+            if draft.forget(target):
+                commit(catalog, [draft.change()])
+            if not history.ever_committed(draft.metadata, target):
+                files.remove(table.io, table.metadata.location, target)
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────
 

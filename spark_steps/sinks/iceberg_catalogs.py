@@ -8,7 +8,8 @@ the table, and every commit of this sink, an undo also, makes a snapshot of its 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,10 +18,16 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
     CommitStateUnknownException,
+    ForbiddenError,
     NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    RESTError,
     TableAlreadyExistsError,
+    UnauthorizedError,
 )
 from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -33,9 +40,10 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from sqlalchemy.exc import IntegrityError
+from requests import RequestException
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
-from sagas.errors import UsageError
+from sagas.errors import Infrastructure, UsageError
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.sink import Conflict
 
@@ -98,8 +106,28 @@ def _open(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
     try:
         # A database that was restarted must not fail the first statement after it.
         return load_catalog(name, **{"pool_pre_ping": "true", **dict(properties)})
-    except ValueError as error:
-        raise UsageError(f"catalogs.{name} cannot be used: {error}") from error
+    except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
+        raise UsageError(f"catalogs.{name} cannot be used: {_first_line(error)}") from error
+
+
+@contextmanager
+def trouble(place: str) -> Iterator[None]:
+    """A catalog or a disk that cannot be reached is infrastructure: one sentence, tried again. One that says no is a
+    mistake of the settings."""
+    try:
+        yield
+    except (UnauthorizedError, ForbiddenError, BadRequestError, OAuthError) as error:
+        raise UsageError(f"the catalog of {place} refuses: {_first_line(error)}") from error
+    except DBAPIError as error:
+        raise Infrastructure(f"the catalog of {place}: {_first_line(error.orig or error)}") from error
+    except (SQLAlchemyError, RESTError, RequestException, CommitFailedException) as error:
+        raise Infrastructure(f"the catalog of {place}: {_first_line(error)}") from error
+    except OSError as error:
+        raise Infrastructure(f"{error.filename or place}: {error.strerror or _first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def load_table(catalog: Catalog, place: Place) -> Table | None:

@@ -12,13 +12,15 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table, TableProperties, Transaction
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
+from sagas.errors import Rejected
+from spark_steps.keys import Target
 from spark_steps.sinks import iceberg_files as files
 from spark_steps.sinks import iceberg_history as history
 from spark_steps.sinks.iceberg_catalogs import Change, Place, planned_location
@@ -66,15 +68,24 @@ class Draft:
     def table(self) -> Table:
         return self.transaction._table
 
+    @property
+    def metadata(self) -> TableMetadata:
+        """With all changes so far."""
+        return self.transaction.table_metadata
+
     # ── publish ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, publication: Publication) -> Published:
         """One snapshot with the rows and the mark, and the tags that keep it and its pre-image from expiry."""
         target, io = publication.mark.target, self.table.io
         location = self.table.metadata.location
-        names = files.place(io, location, publication)
+        try:
+            names = files.place(io, location, publication)
+        except FileNotFoundError as error:
+            name = publication.output.name
+            raise Rejected(f"files of the output {name} are neither in the stage nor in {self.place}") from error
         self._map_names()
-        metadata = self.transaction.table_metadata
+        metadata = self.metadata
         before = metadata.current_snapshot()
         new = [files.data_file(metadata, name, *files.in_table(io, name)) for name in names]
         old = replaced(
@@ -106,8 +117,8 @@ class Draft:
 
     def _map_names(self) -> None:
         """Spark's files carry no field ids: readers find the columns by this."""
-        if self.transaction.table_metadata.name_mapping() is None:
-            mapping = self.transaction.table_metadata.schema().name_mapping.model_dump_json()
+        if self.metadata.name_mapping() is None:
+            mapping = self.metadata.schema().name_mapping.model_dump_json()
             self.transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
 
     # ── take back ───────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +130,7 @@ class Draft:
         it read before fails.
         """
         target = publication.mark.target
-        metadata = self.transaction.table_metadata
+        metadata = self.metadata
         head = metadata.current_snapshot()
         ours = history.visible(metadata, target)
         words = {history.TAKEN_BACK: target.name, "saga.id": target.saga_id, "saga.step": target.step}
@@ -137,11 +148,22 @@ class Draft:
                 self._untag(name)
         return Published(before=head.snapshot_id if head else None, after=after, details=details)
 
+    def forget(self, target: Target) -> bool:
+        """Drop what only an undo needs: our tags, and a snapshot of ours that was rolled back. False: there is none."""
+        metadata = self.metadata
+        for name in (history.before_tag(target), history.after_tag(target)):
+            if name in metadata.refs:
+                self._untag(name)
+        gone = history.rolled_back(self.metadata, target)
+        if gone:
+            self.transaction._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}),))
+        return bool(self.transaction._updates)
+
     def _roll_back(self, ours: Snapshot, words: dict[str, str]) -> int:
         before = history.said(ours).get(history.BEFORE, history.NOTHING)
         if before == history.NOTHING:
             return self._on_top(None, words)
-        image = self.transaction.table_metadata.snapshot_by_id(int(before))
+        image = self.metadata.snapshot_by_id(int(before))
         if image is not None:
             return self._on_top(image, words)
         # Somebody has removed the pre-image in spite of its tag. Without replaced files it is not needed.
@@ -149,7 +171,7 @@ class Draft:
 
     def _removable(self, ours: Snapshot) -> list[DataFile]:
         """Our files, when all of them are live and nothing else was changed by us. Raises NotOurs."""
-        metadata, io = self.transaction.table_metadata, self.table.io
+        metadata, io = self.metadata, self.table.io
         added, replaced_some = _changed_by(ours, io)
         head = metadata.current_snapshot()
         live = {

@@ -101,6 +101,21 @@ def ever_committed(metadata: TableMetadata, target: Target) -> bool:
     return any(is_of(snapshot, target) for snapshot in metadata.snapshots)
 
 
+def rolled_back(metadata: TableMetadata, target: Target) -> list[int]:
+    """Snapshots of the target that no ref leads to, and that nothing was built upon."""
+    kept = {parent.snapshot_id for ref in metadata.refs.values() for parent in _line_of(ref.snapshot_id, metadata)}
+    parents = {snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+    return [
+        snapshot.snapshot_id
+        for snapshot in metadata.snapshots
+        if is_of(snapshot, target) and snapshot.snapshot_id not in kept | parents
+    ]
+
+
+def _line_of(snapshot_id: int, metadata: TableMetadata) -> Iterator[Snapshot]:
+    return iter(ancestors_of(metadata.snapshot_by_id(snapshot_id), metadata))
+
+
 def outdated_tags(metadata: TableMetadata, now: dt.datetime) -> list[str]:
     """Our tags that are past their age: Iceberg's own clean-up of refs is not run by everybody."""
     limit = (now - TAG_AGE).timestamp() * 1000

@@ -48,3 +48,14 @@ def validate_together(outputs: Sequence[Output]) -> None:
     if len(set(domains.values())) > 1:
         told = " and ".join(f"{name} in {domain}" for name, domain in domains.items())
         raise UsageError(f"no single commit can publish these together: {told}")
+
+
+def ask_catalogs(outputs: Sequence[Output], settings: SparkSettings) -> None:
+    """Refuse `publish: together` where a catalog, asked itself, has no transactions over several tables.
+
+    Raises UsageError, one sentence; Infrastructure: a catalog does not answer.
+    """
+    for output in outputs:
+        if output.kind == "iceberg":
+            module, name = _SINKS["iceberg"]
+            getattr(import_module(module), name)(settings).validate(output, together=True)

@@ -123,7 +123,6 @@ class RestHandler(BaseHTTPRequestHandler):
         raise Refused(404, "NotFoundException", f"{self.command} {self.path}")
 
     def _create(self, space: tuple[str, ...], wanted: CreateTableRequest) -> str:
-        assert wanted.stage_create, "the sink makes no table before it has rows"
         if not self.backing.namespace_exists(space):
             raise NoSuchNamespaceError(".".join(space))
         # Each time another place, as servers do that never reuse one.
@@ -133,7 +132,12 @@ class RestHandler(BaseHTTPRequestHandler):
         metadata = new_table_metadata(
             wanted.table_schema, wanted.partition_spec, wanted.write_order, location, wanted.properties
         )
-        return answer(metadata, None)
+        if wanted.stage_create:
+            return answer(metadata, None)
+        made = self.backing.create_table(
+            (*space, wanted.name), wanted.table_schema, location, wanted.partition_spec, properties=wanted.properties
+        )
+        return answer(made.metadata, made.metadata_location)
 
     def _commit(self, requests: Sequence[CommitTableRequest]) -> list[tuple[TableMetadata, str]]:
         """All or none, in one database transaction."""

@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sagas.errors import UsageError
+from sagas.errors import Infrastructure, Rejected, UsageError
 from spark_steps.job import Output
+from spark_steps.keys import Target
 from spark_steps.manifest import Column
 from spark_steps.settings import SparkSettings
+from spark_steps.sinks.files import local_path
 from spark_steps.sinks.iceberg import IcebergSink
 from spark_steps.sinks.sink import Conflict, NotOurs
 from tests.integration.spark.iceberg_world import QUICK, Lake, open_lake, some
@@ -187,8 +189,6 @@ def test_each_difference_of_the_schema_is_one_sentence(lake: Lake) -> None:
 def test_a_required_column_takes_rows_that_are_known_to_have_no_nulls(lake: Lake) -> None:
     lake.catalog.create_namespace("sales")
     kind = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
-    if lake.kind == "rest":
-        pytest.skip("the test's REST server makes staged tables only")
     lake.catalog.create_table("sales.facts", kind)
     ours = lake.staged(some(1, 2))
     assert lake.sink.check(ours) == [
@@ -402,3 +402,63 @@ def test_a_reader_without_any_knowledge_of_sagas_finds_columns_by_name(lake: Lak
     assert lake.rows() == [
         {"id": 1, "title": "n1", "price": decimal.Decimal("2.50"), "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
     ]
+
+
+# ── the end of the time for an undo, and trouble ────────────────────────────────────────────────────────────────
+
+
+def test_when_no_undo_may_come_any_more_rolled_back_rows_and_tags_go(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    files = lake.files()
+    ours = lake.staged(some(2), saga="s2", mode="overwrite")
+    lake.publish(ours)
+    lake.unpublish(ours)
+    lake.sink.forget(ours)
+    lake.sink.forget(ours)
+    assert lake.files() == files
+    assert lake.ids() == [1]
+    assert lake.sink.find(ours.output, ours.mark.target) is None
+
+    again = lake.staged(some(3), saga="s2", generation=2)
+    lake.publish(again)
+    lake.sink.forget(again)
+    assert not [name for name in lake.table().refs() if again.mark.target.name in name]
+    assert lake.ids() == [1, 3]
+    assert lake.sink.find(again.output, again.mark.target) is not None
+
+
+def test_another_manifest_under_the_same_key_is_refused(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    other = lake.staged(some(1, 2), epoch=2)
+    with pytest.raises(Rejected, match="another manifest is published under the key of this output"):
+        lake.publish(other)
+    assert lake.ids() == [1]
+
+
+def test_files_that_are_gone_are_refused_in_one_sentence(lake: Lake) -> None:
+    ours = lake.staged(some(1))
+    state = lake.sink.read_state([ours])
+    file = local_path(ours.manifest.files[0].uri)
+    assert file is not None
+    file.unlink()
+    with pytest.raises(Rejected, match="files of the output output are neither in the stage nor in lake"):
+        lake.sink.publish([ours], state, together=False)
+    assert not lake.exists()
+
+
+def test_a_catalog_out_of_reach_is_tried_again_and_a_wrong_one_is_not(tmp_path: Path) -> None:
+    def sink(**properties: str) -> IcebergSink:
+        return IcebergSink(SparkSettings(tmp_path, catalogs={"lake": properties}))
+
+    output, target = Output("output", "iceberg", "lake.sales.facts"), Target("s", "facts", 1)
+    for properties in (
+        {"type": "sql", "uri": "postgresql+psycopg://nobody@127.0.0.1:1/none"},
+        {"type": "rest", "uri": "http://127.0.0.1:1"},
+    ):
+        with pytest.raises(Infrastructure) as trouble:
+            sink(**properties).find(output, target)
+        assert "lake.sales.facts" in str(trouble.value)
+        assert "\n" not in str(trouble.value)
+    for properties in ({"type": "sql", "uri": "nothing"}, {"type": "strange", "uri": "x"}):
+        with pytest.raises(UsageError, match=r"catalogs\.lake cannot be used"):
+            sink(**properties).find(output, target)
