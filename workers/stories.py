@@ -71,7 +71,7 @@ def unknown_saga(temporal: Temporal, saga_id: str) -> UsageError:
 
 def may_be_undone(story: Mapping[str, Any]) -> bool:
     """Whether a second run, the undo, may have changed what this one left."""
-    return story["state"] == "COMPLETED"
+    return story["state"] in ("COMPLETED", "TERMINATED")  # a terminated run can be taken up, see reconciliation
 
 
 def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, Any]:

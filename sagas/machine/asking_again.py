@@ -1,10 +1,12 @@
-"""After a restore: what was in flight is asked again, under the same ids and keys."""
+"""After a restore: what was in flight is asked again, under the same ids and keys, or counts as lost."""
 
 from __future__ import annotations
 
 from sagas.machine import calls, nested
 from sagas.machine.commands import CancelCall, CancelSaga, Command, StartTimer
+from sagas.machine.events import CallEnded
 from sagas.machine.run import Run
+from sagas.outcomes import Failure, Outcome
 
 
 def outstanding(run: Run, at: float) -> list[Command]:
@@ -30,3 +32,10 @@ def outstanding(run: Run, at: float) -> list[Command]:
         elif flight.fires_at is not None:
             commands.append(StartTimer(flight.id, max(0.0, flight.fires_at - at), flight.summary))
     return commands
+
+
+def lost(run: Run, at: float) -> list[CallEnded]:
+    """The ends of the calls in flight whose answers nobody will ever hear: each may have had its effect or not."""
+    failure = Failure("Infrastructure", "the run was terminated while this was in flight")
+    outcome = Outcome("unknown", failure=failure, infrastructure=True)
+    return [CallEnded(flight.id, outcome, at) for flight in run.flights.values() if flight.kind == "call"]

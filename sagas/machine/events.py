@@ -48,10 +48,11 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants the saga undone. ``kind`` becomes the reason: a person's ``cancelled``, or ``parent``."""
+    """Somebody wants the saga undone. ``kind`` becomes the reason: a person's ``cancelled``, ``parent``, or
+    ``terminated`` for a run that Temporal has ended and that is taken up again."""
 
     at: float
-    kind: Literal["cancelled", "parent"] = "cancelled"
+    kind: Literal["cancelled", "parent", "terminated"] = "cancelled"
     who: str | None = None
     message: str = ""
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sagas.definition.model import Definition
 from sagas.machine import arguments, asking_again, backward, intake, permission, settling, stored
 from sagas.machine.commands import Command
-from sagas.machine.events import DecisionMade, Event
+from sagas.machine.events import CallEnded, DecisionMade, Event
 from sagas.machine.plan import Plan
 from sagas.machine.run import Run
 from sagas.machine.story import story as tell
@@ -115,6 +115,10 @@ class Machine:
     def outstanding(self, at: float) -> list[Command]:
         """Everything that is in flight, asked again; timers with the time that remains."""
         return asking_again.outstanding(self._run, at)
+
+    def lost(self, at: float) -> list[CallEnded]:
+        """The ends of all calls in flight, of a run that was terminated and is taken up by another."""
+        return asking_again.lost(self._run, at)
 
     # --- events ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 from sagas.carried import carried, read_header
-from sagas.machine.events import Event, Started, TimerFired, UndoRequested
+from sagas.machine.events import CancelRequested, Event, Started, TimerFired, UndoRequested
 from sagas.machine.machine import Machine
 from sagas.wire import DEFINITION_HEADER, GENERATION_HEADER, LOAD, UNDO_SUFFIX, pack_state, unpack_state
 from sagas.workflow.failures import refused, sentence_of
@@ -24,9 +24,12 @@ MARK = "sagas/1"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The machine of a run, its first event, the search attributes it may set, and what an earlier run knew."""
+    """The machine of a run, its first event, the search attributes it may set, and what an earlier run knew.
 
-    kind: Literal["begins", "undoes", "continues"]
+    ``takes up``: the earlier run was terminated, and goes on here where it stood.
+    """
+
+    kind: Literal["begins", "undoes", "takes up", "continues"]
     machine: Machine
     event: Event
     attributes: frozenset[str]
@@ -88,8 +91,11 @@ def _resumed(handed: Mapping[str, Any]) -> Opened:
 
 def _undoing(loaded: Mapping[str, Any]) -> Opened:
     who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
-    event = UndoRequested(at=workflow.time(), reason=reason, who=who)
-    return Opened("undoes", Machine.restore(loaded["machine"]), event, frozenset(loaded.get("attributes", ())))
+    machine, attributes = Machine.restore(loaded["machine"]), frozenset(loaded.get("attributes", ()))
+    if machine.finished:
+        return Opened("undoes", machine, UndoRequested(at=workflow.time(), reason=reason, who=who), attributes)
+    event = CancelRequested(at=workflow.time(), kind="terminated", who=who, message=reason)
+    return Opened("takes up", machine, event, attributes)
 
 
 async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:

@@ -101,6 +101,13 @@ class SagaWorkflow:
             case "undoes":
                 if not machine.can_undo:
                     raise refused(f"{workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)} cannot be undone")
+            case "takes up":
+                if machine.started_at is None or machine.child_running:
+                    raise refused("only a person can take up a terminated run that had a nested saga under way")
+                for command in machine.outstanding(workflow.time()):
+                    if isinstance(command, StartTimer):
+                        self._execute(command)
+                self._early[:0] = machine.lost(workflow.time())
             case "continues":
                 for command in machine.outstanding(workflow.time()):
                     self._execute(command)
