@@ -200,7 +200,8 @@ def _disk_trouble(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Infrastructure(f"{error.filename or folder}: {error.strerror or error}") from error
+        said = os.strerror(error.errno) if error.errno else str(error)
+        raise Infrastructure(f"{error.filename or folder}: {said}") from error
 
 
 def _place(publication: Publication, folder: Path) -> None:
