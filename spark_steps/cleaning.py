@@ -14,14 +14,14 @@ from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sagas.errors import SagaError
+from sagas.errors import Infrastructure, SagaError
 from spark_steps import ledger
 from spark_steps.job import Output
 from spark_steps.keys import Mark
 from spark_steps.ledger import OutputRow
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import Publication
+from spark_steps.sinks.sink import Conflict, Publication
 from spark_steps.stage_area import StageArea
 
 log = logging.getLogger("saga.spark")
@@ -70,7 +70,7 @@ async def clean(
             if decision == "clear_sink_too" and row.manifest is not None:
                 await asyncio.to_thread(_clear_sink, row, settings)
             await asyncio.to_thread(area.remove_generation, row.target)
-        except (OSError, SagaError) as error:
+        except (OSError, SagaError, Infrastructure, Conflict) as error:
             log.warning("the stage of %s in %s was not cleared: %s", row.target.step, saga_id, error)
             continue
         async with engine.connect() as connection:
