@@ -1,0 +1,151 @@
+"""Two sides against each other: which buckets are looked at, in which types values meet, and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from sagas.errors import UsageError
+from spark_steps.hashing import Fingerprint
+from spark_steps.reconcile.buckets import differing
+from spark_steps.reconcile.canonical import common_type
+from spark_steps.reconcile.compare import compare
+from spark_steps.reconcile.spec import Spec
+
+A, B = Fingerprint(1, 7, 8), Fingerprint(1, 7, 9)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "buckets"),
+    [
+        ({}, {}, []),
+        ({3: A, 9: B}, {9: B, 3: A}, []),
+        ({3: A, 9: B}, {3: A, 9: A}, [9]),
+        ({3: A}, {3: A, 1000: B}, [1000]),  # only the right has rows there
+        ({0: A, 3: A}, {3: A}, [0]),  # only the left has
+        ({0: A, 1: B}, {0: B, 1: A}, [0, 1]),  # the sums of the whole are equal, the buckets are not
+    ],
+)
+def test_only_buckets_that_differ_are_joined(left: Any, right: Any, buckets: list[int]) -> None:
+    assert differing(left, right) == buckets
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wanted"),
+    [
+        (T.IntegerType(), T.LongType(), T.LongType()),
+        (T.DecimalType(10, 1), T.DecimalType(10, 2), T.DecimalType(11, 2)),
+        (T.IntegerType(), T.DecimalType(12, 2), T.DecimalType(12, 2)),
+        (T.LongType(), T.DecimalType(38, 10), T.DecimalType(38, 10)),
+        (T.FloatType(), T.DecimalType(12, 2), T.DoubleType()),
+        (T.StringType(), T.IntegerType(), T.StringType()),
+        (T.DateType(), T.TimestampNTZType(), T.TimestampNTZType()),
+        (T.TimestampType(), T.TimestampNTZType(), T.TimestampType()),
+        (T.NullType(), T.BooleanType(), T.BooleanType()),
+        (T.ArrayType(T.LongType()), T.ArrayType(T.IntegerType()), T.StringType()),
+    ],
+)
+def test_values_meet_in_one_type(left: Any, right: Any, wanted: Any) -> None:
+    assert common_type("x", left, right) == wanted
+    assert common_type("x", right, left) == wanted
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [(T.StringType(), T.DoubleType()), (T.BooleanType(), T.LongType()), (T.DateType(), T.LongType())]
+)
+def test_what_cannot_be_compared_is_refused(left: Any, right: Any) -> None:
+    with pytest.raises(UsageError, match=r"the column x is .* which cannot be compared"):
+        common_type("x", left, right)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({}, "needs `key`"),
+        ({"key": "a", "tolerance": "much"}, "`tolerance` is a number"),
+        ({"key": "a", "tolerance": -1}, "`tolerance` is a number"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(arguments: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Spec.parse(arguments)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+# The same facts as two systems hold them: other types, other names, another order.
+LEFT = "select id, cast(id * 1.5 as decimal(10,1)) amount, cast(null as string) note from range(40)"
+RIGHT = (
+    "select cast(id as int) id, cast(id * 1.5 as decimal(12,2)) total, cast(null as string) note from range(39, -1, -1)"
+)
+NAMES = {"key": "id", "mapping": {"amount": "total"}}
+SPOILED = """
+select id, case when id = 7 then 10.51 else id * 1.5 end total, case when id = 9 then 'x' end note from range(1, 41)
+union all select 5, 7.5, null union all select 6, 9.0, null
+"""
+
+
+def test_equal_sides(spark: SparkSession) -> None:
+    found = compare(spark.sql(LEFT), spark.sql(RIGHT), Spec.parse(NAMES))
+    assert found["verdict"] == "equal"
+    assert found["buckets"] == {"all": 1024, "different": 0}
+    assert found["left"] == found["right"]
+    assert found["compared"] == ["amount", "note"]
+
+
+def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> None:
+    left = spark.sql(LEFT + " union all select 6, 9.0, null")  # the same key twice on both sides is no difference
+    found = compare(left, spark.sql(SPOILED), Spec.parse(NAMES))
+    assert found["verdict"] == "different"
+    assert found["counts"] == {"missing_left": 1, "missing_right": 1, "differing": 2, "duplicate": 1}
+    assert found["buckets"]["different"] <= 5
+    by_key = {one["key"]["id"]: one for one in found["samples"]}
+    assert by_key[40]["kind"] == "missing_left"
+    assert by_key[40]["left"] is None
+    assert by_key[0]["kind"] == "missing_right"
+    assert (by_key[7]["columns"], by_key[7]["left"]["amount"], by_key[7]["right"]["amount"]) == (
+        ["amount"],
+        "10.50",
+        "10.51",
+    )
+    assert by_key[9]["columns"] == ["note"]
+    assert (by_key[5]["kind"], by_key[5]["rows"]) == ("duplicate", [1, 2])
+    assert "1 missing on the left" in found["message"]
+
+
+def test_tolerance_filter_and_nulls(spark: SparkSession) -> None:
+    near = {**NAMES, "compare": "amount", "tolerance": Decimal("0.01"), "filter": "id between 7 and 8"}
+    assert compare(spark.sql(LEFT), spark.sql(SPOILED), Spec.parse(near))["verdict"] == "equal"
+    exact = {**near, "tolerance": None, "filter": {"id": [7, 8]}}
+    assert compare(spark.sql(LEFT), spark.sql(SPOILED), Spec.parse(exact))["counts"]["differing"] == 1
+    ours = spark.sql("select * from values (cast(null as int), 'a', 0.0D), (1, null, -0.0D) as t(k, a, b)")
+    theirs = spark.sql("select * from values (cast(null as int), 'a', -0.0D), (1, null, 0.0D) as t(k, a, b)")
+    assert compare(ours, theirs, Spec.parse({"key": "k"}))["verdict"] == "equal"
+    shifted = spark.sql("select * from values (cast(null as int), null, 0.0D), (1, 'a', 0.0D) as t(k, a, b)")
+    assert compare(ours, shifted, Spec.parse({"key": "k"}))["counts"]["differing"] == 2
+
+
+def test_a_missing_column_is_one_sentence(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="the right side has no column amount"):
+        compare(spark.sql(LEFT), spark.sql(RIGHT), Spec.parse({"key": "id", "compare": "amount"}))
+    with pytest.raises(UsageError, match="the left side has no column nr"):
+        compare(spark.sql(LEFT), spark.sql(RIGHT), Spec.parse({"key": "nr"}))
