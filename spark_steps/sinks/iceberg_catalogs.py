@@ -8,6 +8,7 @@ the table, and every commit of this sink, an undo also, makes a snapshot of its 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,14 +99,14 @@ class Change:
 
 def open_catalog(settings: SparkSettings, name: str) -> Catalog:
     """The catalog, opened once in this process. Raises UsageError: there is none, or its settings are wrong."""
-    return _open(name, tuple(sorted((key, str(value)) for key, value in settings.catalog(name).items())))
+    return _open(name, json.dumps(dict(settings.catalog(name)), sort_keys=True))
 
 
 @functools.lru_cache(maxsize=32)
-def _open(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
+def _open(name: str, properties: str) -> Catalog:
     try:
         # A database that was restarted must not fail the first statement after it.
-        return load_catalog(name, **{"pool_pre_ping": "true", **dict(properties)})
+        return load_catalog(name, **{"pool_pre_ping": "true", **json.loads(properties)})
     except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
         raise UsageError(f"catalogs.{name} cannot be used: {_first_line(error)}") from error
 
