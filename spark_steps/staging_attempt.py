@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from activities.attempt import Attempt
-from sagas.errors import Rejected, UsageError
+from sagas.errors import Rejected
 from sagas.wire import Invocation
 from spark_steps import ledger
 from spark_steps.audit.sides import other_side, side_name
@@ -25,6 +25,7 @@ from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import ask_catalogs, sink_for, validate_together
 from spark_steps.sinks.sink import Publication
 from spark_steps.stage_area import StageArea
+from spark_steps.staged_files import staged_files
 
 
 class Runs(Protocol):
@@ -102,7 +103,9 @@ class StagingAttempt:
         known = {}
         for name, one in wanted.items():
             if one.kind == "step":
-                known[name] = await self._staged_by(one.values["step"], one.values.get("output"))
+                known[name] = await staged_files(
+                    self._engine, self._invocation.saga_id, one.values["step"], one.values.get("output")
+                )
         request = {
             "inputs": {name: {"kind": one.kind, "values": dict(one.values)} for name, one in wanted.items()},
             "folder": self._area.inputs(first.target, first.epoch),
@@ -112,21 +115,6 @@ class StagingAttempt:
         async with transaction(self._engine) as connection:
             await ledger.note(connection, first.target, first.epoch, inputs=inputs)
         return inputs
-
-    async def _staged_by(self, step: str, output: str | None) -> dict[str, Any]:
-        """The files of an ancestor's output: all items of a for_each together."""
-        query = ledger.of_saga(self._invocation.saga_id, ("STAGED", "PUBLISHED"))
-        async with self._engine.connect() as connection:
-            rows = [OutputRow.read(row) for row in (await connection.execute(query)).mappings()]
-        rows = [row for row in rows if row.target.step.partition("#")[0] == step]
-        names = {row.target.output for row in rows}
-        if output is None and len(names) > 1:
-            raise UsageError(f"{step} has the outputs {', '.join(sorted(names))}: say which one with `output`")
-        rows = [row for row in rows if output in (None, row.target.output)]
-        manifests = [row.manifest for row in rows if row.manifest is not None]
-        if not manifests:
-            raise UsageError(f"the step {step} has no staged output{f' {output}' if output else ''} in this saga")
-        return {"files": [file.uri for one in manifests for file in one.files], "schema": manifests[0].schema}
 
     async def _stage(self, inputs: Mapping[str, Any]) -> None:
         """Run the job, unless an attempt before this one has staged everything already."""

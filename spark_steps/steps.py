@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from activities.attempt import Attempt, Body
@@ -16,6 +17,7 @@ from spark_steps.ledger import Overtaken
 from spark_steps.publishing import Publishing
 from spark_steps.runner.client import Runner
 from spark_steps.settings import SparkSettings
+from spark_steps.staged_files import staged_files
 from spark_steps.staging_attempt import StagingAttempt
 
 
@@ -45,7 +47,13 @@ class SparkSteps:
     async def read(self, invocation: Invocation, attempt: Attempt) -> Any:
         from spark_steps.reconcile.step import reconcile_step
 
-        return await reconcile_step(self._runner, self._settings, invocation.arguments, attempt)
+        async def staged(step: str, output: str | None) -> Mapping[str, Any]:
+            if self._settings.ledger is None:
+                raise UsageError("to read what a step has staged needs a ledger: say [spark] ledger in saga.toml")
+            engine = self._databases.engine(self._settings.ledger)
+            return await staged_files(engine, invocation.saga_id, step, output)
+
+        return await reconcile_step(self._runner, self._settings, invocation.arguments, attempt, staged)
 
     async def close(self) -> None:
         await self._runner.close()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from activities.attempt import Attempt
 from sagas.errors import Rejected
+from spark_steps.beating import Beating
 from spark_steps.job import Input
 from spark_steps.reconcile.spec import Spec
 from spark_steps.settings import SparkSettings
 from spark_steps.stage_area import StageArea
 
 SIDES = ("left", "right")
-
-BEAT = 2.0
-"""Seconds between two heartbeats."""
 
 TOLD = 3
 """Differences of which a refusal shows the values."""
@@ -59,30 +56,14 @@ async def reconcile_step(
         "known": known,
         "arguments": dict(arguments),
     }
+    beating = Beating(attempt)
     try:
-        async with beating(attempt) as say:
-            found = await runner.run("reconcile", request, tag=f"reconcile-{uuid.uuid4().hex}", on_progress=say)
+        async with beating.running():
+            beating.say("comparing")
+            tag = f"reconcile-{uuid.uuid4().hex}"
+            found = await runner.run("reconcile", request, tag=tag, on_progress=beating.add)
     finally:
         await asyncio.to_thread(StageArea(settings.stage).remove, folder)
     if found["verdict"] == "different" and arguments.get("severity", "error") == "error":
         raise Rejected(found["message"], counts=found["counts"], samples=found["samples"][:TOLD])
     return found
-
-
-@contextlib.asynccontextmanager
-async def beating(attempt: Attempt):
-    """Heartbeats with the newest progress, as long as the block runs."""
-    progress: dict[str, Any] = {"doing": "comparing"}
-
-    async def beat() -> None:
-        while True:
-            attempt.heartbeat(dict(progress))
-            await asyncio.sleep(BEAT)
-
-    task = asyncio.create_task(beat())
-    try:
-        yield progress.update
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
