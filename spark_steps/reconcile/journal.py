@@ -114,9 +114,12 @@ class Journal:
         if not judged or state not in FINAL:
             return
         residue = {one["step"] for one in story.get("residue") or ()}
+        decided = {one["step"] for one in story.get("operator") or ()}
         for row in story.get("steps") or ():
             if row["started_at"] is None and row["state"] == "PENDING":
                 continue  # never reached: nothing to say
+            if row["state"] == "DONE" and row.get("attempts") == 0 and row["id"] not in decided:
+                continue  # a for_each over an empty list: nothing was called
             self._entries.add(
                 saga_id,
                 row["id"],

@@ -1,0 +1,34 @@
+"""Which entries of a story are held against the guards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from spark_steps.reconcile.journal import ENTRIES, Journal
+
+MOMENT = "2026-09-21T00:00:00Z"
+
+
+def entry(id: str, attempts: int | None, state: str = "DONE") -> dict[str, Any]:
+    return {"id": id, "state": state, "generation": 1, "guarantee": "guarded", "started_at": MOMENT} | {
+        "attempts": attempts
+    }
+
+
+def entries(folder: Path, steps: list[dict[str, Any]], **more: Any) -> list[str]:
+    story = {"id": "a", "saga": "s", "state": "COMPLETED", "started_at": MOMENT, "ended_at": MOMENT, "steps": steps}
+    with Journal(folder) as journal:
+        journal.add(story | more)
+    return pq.read_table(folder / ENTRIES)["step"].to_pylist()
+
+
+def test_a_for_each_over_an_empty_list_has_called_nothing(tmp_path: Path) -> None:
+    steps = [entry("reserve#0", 1), entry("redeem", 0), entry("charge", 2), entry("foreign", None)]
+    assert entries(tmp_path, steps) == ["reserve#0", "charge", "foreign"]
+
+
+def test_what_a_person_has_closed_before_its_first_attempt_has_a_row_in_the_guard(tmp_path: Path) -> None:
+    assert entries(tmp_path, [entry("pack", 0)], operator=[{"step": "pack", "decision": "done"}]) == ["pack"]
