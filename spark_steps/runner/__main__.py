@@ -10,6 +10,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from sagas.errors import Infrastructure
 from spark_steps.problems import explain
 from spark_steps.runner.messages import (
     BEAT,
@@ -24,6 +25,9 @@ from spark_steps.runner.run import Run
 from spark_steps.runner.session import sessions_for
 from spark_steps.runner.tasks import find_task
 from spark_steps.settings import SparkSettings
+
+JVM_PATIENCE = 5.0
+"""Seconds between a connection that breaks and the end of the JVM that broke it."""
 
 
 class Server:
@@ -64,10 +68,11 @@ class Server:
             pause.wait(BEAT)
 
     def _look(self, number: int, told: dict[int, dict[str, Any]]) -> None:
-        trouble = self._sessions.trouble()
-        if trouble is not None:
-            self.say({"lost": trouble})
+        ended = self._sessions.ended(0)
+        if ended is not None:
+            self.say({"lost": ended})
             end(70)
+        self._sessions.ping()
         self.say({"beat": number})
         for key in told.keys() - self._runs.keys():
             del told[key]
@@ -86,7 +91,7 @@ class Server:
         except BaseException as error:  # noqa: BLE001 - every end of a run is an answer
             if not isinstance(error, Cancelled | Stale):
                 traceback.print_exc()
-            answer = {"error": error_to_json(Cancelled() if run.cancelled else _explained(error, message["task"]))}
+            answer = {"error": error_to_json(self._explained(run, error, message["task"]))}
         finally:
             self._runs.pop(run.number, None)
         try:
@@ -95,12 +100,25 @@ class Server:
             traceback.print_exc()
         self.say({"answer": run.number, **answer})
 
+    def _explained(self, run: Run, error: BaseException, task: str) -> BaseException:
+        """A JVM that was lost makes any call fail in any way; what Spark raised is explained if no task has done so."""
+        if run.cancelled:
+            return Cancelled()
+        ended = self._sessions.ended(JVM_PATIENCE if broken_connection(error) else 0)
+        if ended is not None:
+            return Infrastructure(ended)
+        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+            return error
+        return explain(error, f"the task {task}")
 
-def _explained(error: BaseException, task: str) -> BaseException:
-    """What Spark itself raised, and no task has explained."""
-    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
-        return error
-    return explain(error, f"the task {task}")
+
+def broken_connection(error: BaseException | None) -> bool:
+    """Has this error begun with a connection to the JVM that broke?"""
+    while error is not None:
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def end(code: int) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +43,12 @@ class Sessions(Protocol):
         """How far the jobs with this tag are: ``stages``, ``stage`` (done), ``tasks``, ``tasks_done``, ``rows``."""
         ...
 
-    def trouble(self) -> str | None:
-        """One sentence if the session is of no use any more. Blocks while Spark stands still."""
+    def ended(self, patience: float) -> str | None:
+        """One sentence if Spark's process has ended, or ends within ``patience`` seconds."""
+        ...
+
+    def ping(self) -> None:
+        """Blocks while Spark stands still; raises when it is not there."""
         ...
 
 
@@ -92,22 +97,32 @@ class ClassicSessions:
         names = ("stages", "stage", "tasks", "tasks_done", "rows")
         return {**dict(zip(names, totals, strict=True)), "spark_ui": self.ui}
 
-    def trouble(self) -> str | None:
-        from pyspark import SparkContext
-
-        gateway: Any = SparkContext._gateway
-        if self._first is None or gateway is None:
+    def ended(self, patience: float) -> str | None:
+        gateway = self._gateway()
+        if gateway is None:
             return None
-        code = gateway.proc.poll()
+        try:
+            code = gateway.proc.wait(patience)
+        except subprocess.TimeoutExpired:
+            return None
         if code == OUT_OF_MEMORY:
             return (
                 f"Spark's JVM ran out of memory: raise `memory` under [spark], now {self._settings.memory}, "
                 "or use more partitions"
             )
-        if code is not None:
-            return f"Spark's JVM has ended with exit code {code}"
-        gateway.jvm.java.lang.System.nanoTime()
-        return None
+        return f"Spark's JVM has ended with exit code {code}"
+
+    def ping(self) -> None:
+        gateway = self._gateway()
+        if gateway is not None:
+            gateway.jvm.java.lang.System.nanoTime()
+
+    def _gateway(self) -> Any:
+        if self._first is None:
+            return None
+        from pyspark import SparkContext
+
+        return SparkContext._gateway
 
     def _start(self) -> Any:
         check_java()
@@ -185,8 +200,11 @@ class ConnectSessions:
     def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
         return self._progress.get(tag, {})
 
-    def trouble(self) -> str | None:
+    def ended(self, patience: float) -> str | None:
         return None
+
+    def ping(self) -> None:
+        pass
 
     def _handler(self, tag: str) -> Any:
         def note(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
