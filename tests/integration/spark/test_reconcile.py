@@ -6,10 +6,13 @@ import asyncio
 import json
 import textwrap
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cli import main
@@ -21,6 +24,8 @@ from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
 from workers.client import Client
 from workers.databases import set_up
+
+PATIENCE = "400s"
 
 SCHEMA = """
 create table if not exists orders (order_id bigint generated always as identity primary key, saga_id text,
@@ -70,6 +75,24 @@ steps:
   - {id: place, uses: place, with: {total: "${{ input.total }}"}, compensate: remove}
 """
 
+SAME = """
+saga: same
+input:
+  type: object
+  properties: {severity: {type: string, default: error}, tolerance: {type: string, default: "0"}}
+steps:
+  - id: same
+    uses: reconcile
+    with:
+      left: {connection: shop, query: "select saga_id, total from orders"}
+      right: {parquet: "archive/*.parquet"}
+      key: [saga_id]
+      mapping: {total: amount}
+      tolerance: ${{ input.tolerance }}
+      severity: ${{ input.severity }}
+output: {verdict: "${{ steps.same.result.verdict }}", counts: "${{ steps.same.result.counts }}"}
+"""
+
 SETTINGS = """
 definitions = ["."]
 actions = ["./actions.py"]
@@ -116,7 +139,12 @@ class Shop:
             connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
         self.url = server.url(name)
         folder.mkdir()
-        for file, text in (("shop.saga.yaml", SHOP), ("actions.py", ACTIONS), ("schema.sql", SCHEMA)):
+        for file, text in (
+            ("shop.saga.yaml", SHOP),
+            ("same.saga.yaml", SAME),
+            ("actions.py", ACTIONS),
+            ("schema.sql", SCHEMA),
+        ):
             (folder / file).write_text(textwrap.dedent(text))
         queue = f"reconcile-{uuid.uuid4()}"
         (folder / "saga.toml").write_text(SETTINGS.format(address=temporal.address, queue=queue, url=self.url))
@@ -139,7 +167,7 @@ class Shop:
 
 async def play(client: Client, id: str, total: str) -> dict[str, Any]:
     await client.start("shop", {"total": total}, id=id)
-    return await finished(client, id)
+    return await finished(client, id, PATIENCE)
 
 
 def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
@@ -200,3 +228,30 @@ async def test_spoiled_books_are_named_and_mended(
 def held(shop: Shop, saga_id: str) -> bool:
     with psycopg.connect(shop.url.replace("+psycopg", "")) as connection:
         return connection.execute("select 1 from held where saga_id = %s", [saga_id]).fetchone() is not None
+
+
+async def test_a_step_is_refused_when_its_sides_differ(
+    temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path / "project", server, temporal)
+    await set_up(shop.project.settings.connection("shop"))
+    shop.sql("insert into orders (saga_id, total) values ('a', 1.50), ('b', 2.50), ('c', 3)")
+    (shop.folder / "archive").mkdir()
+    archive = pa.table({"saga_id": ["c", "a", "b"], "amount": [Decimal("3.0"), Decimal("1.5"), Decimal("2.6")]})
+    pq.write_table(archive, shop.folder / "archive" / "1.parquet")
+    async with lab(shop.project) as client:
+
+        async def ask(**input: str) -> dict[str, Any]:
+            run = await client.start("same", input, id=f"same-{uuid.uuid4()}")
+            return await finished(client, run.id, PATIENCE)
+
+        story = await ask()
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected"), story["reason"]
+        assert story["reason"]["details"]["counts"]["differing"] == 1
+        assert story["reason"]["details"]["samples"][0]["left"] == {"total": "2.50"}
+        story = await ask(severity="warn")
+        assert (story["state"], story["output"]["verdict"]) == ("COMPLETED", "different")
+        story = await ask(tolerance="0.1")
+        assert (story["state"], story["output"]["verdict"]) == ("COMPLETED", "equal")
+    stage = shop.folder / ".saga" / "spark" / "stage" / "reconcile"
+    assert not any(stage.iterdir())
