@@ -68,7 +68,8 @@ async def clean(
             continue
         try:
             if decision == "clear_sink_too" and row.manifest is not None:
-                await asyncio.to_thread(_clear_sink, row, settings)
+                publication = _publication(row)
+                await asyncio.to_thread(sink_for(publication.output.kind, settings).clean, publication)
             await asyncio.to_thread(area.remove_generation, row.target)
         except (OSError, SagaError, Infrastructure, Conflict) as error:
             log.warning("the stage of %s in %s was not cleared: %s", row.target.step, saga_id, error)
@@ -79,8 +80,28 @@ async def clean(
     return cleared
 
 
-def _clear_sink(row: OutputRow, settings: SparkSettings) -> None:
+async def forget(engine: AsyncEngine, settings: SparkSettings, *, before: float) -> list[OutputRow]:
+    """Let the sinks drop what they keep only for an undo, of everything that was settled ``before`` that time (seconds
+    since the epoch): the guards have forgotten it, so no undo of it is possible. Returns what was forgotten."""
+    async with engine.connect() as connection:
+        found = (await connection.execute(ledger.to_forget(before, BATCH))).mappings()
+        rows = [OutputRow.read(row) for row in found]
+    done = []
+    for row in rows:
+        try:
+            if row.manifest is not None:
+                publication = _publication(row)
+                await asyncio.to_thread(sink_for(publication.output.kind, settings).forget, publication)
+        except (OSError, SagaError, Infrastructure, Conflict) as error:
+            log.warning("%s keeps what undoing %s would need: %s", row.place, row.target.saga_id, error)
+            continue
+        async with engine.connect() as connection:
+            await connection.execute(ledger.forgotten(row.target))
+        done.append(row)
+    return done
+
+
+def _publication(row: OutputRow) -> Publication:
     assert row.manifest is not None
     output = Output.parse(row.target.output, row.spec)
-    mark = Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga)
-    sink_for(output.kind, settings).clean(Publication(output, row.manifest, mark))
+    return Publication(output, row.manifest, Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga))

@@ -60,6 +60,7 @@ outputs = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("cleaned_at", sa.Double),  # when the stage area was cleared of it
+    sa.Column("forgotten_at", sa.Double),  # when the sink dropped what only an undo would have needed
     sa.PrimaryKeyConstraint("saga_id", "step", "generation", "output"),
     sa.Index("saga_output_place", "saga", "place", "state", "updated_at"),
     mysql_charset="utf8mb4",
@@ -226,6 +227,19 @@ def to_clean(limit: int) -> sa.Select[Any]:
 def cleaned(target: Target, epoch: int) -> sa.Update:
     """Nothing of it is in the stage area any more, unless another attempt has begun since."""
     return sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(cleaned_at=time.time())
+
+
+def to_forget(before: float, limit: int) -> sa.Select[Any]:
+    """Publications, and what was taken back, that no undo can reach any more: settled before that time."""
+    columns = outputs.c
+    settled_long_ago = (columns.state.in_(("PUBLISHED", "RETRACTED")), columns.updated_at < before)
+    query = sa.select(outputs).where(columns.forgotten_at.is_(None), *settled_long_ago)
+    return query.order_by(columns.updated_at).limit(limit)
+
+
+def forgotten(target: Target) -> sa.Update:
+    """The sink keeps nothing for an undo any more."""
+    return sa.update(outputs).where(*_is(target)).values(forgotten_at=time.time())
 
 
 def last_published(saga: str, place: str) -> sa.Select[Any]:

@@ -53,14 +53,18 @@ class Publishing:
 
         return body
 
-    async def take_back(self) -> Callable[[Sql | None], Any]:
-        """Whatever was published is taken back, whatever was staged is deleted."""
+    async def take_back(self, *, confirmed: bool) -> Callable[[Sql | None], Any]:
+        """Whatever was published is taken back, whatever was staged is deleted.
+
+        ``confirmed``: somebody was told to publish. Then even what is not visible is taken back: that moves the sink's
+        state, so that a publisher which froze on its way fails when it wakes.
+        """
         rows = await self._rows(("STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"), empty=True)
 
         async def body(sql: Sql | None) -> dict[str, Any]:
             assert sql is not None
             retracted: dict[str, Any] = {}
-            visible = [row for row in rows if row.state == "PUBLISHED" or await self._is_there(row)]
+            visible = [row for row in rows if row.state == "PUBLISHED" or await self._may_appear(row, confirmed)]
             for sink, outputs in self._by_sink(visible):
                 try:
                     done = await asyncio.to_thread(
@@ -81,10 +85,12 @@ class Publishing:
 
         return body
 
-    async def _is_there(self, row: OutputRow) -> bool:
-        """A sink may have more than the ledger knows: the answer of its commit can get lost."""
+    async def _may_appear(self, row: OutputRow, confirmed: bool) -> bool:
+        """A sink may have more than the ledger knows, now or soon: the answer of its commit can get lost or be late."""
         if row.manifest is None or row.state != "STAGED":
             return False
+        if confirmed:
+            return True
         publication = _publication(row)
         sink = sink_for(publication.output.kind, self._settings)
         return await asyncio.to_thread(sink.find, publication.output, row.target) is not None

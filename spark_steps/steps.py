@@ -8,7 +8,7 @@ from typing import Any
 from activities.attempt import Attempt, Body
 from activities.connections import Connections
 from activities.guard.sql_handle import Sql
-from sagas.builtins_spark import PUBLISH, SPARK
+from sagas.builtins_spark import PUBLISH, SPARK, UNPUBLISH
 from sagas.errors import UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
@@ -41,7 +41,9 @@ class SparkSteps:
         beating = Beating(attempt)
         async with beating.running():
             beating.say("publishing" if action == PUBLISH else "taking back")
-            body = await (publishing.publish() if action == PUBLISH else publishing.take_back())
+            body = await (
+                publishing.publish() if action == PUBLISH else publishing.take_back(confirmed=action == UNPUBLISH)
+            )
         return _beating(beating, body)
 
     async def read(self, invocation: Invocation, attempt: Attempt) -> Any:

@@ -27,7 +27,7 @@ from workers.serve import make_worker
 from workers.spark import uses_spark
 from workers.standing import StandingMetrics
 from workers.temporal_client import connect
-from workers.upkeep import Upkeep, longest_attempt
+from workers.upkeep import PERIOD, Upkeep, longest_attempt
 
 log = logging.getLogger("saga.worker")
 
@@ -108,7 +108,9 @@ async def _upkeep(project: Project, client: Client, retention: timedelta) -> Asy
         from spark_steps.settings import spark_settings
         from workers.stage_upkeep import keep_stage_clear
 
-        clearing = keep_stage_clear(client, databases, spark_settings(project.settings))
+        # What the guards have forgotten can no longer be undone; a round of theirs may be an hour away.
+        window = retention.total_seconds() + PERIOD
+        clearing = keep_stage_clear(client, databases, spark_settings(project.settings), undo_window=window)
         tasks.add(asyncio.create_task(clearing, name="the stage area is"))
     for task in tasks:
         task.add_done_callback(_tell_of_a_bug)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from sqlalchemy.exc import SQLAlchemyError
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -11,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.connections import Connections
 from sagas.errors import SagaError
-from spark_steps.cleaning import Life, clean
+from spark_steps.cleaning import Life, clean, forget
 from spark_steps.settings import SparkSettings
 
 log = logging.getLogger("saga.spark")
@@ -22,8 +23,11 @@ PERIOD = 20.0
 _NOBODY_DECIDED = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 
 
-async def keep_stage_clear(client: Client, databases: Connections, settings: SparkSettings) -> None:
-    """A round now and then, for ever. Trouble is one line in the log."""
+async def keep_stage_clear(
+    client: Client, databases: Connections, settings: SparkSettings, *, undo_window: float
+) -> None:
+    """A round now and then, for ever. Trouble is one line in the log. ``undo_window``: how long (seconds) a finished
+    saga can be undone at most."""
 
     async def life_of(saga_id: str) -> Life:
         try:
@@ -39,7 +43,9 @@ async def keep_stage_clear(client: Client, databases: Connections, settings: Spa
     assert settings.ledger is not None
     while True:
         try:
-            await clean(databases.engine(settings.ledger), settings, life_of)
+            engine = databases.engine(settings.ledger)
+            await clean(engine, settings, life_of)
+            await forget(engine, settings, before=time.time() - undo_window)
         except RPCError as error:
             log.warning("the stage area was not cleared, because Temporal did not answer: %s", error.message)
         except (SagaError, SQLAlchemyError, OSError) as error:

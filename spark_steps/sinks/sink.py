@@ -92,3 +92,8 @@ class Sink(Protocol):
         """Remove what this sink keeps beside the visible data (placed files, stage tables) for a publication that is
         not and will not be visible."""
         ...
+
+    def forget(self, publication: Publication) -> None:
+        """No undo may come any more, for what was published or taken back: drop what is kept only for that. Raises
+        Conflict."""
+        ...

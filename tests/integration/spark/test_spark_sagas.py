@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from activities.connections import Connections
-from spark_steps.cleaning import clean
+from spark_steps.cleaning import clean, forget
 from spark_steps.settings import spark_settings
 from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
 from tests.lab import finished, lab
@@ -34,6 +35,14 @@ async def clear_stage(books: Books) -> None:
         return "over"
 
     await clean(connections.engine("shop"), spark_settings(books.project.settings), over)
+    await connections.close()
+
+
+async def forget_all(books: Books) -> None:
+    """The worker's other round, as if the time in which undos may come were over."""
+    connections = Connections({"shop": {"url": books.project.settings.connection("shop").url}})
+    engine = connections.engine("shop")
+    assert len(await forget(engine, spark_settings(books.project.settings), before=time.time() + 60)) == 4
     await connections.close()
 
 
@@ -90,6 +99,9 @@ async def test_a_day_is_published_refused_and_undone(
         facts, totals = read(books, outputs)
         assert len(facts) == 10
         assert sum(Decimal(str(row["amount"])) for row in totals) == TOTAL
+
+        await forget_all(books)
+        assert tuple(map(len, read(books, outputs))) == (10, 3), "only what an undo would need is gone"
 
 
 async def test_a_reader_never_sees_one_table_without_the_other(
