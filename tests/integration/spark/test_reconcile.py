@@ -108,7 +108,7 @@ schema = "schema.sql"
 [spark]
 ledger = "shop"
 master = "local[1]"
-conf = {{"spark.ui.enabled" = "false"}}
+conf = {{"spark.ui.enabled" = "false", "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"}}
 
 [[reconcile.effects]]
 connection = "shop"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -30,21 +30,6 @@ LINES = Effects("lines", "shop", "lines", ("line_id",), "result", "batch", resul
 HOLDS = Effects("reservation", "shop", "reservation", ("sku",), "saga_id", "saga_id", step="reserve", holds=True)
 NOTES = Effects("notes", "shop", "notes", ("note",), "saga_id", "saga_id", sagas=("checkout",))
 ALL = (ORDERS, CHARGES, LINES, HOLDS, NOTES)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 class Books:

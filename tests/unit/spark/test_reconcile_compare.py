@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -74,22 +73,6 @@ def test_what_cannot_be_compared_is_refused(left: Any, right: Any) -> None:
 def test_wrong_arguments_are_one_sentence(arguments: Any, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         Spec.parse(arguments)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 # The same facts as two systems hold them: other types, other names, another order.
