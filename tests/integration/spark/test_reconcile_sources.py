@@ -148,3 +148,25 @@ def test_each_state_of_an_output(
     row = OutputRow(target, 1, "STAGED", "day", "out", False, OUTPUT)
     found = judge(Evidence(replace(row, state=ledger_says), staged, visible), saga)
     assert (found.kind if found else None) == kind
+
+
+async def test_any_database_with_a_guard_can_be_read(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    await schema.create(engine)
+    async with engine.begin() as connection:
+        for op, reason in (("do", "do"), ("confirm", "undo"), ("undo", "undo")):
+            await connection.exec_driver_sql(
+                "insert into saga_guard values ('s1', 'a', 1, ?, ?, null, '{\"n\":1}', ?)", (op, reason, NOW)
+            )
+        await connection.exec_driver_sql("create table orders (id integer, saga text, at text)")
+        await connection.exec_driver_sql(
+            "insert into orders values (1, 's1', '2026-09-21 14:13:20'), (2, 's1/b', null)"
+        )
+    orders = Effects("orders", "shop", "orders", ("id",), "saga_id", "saga", step="a", amounts={"id": "n"}, time="at")
+    for scope in (Scope(), Scope(saga_id="s1"), Scope(since=NOW - 60)):
+        folder = tmp_path / uuid.uuid4().hex
+        counts = await extract(engine, "shop", [orders], folder, scope)
+        assert counts == {"guard": 1, "outbox": 0, "orders": 1 if scope.since else 2}
+        (row,) = pq.read_table(folder / "guard" / "shop.parquet").to_pylist()
+        assert (row["reason"], row["undone"], row["result"]) == ("do", True, '{"n":1}')
+    await engine.dispose()
