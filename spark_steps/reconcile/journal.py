@@ -137,7 +137,7 @@ def is_judged(story: Mapping[str, Any]) -> bool:
         return True  # whatever the guards still have of it is open
     if story["state"] not in FINAL or not story.get("ended_at") or story.get("incomplete"):
         return False
-    return story["state"] == "COMPENSATED" or not story.get("steps_omitted")
+    return not story.get("steps_omitted")
 
 
 def seconds(moment: str | None) -> float | None:

@@ -32,3 +32,7 @@ def test_a_for_each_over_an_empty_list_has_called_nothing(tmp_path: Path) -> Non
 
 def test_what_a_person_has_closed_before_its_first_attempt_has_a_row_in_the_guard(tmp_path: Path) -> None:
     assert entries(tmp_path, [entry("pack", 0)], operator=[{"step": "pack", "decision": "done"}]) == ["pack"]
+
+
+def test_a_story_that_leaves_steps_out_is_not_judged(tmp_path: Path) -> None:
+    assert entries(tmp_path, [entry("reserve#0", 1)], steps_omitted={"reserve COMPENSATED": 900}) == []
