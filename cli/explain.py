@@ -38,7 +38,7 @@ def _tell(plan: Plan) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from sagas.explain import KINDS, commit_sentence, why
+    from sagas.explain import KINDS, commit_sentence, made_final, undone, why
     from sagas.machine.plan import is_read
 
     definition, out = plan.definition, console()
@@ -59,10 +59,10 @@ def _tell(plan: Plan) -> None:
             lines.append(Text(f"once for each of {step.for_each}, {step.max_parallel} at a time"))
         if step.if_ is not None:
             lines.append(Text(f"only if {step.if_}"))
-        if step.compensate is not None:
-            lines.append(Text(f"↩ undone by {', else '.join(one.uses for one in step.compensate.alternates)}"))
-        if step.confirm is not None:
-            lines.append(Text(f"✔ made final by {step.confirm.uses}"))
+        if (phrase := undone(step)) is not None:
+            lines.append(Text(f"↩ {phrase}"))
+        if (phrase := made_final(step)) is not None:
+            lines.append(Text(f"✔ {phrase}"))
         if step.on_failure != "compensate":
             words = {"park": "waits for a person", "continue": "the saga goes on without it"}
             lines.append(Text(f"when it fails: {words[step.on_failure]}"))
@@ -78,6 +78,8 @@ def _tell(plan: Plan) -> None:
 
 
 def _failure(plan: Plan) -> None:
+    from sagas.explain import undo_after_failure
+
     run, definition = plan.failure, plan.definition
     assert run is not None
     say(f"When {plan.failed} of {definition.saga} is rejected, the saga ends {run.state}.")
@@ -86,8 +88,7 @@ def _failure(plan: Plan) -> None:
         say(f"Done by then: {', '.join(done)}.")
     for number, id in enumerate(run.undone, 1):
         step = definition.step(id.split("/")[0].partition("#")[0])
-        uses = step.compensate.alternates[0].uses if step.compensate else "the nested saga's own undo"
-        say(f"  {number}. ↩ {id}  {uses}")
+        say(f"  {number}. ↩ {id}  {undo_after_failure(step)}")
     if not run.undone:
         say("Nothing is undone." if run.state != "COMPENSATED" else "Nothing has been done, so nothing is undone.")
     for row in run.parked:

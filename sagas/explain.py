@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sagas.builtins_spark import SPARK
 from sagas.definition.model import Definition, Step
 from sagas.errors import UsageError
 from sagas.machine.plan import is_nested, is_read
@@ -95,6 +96,31 @@ def commit_sentence(definition: Definition) -> str:
     return "There is no pivot: the commit point is the moment at which the last step is done."
 
 
+def undone(step: Step) -> str | None:
+    """What undoes the step, as a phrase; None where nothing does. Of a Spark job the engine's own operations do."""
+    if step.compensate is None:
+        return None
+    if step.do.uses == SPARK:
+        return "discarded before publication, taken back after it"
+    return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
+
+
+def made_final(step: Step) -> str | None:
+    """What happens to the step at the commit point, as a phrase; None where nothing does."""
+    if step.confirm is None:
+        return None
+    if step.do.uses == SPARK:
+        return "published at the commit point" if step.compensate else "published as soon as it is done"
+    return f"made final by {step.confirm.uses}"
+
+
+def undo_after_failure(step: Step) -> str:
+    """What undoes the step when another one has failed, which is before the commit point."""
+    if step.compensate is None:
+        return "the nested saga's own undo"
+    return "what is staged is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
+
+
 def why(step: Step) -> str:
     """One plain sentence: why the step has this guarantee."""
     if step.do.uses == "wait":
@@ -105,6 +131,9 @@ def why(step: Step) -> str:
         return "It only reads, so reading twice does no harm."
     if is_nested(step):
         return "Each step of the nested saga has its own guarantee; it runs once under the id of this step."
+    if step.do.uses == SPARK:
+        when = "after the commit point" if step.compensate else "right after that"
+        return f"Staged where nobody reads, audited, and published in one atomic commit {when}: once, or never."
     if step.do.guarded:
         return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
     if step.do.idempotent:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sagas.builtins_spark import SPARK
 from sagas.definition.model import Definition, Step
 
 GROUPS: dict[str, str] = {
@@ -108,7 +109,7 @@ def mermaid(graph: SagaGraph) -> str:
         lines.append(f"  {_id(node.step)}{_shape(node)}")
     for node in graph.nodes:
         if node.undo:
-            lines.append(f'  {_id(node.step, "undo_")}(["↩ {_text(" or ".join(node.undo))}"])')
+            lines.append(f'  {_id(node.step, "undo_")}(["↩ {_text(undo_title(node))}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
     lines += [f"  {_id(ids[one])} --> {_id(ids[two])}" for one, two in graph.forward]
     lines += [f"  {_id(node.step)} -.- {_id(node.step, 'undo_')}" for node in graph.nodes if node.undo]
@@ -127,6 +128,11 @@ def mermaid(graph: SagaGraph) -> str:
 def title(step: Step) -> str:
     """The step's sentence, with what repeats it."""
     return step.name + (" ×n" if step.for_each is not None else "")
+
+
+def undo_title(node: Node) -> str:
+    """What undoes the step, short enough for a picture."""
+    return "discard, or take back" if node.step.do.uses == SPARK else " or ".join(node.undo)
 
 
 def _shape(node: Node) -> str:

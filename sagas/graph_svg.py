@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from sagas.graph import COLOURS, Node, SagaGraph, title
+from sagas.graph import COLOURS, Node, SagaGraph, title, undo_title
 
 WIDTH, HEIGHT, UNDO = 190, 58, 30
 GAP_X, GAP_Y, MARGIN = 64, 34, 24
@@ -114,7 +114,7 @@ def _box(node: Node, x: float, y: float) -> str:
         parts += [
             f'<rect class="undo" x="{x:g}" y="{below:g}" width="{WIDTH}" height="{UNDO}" rx="15"/>',
             f'<text text-anchor="middle" x="{x + WIDTH / 2:g}" y="{below + UNDO / 2 + 4:g}">'
-            f"↩ {escape(_cut(' or '.join(node.undo)))}</text>",
+            f"↩ {escape(_cut(undo_title(node)))}</text>",
         ]
     return "\n".join([*parts, "</g>"])
 
