@@ -192,14 +192,14 @@ class StagingAttempt:
             sink_for(publication.output.kind, self._settings).place(publication)
 
     async def _leave_nothing(self) -> None:
-        """Delete what this attempt alone has written; what counts for a later attempt stays, and so does a refusal."""
+        """Delete what this attempt alone has written; what the ledger names as staged stays: a refusal is looked at,
+        and a later attempt that has taken over goes on with these very files."""
         rows = list(self.rows.values())
         async with self._engine.connect() as connection:
             for row in rows:
                 query = ledger.of_step(row.target.saga_id, row.target.step, row.target.generation)
                 now = [OutputRow.read(one) for one in (await connection.execute(query)).mappings()]
-                mine = [one for one in now if one.target == row.target and one.epoch == row.epoch]
-                if mine and (mine[0].state == "QUARANTINED" or mine[0].manifest is not None):
+                if any(one.target == row.target and _keeps(one, row.epoch) for one in now):
                     continue
                 await asyncio.to_thread(self._area.remove, self._area.folder(row.target, row.epoch))
 
@@ -223,6 +223,11 @@ class StagingAttempt:
         first = next(iter(self.rows.values()))
         tag = f"{first.target.name}-e{first.epoch}"
         return await self._runner.run(task, request, tag=tag, on_progress=self._beating.add)
+
+
+def _keeps(row: OutputRow, epoch: int) -> bool:
+    """Does the ledger still name what was staged under this epoch?"""
+    return row.manifest is not None and row.manifest.epoch == epoch
 
 
 def all_inputs(job: Job) -> dict[str, Input]:
