@@ -135,7 +135,11 @@ def ddl(name: str) -> str:
 async def take_over(
     connection: AsyncConnection, target: Target, *, saga: str, place: str, spec: Mapping[str, Any], together: bool
 ) -> OutputRow:
-    """Begin an attempt: the row exists afterwards, and its epoch is ours alone. Run it in a transaction."""
+    """Begin an attempt: the row exists afterwards, and its epoch is ours alone. Run it in a transaction.
+
+    Raises :class:`Overtaken` when it is decided already what became of the output: an attempt that asked the guard
+    before, and stood still, must not stage again under a row that describes what is published by now.
+    """
     now = time.time()
     found = (await connection.execute(_one(target).with_for_update())).mappings().first()
     if found is None:
@@ -155,6 +159,8 @@ async def take_over(
             "updated_at": now,
         }
         await connection.execute(sa.insert(outputs).values(values))
+    elif found["state"] not in ("STAGING", "QUARANTINED"):
+        raise Overtaken(f"the output {target.output} of {target.step} is {found['state'].lower()} already")
     else:
         change = sa.update(outputs).where(*_is(target))
         change = change.values(epoch=outputs.c.epoch + 1, updated_at=now, cleaned_at=None)
