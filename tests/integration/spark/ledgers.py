@@ -68,14 +68,13 @@ install()
 
 GATED = """
 
-_facts = daily_facts
-
-
-def daily_facts(spark, inputs, **params):
+def both(spark, inputs):
     from tests.integration.spark.turnstiles import wait_at
 
     wait_at("in the job")
-    return _facts(spark, inputs, **params)
+    facts = inputs.orders
+    totals = facts.withColumn("name", F.lit("all")).groupBy("day", "name").agg(F.sum("amount").alias("amount"))
+    return {"facts": facts, "totals": totals}
 """
 
 DAY = """
@@ -134,6 +133,34 @@ steps:
     compensate: {{uses: finance.refund, with: {{}}}}
 output: {{rows: "${{{{ steps.facts.result.rows }}}}"}}
 """
+
+BRIEF = """
+saga: day
+publish: {publish}
+input:
+  type: object
+  required: [day]
+  properties:
+    day: {{type: string}}
+    refuse: {{type: boolean, default: false}}
+steps:
+  - id: facts
+    name: The facts of the day
+    uses: spark
+    heartbeat: 5s
+    with:
+      job: jobs:both
+      inputs: {{orders: {{connection: shop, table: orders, where: "day = date '${{{{ input.day }}}}'"}}}}
+      outputs: {{facts: {facts}, totals: {totals}}}
+      audit:
+        - rows: {{min: 1}}
+        - not_null: [order_id]
+  - id: commission
+    uses: finance.charge
+    with: {{total: "1.00", refuse: "${{{{ input.refuse }}}}"}}
+    compensate: {{uses: finance.refund, with: {{}}}}
+"""
+"""The same in little: one step with two outputs, counted in the write pass alone."""
 
 ICEBERG = {"facts": "{table: lake.sales.facts}", "totals": "{table: lake.sales.totals}"}
 PARQUET = {"facts": "{parquet: out/facts}", "totals": "{parquet: out/totals, mode: overwrite}"}
@@ -215,6 +242,7 @@ async def open_books(
     url = server.url(database)
     _write_files(folder, url, temporal_address, outputs, publish)
     if turnstiles:
+        (folder / "day.saga.yaml").write_text(BRIEF.format(publish=publish, **outputs))
         (folder / "shop_actions.py").write_text(ACTIONS + INSTALL)
         (folder / "jobs.py").write_text(JOBS + GATED)
     project = Project(load_settings(config=str(folder / "saga.toml")))
