@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 
+from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sagas.errors import Infrastructure, SagaError
@@ -53,41 +54,48 @@ async def clean(
 ) -> list[OutputRow]:
     """One round; returns what was cleared. ``life_of`` tells whether a saga is over. Trouble with one output is one
     line in the log, and the next round tries again."""
-    area = StageArea(settings.stage)
-    async with engine.connect() as connection:
-        found = (await connection.execute(ledger.to_clean(BATCH))).mappings()
-        rows = [OutputRow.read(row) for row in found]
     lives: dict[str, Life] = {}
-    cleared = []
-    for row in rows:
-        saga_id = row.target.saga_id
-        if saga_id not in lives:
-            lives[saga_id] = await life_of(saga_id)
-        decision = decide(row, lives[saga_id], time.time(), settings.retention)
-        if decision == "keep":
-            continue
-        try:
-            if decision == "clear_sink_too" and row.manifest is not None:
-                publication = _publication(row)
-                await asyncio.to_thread(sink_for(publication.output.kind, settings).clean, publication)
-            await asyncio.to_thread(area.remove_generation, row.target)
-        except (OSError, SagaError, Infrastructure, Conflict) as error:
-            log.warning("the stage of %s in %s was not cleared: %s", row.target.step, saga_id, error)
-            continue
-        async with engine.connect() as connection:
-            await connection.execute(ledger.cleaned(row.target, row.epoch))
-        cleared.append(row)
+    cleared: list[OutputRow] = []
+    kept = 0
+    while rows := await _rows(engine, ledger.to_clean(BATCH, kept)):
+        for row in rows:
+            saga_id = row.target.saga_id
+            if saga_id not in lives:
+                lives[saga_id] = await life_of(saga_id)
+            decision = decide(row, lives[saga_id], time.time(), settings.retention)
+            if decision == "keep" or not await _clear(row, decision, settings):
+                kept += 1
+                continue
+            async with engine.connect() as connection:
+                # Where an attempt goes on nevertheless, the row waits for the next round.
+                kept += (await connection.execute(ledger.cleaned(row.target, row.epoch))).rowcount == 0
+            cleared.append(row)
     return cleared
+
+
+async def _clear(row: OutputRow, decision: Decision, settings: SparkSettings) -> bool:
+    """Delete the files of one output; False: there was trouble."""
+    try:
+        if decision == "clear_sink_too" and row.manifest is not None:
+            publication = _publication(row)
+            await asyncio.to_thread(sink_for(publication.output.kind, settings).clean, publication)
+        await asyncio.to_thread(StageArea(settings.stage).remove_generation, row.target)
+    except (OSError, SagaError, Infrastructure, Conflict) as error:
+        log.warning("the stage of %s in %s was not cleared: %s", row.target.step, row.target.saga_id, error)
+        return False
+    return True
+
+
+async def _rows(engine: AsyncEngine, query: Select[Any]) -> list[OutputRow]:
+    async with engine.connect() as connection:
+        return [OutputRow.read(row) for row in (await connection.execute(query)).mappings()]
 
 
 async def forget(engine: AsyncEngine, settings: SparkSettings, *, before: float) -> list[OutputRow]:
     """Let the sinks drop what they keep only for an undo, of everything that was settled ``before`` that time (seconds
     since the epoch): the guards have forgotten it, so no undo of it is possible. Returns what was forgotten."""
-    async with engine.connect() as connection:
-        found = (await connection.execute(ledger.to_forget(before, BATCH))).mappings()
-        rows = [OutputRow.read(row) for row in found]
     done = []
-    for row in rows:
+    for row in await _rows(engine, ledger.to_forget(before, BATCH)):
         try:
             if row.manifest is not None:
                 publication = _publication(row)

@@ -169,13 +169,14 @@ async def take_over(
 
 
 async def note(connection: AsyncConnection, target: Target, epoch: int, **values: Any) -> None:
-    """Change the row as the holder of ``epoch``. JSON values are given as Python values.
+    """Change the row as the holder of ``epoch``. JSON values are given as Python values. Whoever still works leaves
+    something behind, so the row is to be cleaned up (again).
 
     Raises :class:`Overtaken` when another attempt holds the output now.
     """
     await connection.execute(_lock(target))
     changed = await connection.execute(
-        sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(_columns(values))
+        sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(**_columns(values), cleaned_at=None)
     )
     if changed.rowcount != 1:
         raise Overtaken(f"another attempt has taken over the output {target.output} of {target.step}")
@@ -225,9 +226,10 @@ def of_saga(saga_id: str, states: Sequence[State] = ()) -> sa.Select[Any]:
     return query.order_by(outputs.c.created_at, outputs.c.step, outputs.c.output)
 
 
-def to_clean(limit: int) -> sa.Select[Any]:
-    """Outputs that may still have files in the stage area, oldest first."""
-    return sa.select(outputs).where(outputs.c.cleaned_at.is_(None)).order_by(outputs.c.updated_at).limit(limit)
+def to_clean(limit: int, skip: int) -> sa.Select[Any]:
+    """Outputs that may still have files in the stage area, oldest first, without the first ``skip`` of them."""
+    query = sa.select(outputs).where(outputs.c.cleaned_at.is_(None))
+    return query.order_by(outputs.c.updated_at, *outputs.primary_key.columns).limit(limit).offset(skip)
 
 
 def cleaned(target: Target, epoch: int) -> sa.Update:

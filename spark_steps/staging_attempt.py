@@ -69,6 +69,7 @@ class StagingAttempt:
                 await self._stage(inputs)
                 report = await self._audit(inputs)
                 await asyncio.to_thread(self._place)
+                await self._still_ours()
             except BaseException:
                 try:
                     await self._leave_nothing()
@@ -190,6 +191,12 @@ class StagingAttempt:
         for publication in self.publications():
             self._beating.say("bringing the rows to where they will live")
             sink_for(publication.output.kind, self._settings).place(publication)
+
+    async def _still_ours(self) -> None:
+        """Raises Overtaken. What was placed is to be cleaned up, even if a clean-up has passed by meanwhile."""
+        async with transaction(self._engine) as connection:
+            for row in self.rows.values():
+                await ledger.note(connection, row.target, row.epoch)
 
     async def _leave_nothing(self) -> None:
         """Delete what this attempt alone has written; what the ledger names as staged stays: a refusal is looked at,
