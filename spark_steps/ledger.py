@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -218,12 +218,21 @@ def of_step(saga_id: str, step: str, generation: int) -> sa.Select[Any]:
     )
 
 
-def of_saga(saga_id: str, states: Sequence[State] = ()) -> sa.Select[Any]:
+def of_saga(saga_id: str) -> sa.Select[Any]:
     """All outputs of one saga, in the order in which they were staged."""
     query = sa.select(outputs).where(outputs.c.saga_id == saga_id)
-    if states:
-        query = query.where(outputs.c.state.in_(states))
     return query.order_by(outputs.c.created_at, outputs.c.step, outputs.c.output)
+
+
+def newest(rows: Iterable[OutputRow], states: Sequence[State]) -> list[OutputRow]:
+    """Of each output of each entry its last generation, where that is in one of the states: what an earlier run of the
+    saga has left behind counts for nothing in this one."""
+    last: dict[tuple[str, str], OutputRow] = {}
+    for row in rows:
+        place = (row.target.step, row.target.output)
+        if place not in last or last[place].target.generation < row.target.generation:
+            last[place] = row
+    return [row for row in last.values() if row.state in states]
 
 
 def to_clean(limit: int, skip: int) -> sa.Select[Any]:

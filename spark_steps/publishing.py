@@ -64,7 +64,10 @@ class Publishing:
         async def body(sql: Sql | None) -> dict[str, Any]:
             assert sql is not None
             retracted: dict[str, Any] = {}
-            visible = [row for row in rows if row.state == "PUBLISHED" or await self._may_appear(row, confirmed)]
+            own = [row for row in rows if row.target.step == self._invocation.step]
+            visible = [
+                row for row in rows if row.state == "PUBLISHED" or await self._may_appear(row, confirmed and row in own)
+            ]
             for sink, outputs in self._by_sink(visible):
                 try:
                     done = await asyncio.to_thread(
@@ -73,13 +76,14 @@ class Publishing:
                 except NotOurs as error:
                     raise Parked(str(error), **error.report) from error
                 await self._record(sql, outputs, done, "RETRACTED", retracted)
-            hidden = [row for row in rows if row not in visible and row.state != "RETRACTED"]
+            # What other steps have staged waits for their own undo.
+            hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
             for row in hidden:
                 if row.manifest is not None:
                     publication = _publication(row)
                     await asyncio.to_thread(sink_for(publication.output.kind, self._settings).clean, publication)
                 await sql.execute(ledger.settled(row.target, "DISCARDED"))
-            for row in rows:
+            for row in [*own, *(row for row in visible if row not in own)]:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
             return {"retracted": retracted, "discarded": sorted(row.target.output for row in hidden)}
 
@@ -102,10 +106,9 @@ class Publishing:
             query = ledger.of_step(asked.saga_id, asked.step, asked.generation)
             rows = [OutputRow.read(row) for row in (await connection.execute(query)).mappings()]
             if any(row.together for row in rows):
-                all_rows = (await connection.execute(ledger.of_saga(asked.saga_id, ("STAGED", "PUBLISHED")))).mappings()
-                own = {row.target for row in rows}
-                others = [OutputRow.read(row) for row in all_rows]
-                rows += [row for row in others if row.together and row.target not in own]
+                found = (await connection.execute(ledger.of_saga(asked.saga_id))).mappings()
+                others = ledger.newest((OutputRow.read(row) for row in found), ("STAGED", "PUBLISHED"))
+                rows += [row for row in others if row.together and row.target.step != asked.step]
         if not rows and not empty:
             raise Parked(f"nothing that {asked.step} staged is known in the ledger, so there is nothing to publish")
         refused = [row for row in rows if row.state not in states]
@@ -117,7 +120,8 @@ class Publishing:
 
     async def _must_still_be(self, sql: Sql, rows: Sequence[OutputRow]) -> None:
         """Under the locks of this transaction: nobody has taken anything back since it was read."""
-        for row in rows:
+        # Always in the same order: two steps that publish the same outputs wait for each other instead of for ever.
+        for row in sorted(rows, key=lambda row: (row.target.step, row.target.output)):
             found = await sql.all(ledger.lock_state(row.target))
             if not found or found[0]["state"] not in ("STAGED", "PUBLISHED"):
                 raise AlreadyCompensated(f"the output {row.target.output} of {row.target.step} has been taken back")

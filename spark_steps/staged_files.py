@@ -16,9 +16,9 @@ async def staged_files(engine: AsyncEngine, saga_id: str, step: str, output: str
 
     Raises UsageError: nothing is staged, or the step has several outputs and ``output`` names none.
     """
-    query = ledger.of_saga(saga_id, ("STAGED", "PUBLISHED"))
     async with engine.connect() as connection:
-        rows = [OutputRow.read(row) for row in (await connection.execute(query)).mappings()]
+        found = (await connection.execute(ledger.of_saga(saga_id))).mappings()
+        rows = ledger.newest((OutputRow.read(row) for row in found), ("STAGED", "PUBLISHED"))
     rows = [row for row in rows if row.target.step.partition("#")[0] == step]
     names = {row.target.output for row in rows}
     if output is None and len(names) > 1:

@@ -1,0 +1,241 @@
+"""Several attempts of one Spark step against one ledger: who deletes what, and who may still write. The runner is
+played by pyarrow: it writes the files a job would have written, and stands still where the test wants it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from activities.attempt import Attempt
+from activities.connections import Connections
+from activities.guard import schema
+from activities.guard.address import Address
+from activities.guard.guard import Guard
+from sagas.errors import Infrastructure
+from sagas.machine.commands import Guard as Asked
+from sagas.wire import Invocation
+from spark_steps import cleaning, ledger
+from spark_steps.job import Output
+from spark_steps.keys import Target
+from spark_steps.ledger import OutputRow, Overtaken
+from spark_steps.publishing import Publishing
+from spark_steps.settings import SparkSettings
+from spark_steps.stage_area import StageArea
+from spark_steps.staged_files import staged_files
+from spark_steps.staging_attempt import StagingAttempt, transaction
+from spark_steps.steps import _staged
+from tests.integration.spark.staged import stage
+
+Moment = Callable[[], Awaitable[None]]
+
+
+@dataclass
+class Played:
+    """A runner: ``during`` is awaited when the task of that name begins."""
+
+    settings: SparkSettings
+    saga: str
+    generation: int = 1
+    during: Mapping[str, Moment] = field(default_factory=dict)
+    tasks: list[str] = field(default_factory=list)
+
+    async def run(self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Any) -> dict[str, Any]:
+        self.tasks.append(task)
+        answer: dict[str, Any] = {"verdict": "pass", "checks": [], "report": None}
+        if task in self.during:
+            await self.during[task]()
+        if task == "stage":
+            [(name, target)] = request["targets"].items()
+            spec, rows = request["arguments"]["outputs"][name], [{"id": 1}]
+            epoch = target["epoch"]
+            made = stage(self.settings, spec, rows, saga=self.saga, generation=self.generation, epoch=epoch)
+            answer = {"manifests": {name: made.manifest.to_json()}}
+        return answer
+
+
+@dataclass
+class Desk:
+    """The ledger, the guard beside it, and a stage area."""
+
+    settings: SparkSettings
+    databases: Connections
+    saga: str = "s1"
+
+    @property
+    def guard(self) -> Guard:
+        return self.databases.guard("books")
+
+    @property
+    def place(self) -> Path:
+        return self.settings.root / "out"
+
+    def invocation(
+        self, op: str = "do", generation: int = 1, step: str = "facts", together: bool = False
+    ) -> Invocation:
+        arguments: dict[str, Any] = {"job": "jobs:facts", "outputs": {"output": {"parquet": "out", "mode": "append"}}}
+        if together:
+            arguments["together"] = True
+        guard = Asked("books")
+        return Invocation("spark", arguments, f"{self.saga}/{step}", self.saga, step, op, generation, guard=guard)
+
+    def attempt(self, runner: Played | None = None, generation: int = 1) -> StagingAttempt:
+        now, quiet = time.time(), logging.getLogger("test")
+        runner = runner or Played(self.settings, self.saga, generation)
+        about = Attempt(1, now, now + 60, lambda _: None, quiet, saga="day")
+        return StagingAttempt(self.settings, self.guard.engine, runner, self.invocation(generation=generation), about)
+
+    async def done(self, generation: int = 1) -> None:
+        """One whole attempt, with its `do` row."""
+        attempt = self.attempt(generation=generation)
+        await attempt.run()
+        outcome = await self.guard.do(Address(self.saga, "facts", generation), None, _staged(attempt), **clock())
+        assert outcome.kind == "done", outcome
+
+    async def row(self, generation: int = 1, step: str = "facts") -> OutputRow:
+        async with self.guard.engine.connect() as connection:
+            found = (await connection.execute(ledger.of_step(self.saga, step, generation))).mappings().one()
+        return OutputRow.read(found)
+
+    async def clean(self, life: cleaning.Life = "over") -> list[OutputRow]:
+        async def life_of(_: str) -> cleaning.Life:
+            return life
+
+        return await cleaning.clean(self.guard.engine, self.settings, life_of)
+
+    def files(self) -> list[str]:
+        """Everything in the stage area and below the place of the output."""
+        folders = (Path(self.settings.stage.removeprefix("file://")), self.place)
+        return [str(path) for folder in folders for path in folder.rglob("*.parquet")]
+
+
+def clock() -> Any:
+    return {"scheduled_at": time.time(), "deadline": time.time() + 60}
+
+
+@pytest_asyncio.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    databases = Connections({"books": {"url": f"sqlite:///{tmp_path / 'books.db'}"}}, pool_size=5)
+    await schema.create(databases.engine("books"))
+    await ledger.create(databases.engine("books"))
+    yield Desk(SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), ledger="books"), databases)
+    await databases.close()
+
+
+@pytest.mark.asyncio
+async def test_an_attempt_that_was_overtaken_leaves_the_files_that_the_next_one_took_over(desk: Desk) -> None:
+    """The first has staged and stands in its audit; the second reuses what is staged; then the first fails."""
+    second = desk.attempt()
+
+    async def overtaken() -> None:
+        await second.run()
+        raise Infrastructure("the runner is gone")
+
+    first = desk.attempt(Played(desk.settings, desk.saga, during={"audit": overtaken}))
+    with pytest.raises(Infrastructure):
+        await first.run()
+    [manifest] = second.manifests.values()
+    assert manifest.epoch == 1  # the first one's
+    assert StageArea(desk.settings.stage).is_whole(manifest)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("state", ["STAGED", "PUBLISHED", "RETRACTED", "DISCARDED"])
+async def test_an_attempt_that_begins_when_all_is_decided_changes_nothing(desk: Desk, state: ledger.State) -> None:
+    """It has asked the guard long ago, was frozen, and wakes up: the row belongs to the sink's data by now."""
+    await desk.done()
+    async with transaction(desk.guard.engine) as connection:
+        await connection.execute(ledger.settled(Target(desk.saga, "facts", 1), state))
+    before = await desk.row()
+    late = Played(desk.settings, desk.saga)
+    with pytest.raises(Overtaken):
+        await desk.attempt(late).run()
+    assert (await desk.row(), late.tasks) == (before, [])
+
+
+@pytest.mark.asyncio
+async def test_what_an_attempt_writes_after_the_clean_up_is_cleaned_up_too(desk: Desk) -> None:
+    """The saga ended without it, and its attempt was only slow."""
+
+    async def ended() -> None:
+        await desk.clean()
+
+    await desk.attempt(Played(desk.settings, desk.saga, during={"stage": ended})).run()
+    await desk.clean()
+    assert desk.files() == []
+
+
+@pytest.mark.asyncio
+async def test_rows_that_nothing_may_be_done_about_do_not_hold_up_the_clean_up(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "BATCH", 3)
+    for number in range(8):
+        await replace(desk, saga=f"terminated-{number}").done()
+    await replace(desk, saga="over").done()
+    async with transaction(desk.guard.engine) as connection:
+        await connection.execute(ledger.settled(Target("over", "facts", 1), "PUBLISHED"))
+
+    async def life_of(saga_id: str) -> cleaning.Life:
+        return "over" if saga_id == "over" else "terminated"
+
+    cleared = await cleaning.clean(desk.guard.engine, desk.settings, life_of)
+    assert [row.target.saga_id for row in cleared] == ["over"]
+
+
+@pytest.mark.asyncio
+async def test_what_an_earlier_run_left_staged_is_not_read_by_the_next(desk: Desk) -> None:
+    """`--again` after a person has closed the first run with its staged output still there."""
+    await desk.done(generation=1)
+    await desk.done(generation=2)
+    found = await staged_files(desk.guard.engine, desk.saga, "facts", None)
+    assert found["files"] == [one.uri for one in _manifest(await desk.row(2)).files]
+
+
+@pytest.mark.asyncio
+async def test_what_an_earlier_run_left_staged_is_not_published_together_with_the_next(desk: Desk) -> None:
+    for generation in (1, 2):
+        await _stage_together(desk, "facts", generation)
+    publishing = Publishing(desk.settings, desk.guard.engine, desk.invocation("confirm", 2, together=True))
+    rows = await publishing._rows(("STAGED", "PUBLISHED"))
+    assert [row.target.generation for row in rows] == [2]
+
+
+@pytest.mark.asyncio
+async def test_undoing_one_step_leaves_what_another_one_has_staged(desk: Desk) -> None:
+    """Both were to be published together; only one is undone."""
+    await _stage_together(desk, "facts", 1)
+    await _stage_together(desk, "totals", 1)
+    publishing = Publishing(desk.settings, desk.guard.engine, desk.invocation("undo", step="totals", together=True))
+    body = await publishing.take_back(confirmed=False)
+    outcome = await desk.guard.undo(Address(desk.saga, "totals", 1), body, **clock())
+    assert outcome.kind == "done", outcome
+    facts = await desk.row(step="facts")
+    assert (facts.state, (await desk.row(step="totals")).state) == ("STAGED", "DISCARDED")
+    assert StageArea(desk.settings.stage).is_whole(_manifest(facts))
+
+
+def _manifest(row: OutputRow) -> Any:
+    assert row.manifest is not None
+    return row.manifest
+
+
+async def _stage_together(desk: Desk, step: str, generation: int) -> None:
+    spec = {"parquet": f"out/{step}", "mode": "append"}
+    made = stage(desk.settings, spec, [{"id": 1}], saga=f"{desk.saga}-{step}", generation=generation)
+    target = Target(desk.saga, step, generation)
+
+    async def body(sql: Any) -> None:
+        await sql.execute(ledger.staged(target, 1, made.manifest))
+
+    async with transaction(desk.guard.engine) as connection:
+        place = Output.parse("output", spec).place
+        await ledger.take_over(connection, target, saga="day", place=place, spec=spec, together=True)
+    outcome = await desk.guard.do(Address(desk.saga, step, generation), None, body, **clock())
+    assert outcome.kind == "done", outcome
