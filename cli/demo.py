@@ -1,23 +1,21 @@
-"""`saga demo`: real baskets through the whole engine, one of them stuck and helped on, the books checked."""
+"""`saga demo`: real baskets through the whole engine, one stuck and helped on, the days closed, the books checked."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import demo_report as report
 from cli.context import options
+from cli.demo_days import close_days
+from cli.demo_typing import type_command
 from cli.output import console, print_document, say, wants_json
-from sagas.errors import SagaError
 
 if TYPE_CHECKING:
     from workers.demo.run import Demo, OnEnd, Outcome
@@ -28,7 +26,10 @@ REASON = "A lorry was hired"
 def demo(
     baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="how many real baskets to run")] = 200,
 ) -> int:
-    """Run real shopping baskets as sagas and check the books. The stack goes on running afterwards."""
+    """Run real shopping baskets as sagas, close their days with Spark, and check the books.
+
+    The stack goes on running afterwards.
+    """
     return asyncio.run(_demo(baskets))
 
 
@@ -49,10 +50,13 @@ async def _demo(baskets: int) -> int:
         outcomes = await _help_one(shop, outcomes)
         after = await shop.check(outcomes)
         report.print_verdict(before, after)
+        days = await close_days(shop)
+        looks = (before, after, await shop.check(outcomes))
+        report.print_days(days, looks[-1])
     finally:
         await shop.close()
-    document = report.document(shop, outcomes, (before, after), seconds=time.monotonic() - began)
-    print_document(document, human=lambda: report.print_farewell(shop, outcomes, ran, time.monotonic() - began))
+    document = report.document(shop, outcomes, looks, days, seconds=time.monotonic() - began)
+    print_document(document, human=lambda: report.print_farewell(shop, outcomes, days, ran, time.monotonic() - began))
     return 0 if document["balanced"] else 1
 
 
@@ -68,22 +72,12 @@ async def _help_one(shop: Demo, outcomes: list[Outcome]) -> list[Outcome]:
     say(f"  sql> {await shop.hire_lorry()};")
     command = ["saga", "resolve", first.story["id"], first.story["parked"][0]["step"], "retry", "--reason", REASON]
     say(f"  $ {shlex.join(command)}")
-    await asyncio.to_thread(_run_command, command[1:], shop.settings.root)
+    await asyncio.to_thread(type_command, command[1:], shop.settings.root)
     helped = await shop.follow(first)
     say(f"  {helped.story['id']} is {helped.story['state']}.")
     if len(stuck) > 1:
         say("  The others are left to you: `saga parked` shows what to type.")
     return [helped if outcome is first else outcome for outcome in outcomes]
-
-
-def _run_command(words: list[str], folder: Path) -> None:
-    """Run `saga` as a person would, in the demo's folder. Raises SagaError with what it said when it fails."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "cli.main", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or f"it ended with exit code {done.returncode}"
-        raise SagaError(f"`saga {shlex.join(words)}` did not work: {said}")
 
 
 class _Progress:

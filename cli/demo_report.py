@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from cli.demo_table import money, print_findings, say_table
 from cli.output import say
 
 if TYPE_CHECKING:
+    from cli.demo_days import DaysDone
     from workers.demo.books import Books
     from workers.demo.run import Demo, Outcome
 
@@ -45,10 +47,10 @@ def print_books(books: Books, outcomes: Sequence[Outcome]) -> None:
         _row(total.state, total.runs, total.orders, total.units_held, total.units_sold, total.money, total.coupons)
         for total in books.totals
     ]
-    money = ledger.held + ledger.charged
-    shop = _row("the shop has", "", ledger.orders, ledger.units_held, ledger.units_sold, money, ledger.coupons)
+    taken = ledger.held + ledger.charged
+    shop = _row("the shop has", "", ledger.orders, ledger.units_held, ledger.units_sold, taken, ledger.coupons)
     say("")
-    _say_table([header, *rows, shop])
+    say_table([header, *rows, shop])
     reasons = Counter(_reason(outcome) for outcome in outcomes if outcome.story["state"] == "COMPENSATED")
     if reasons:
         say("\nCOMPENSATED, and nothing of it is left, because")
@@ -60,14 +62,11 @@ def print_books(books: Books, outcomes: Sequence[Outcome]) -> None:
         f"+ {ledger.units_held:,} reserved + {ledger.units_sold:,} sold"
     )
     say(
-        f"  money  {_money(ledger.limits)} of limits = {_money(ledger.available)} available "
-        f"+ {_money(ledger.held)} held + {_money(ledger.charged)} charged"
+        f"  money  {money(ledger.limits)} of limits = {money(ledger.available)} available "
+        f"+ {money(ledger.held)} held + {money(ledger.charged)} charged"
     )
     say("")
-    for finding in books.findings:
-        mark = "✖" if finding.count else "✔"
-        extra = f": not so for {finding.count}, such as {', '.join(finding.wrong)}" if finding.count else ""
-        say(f"  {mark} {finding.check.subject:<8} {finding.check.rule}{extra}")
+    print_findings(books.findings)
 
 
 def print_parked(stuck: Sequence[Outcome]) -> None:
@@ -95,16 +94,34 @@ def print_verdict(before: Books, after: Books) -> None:
         say("✖ The books do not balance.")
 
 
-def print_farewell(shop: Demo, outcomes: Sequence[Outcome], ran: float, total: float) -> None:
+def print_days(days: DaysDone, books: Books) -> None:
+    """One sentence about the days, and about the shop after them."""
+    if days.left_out is not None:
+        return
+    say("")
+    for surprise in days.surprises:
+        say(f"✖ {surprise}")
+    states = ", ".join(
+        f"{count} {state}" for state, count in Counter(one.story["state"] for one in days.outcomes).items()
+    )
+    if days.right and _is_right(books):
+        say(f"✔ The days and the books agree to the cent: {states}.")
+    else:
+        say("✖ The days and the books do not agree.")
+
+
+def print_farewell(shop: Demo, outcomes: Sequence[Outcome], days: DaysDone, ran: float, total: float) -> None:
     """Where to look next, and how to stop."""
     baskets = len(outcomes)
-    say(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s, {total:.1f} s with everything.")
+    closed = f", the days in {days.seconds:.1f} s" if days.outcomes else ""
+    say(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s{closed}, {total:.1f} s with everything.")
     say(f"\nWeb UI  {shop.settings.temporal.web_ui}")
     say("\nWorth a look:")
     for outcome, why in worth_a_look(outcomes):
-        say(f"  {outcome.story['id']}  {why}")
-        if outcome.story.get("web_ui"):
-            say(f"    {outcome.story['web_ui']}")
+        _say_link(outcome.story, why)
+    for day in days.outcomes:
+        if day.close.role == "undone":
+            _say_link(day.story, "was published, and taken back by a person")
     say(f"\nAll of it is in {shop.settings.root}; there:")
     first = worth_a_look(outcomes)[0][0]
     for command, what in (
@@ -113,6 +130,12 @@ def print_farewell(shop: Demo, outcomes: Sequence[Outcome], ran: float, total: f
         ("saga dev down", "stop everything (--wipe: and delete the data)"),
     ):
         say(f"  {command:<44} {what}")
+
+
+def _say_link(story: Mapping[str, Any], why: str) -> None:
+    say(f"  {story['id']}  {why}")
+    if story.get("web_ui"):
+        say(f"    {story['web_ui']}")
 
 
 def worth_a_look(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
@@ -137,19 +160,22 @@ def worth_a_look(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
     return found
 
 
-def document(shop: Demo, outcomes: Sequence[Outcome], looks: tuple[Books, Books], *, seconds: float) -> dict[str, Any]:
+def document(
+    shop: Demo, outcomes: Sequence[Outcome], looks: Sequence[Books], days: DaysDone, *, seconds: float
+) -> dict[str, Any]:
     """The JSON of `saga demo`; ``balanced`` is what the exit code says."""
-    after = looks[1]
+    after = looks[-1]
     states = Counter(outcome.story["state"] for outcome in outcomes)
     return {
         "baskets": len(outcomes),
         "round": shop.round,
         "states": dict(states),
-        "balanced": all(map(_is_right, looks)) and set(states) <= set(EXPECTED),
+        "balanced": all(map(_is_right, looks)) and set(states) <= set(EXPECTED) and days.right,
         "checks": [
             {"subject": finding.check.subject, "rule": finding.check.rule, "wrong": finding.count}
             for finding in after.findings
         ],
+        "days": days.to_json(),
         "worth_a_look": [outcome.story["id"] for outcome, _ in worth_a_look(outcomes)],
         "web_ui": shop.settings.temporal.web_ui,
         "project": str(shop.settings.root),
@@ -175,17 +201,5 @@ def _reason(outcome: Outcome) -> str:
     return REASONS.get(step, reason.get("message") or reason.get("kind") or "of an unknown cause")
 
 
-def _money(amount: Decimal) -> str:
-    return f"{amount:,.2f}"
-
-
 def _row(name: str, *values: Decimal | int | str) -> list[str]:
-    return [name, *(_money(one) if isinstance(one, Decimal) else f"{one:,}" if one != "" else "" for one in values)]
-
-
-def _say_table(rows: Sequence[Sequence[str]]) -> None:
-    """Numbers flush right, the first column flush left."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for name, *numbers in rows:
-        cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        say("  ".join([name.ljust(widths[0]), *cells]))
+    return [name, *(money(one) if isinstance(one, Decimal) else f"{one:,}" if one != "" else "" for one in values)]

@@ -194,7 +194,7 @@ async def check_books(engine: AsyncEngine, runs: Sequence[Run]) -> Books:
             return Books(
                 totals=await _totals(connection),
                 ledger=await _ledger(connection),
-                findings=tuple([await _apply(connection, check) for check in CHECKS]),
+                findings=tuple([await apply_check(connection, check) for check in CHECKS]),
             )
 
 
@@ -209,8 +209,12 @@ async def _note_runs(connection: AsyncConnection, runs: Sequence[Run]) -> None:
         )
 
 
-async def _apply(connection: AsyncConnection, check: Check) -> Finding:
-    rows = (await connection.execute(text(check.sql))).all()
+async def apply_check(
+    connection: AsyncConnection, check: Check, parameters: Mapping[str, object] | None = None
+) -> Finding:
+    """The rows that contradict one rule. ``parameters`` are those that the SQL of the check names."""
+    named = {name: value for name, value in (parameters or {}).items() if f":{name}" in check.sql}
+    rows = (await connection.execute(text(check.sql), named)).all()
     return Finding(check, len(rows), tuple(str(row[0]) for row in rows[:3]))
 
 

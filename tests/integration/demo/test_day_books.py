@@ -1,0 +1,108 @@
+"""The checks of the closed days: silent when all is well, and each of them able to find what it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.integration.demo.conftest import Till
+from workers.demo.books import Finding
+from workers.demo.day_books import CHECKS, Closed, check_days
+from workers.demo.days import Close, Sales
+from workers.demo.lake import Lake
+
+RATE = Decimal("0.02")
+DAY = date(2017, 12, 18)
+SALES = Sales(DAY, 1, Decimal("3.98"))
+GOOD = Closed(Close("good", SALES), "day-close-good", "COMPLETED", committed=True)
+REFUSED = Closed(Close("refused", SALES), "day-close-refused", "COMPENSATED", committed=False)
+UNDONE = Closed(Close("undone", SALES), "day-close-undone", "COMPENSATED", committed=True)
+DAYS = (GOOD, REFUSED, UNDONE)
+WRITERS = frozenset({GOOD.saga_id, UNDONE.saga_id})
+
+
+def seen(order: int, **facts: Any) -> Lake:
+    """What a reader of the lake sees of the one day that is closed."""
+    fact = {"order_id": order, "sku": "milk", "day": DAY, "quantity": 2, "amount": Decimal("3.98"), "placement": "none"}
+    total = {"day": DAY, "placement": "none", "lines": 1, "units": 2, "amount": Decimal("3.98")}
+    return Lake(
+        rows={"daily_facts": [fact | facts], "daily_totals": [total]},
+        writers={"daily_facts": WRITERS, "daily_totals": WRITERS},
+        moved_by={"daily_facts": "7", "daily_totals": "7"},
+    )
+
+
+async def close_one(till: Till) -> Lake:
+    line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
+    await till("inventory.reserve", **line)
+    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.98")
+    order = await till("orders.place", basket="b-1", charge="s/charge")
+    await till.run("insert into agency values ('Placements & Co', 1.00)")
+    for saga in (GOOD.saga_id, UNDONE.saga_id):
+        paid = await till("finance.pay", key=f"{saga}/commission", day=str(DAY), amount="0.08")
+        note = {"day": str(DAY), "sales": "3.98", "commission": paid.amount}
+        await till("finance.draft", key=f"{saga}/tell", saga=saga, **note)
+        await till("finance.send", key=f"{saga}/tell/confirm", saga=saga, **note)
+    await till("finance.correct", saga=UNDONE.saga_id, **note)
+    await till("finance.reclaim", commission=f"{UNDONE.saga_id}/commission")
+    return seen(order.order_id)
+
+
+def wrong(findings: Sequence[Finding]) -> list[str]:
+    return [one.check.rule for one in findings if one.count]
+
+
+def rule(start: str) -> str:
+    [found] = [check.rule for check in CHECKS if check.rule.startswith(start)]
+    return found
+
+
+async def test_a_day_that_was_closed_in_order_has_no_findings(till: Till):
+    assert wrong(await check_days(till.engine, DAYS, await close_one(till), RATE)) == []
+
+
+SPOILED: Mapping[str, Any] = {
+    "the facts are": lambda lake: replace(
+        lake, rows={**lake.rows, "daily_facts": [{**lake.rows["daily_facts"][0], "sku": "bread"}]}
+    ),
+    "the totals are": lambda lake: replace(
+        lake, rows={**lake.rows, "daily_totals": [{**lake.rows["daily_totals"][0], "amount": Decimal("3.97")}]}
+    ),
+    "one transaction": lambda lake: replace(lake, moved_by={"daily_facts": "7", "daily_totals": "8"}),
+    "of a day that was refused": lambda lake: replace(
+        lake, writers={**lake.writers, "daily_facts": WRITERS | {REFUSED.saga_id}}
+    ),
+    "of every other day": lambda lake: replace(lake, writers={**lake.writers, "daily_totals": {GOOD.saga_id}}),
+}
+
+
+@pytest.mark.parametrize("start", SPOILED)
+async def test_a_lake_that_is_not_as_it_should_be_is_found(till: Till, start: str):
+    lake = SPOILED[start](await close_one(till))
+    assert wrong(await check_days(till.engine, DAYS, lake, RATE)) == [rule(start)]
+
+
+async def test_what_a_refused_day_has_left_in_the_stage_is_found(till: Till):
+    left = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
+    [found] = [one for one in await check_days(till.engine, left, await close_one(till), RATE) if one.count]
+    assert (found.check.subject, found.wrong) == ("stage", ("abc/g1/e1/part-0.parquet",))
+
+
+@pytest.mark.parametrize(
+    ("damage", "start"),
+    [
+        ("update commission set amount = amount + 0.01 where state = 'paid'", "the agency has"),
+        ("update commission set state = 'paid'", "the agency has"),
+        ("delete from finance_note where state = 'corrected'", "finance was told"),
+        ("update finance_note set state = 'sent'", "finance was told"),
+    ],
+)
+async def test_finance_that_says_something_else_is_found(till: Till, damage: str, start: str):
+    lake = await close_one(till)
+    await till.run(damage)
+    assert wrong(await check_days(till.engine, DAYS, lake, RATE)) == [rule(start)]

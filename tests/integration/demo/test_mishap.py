@@ -1,0 +1,28 @@
+"""An order that is deleted by hand is gone with all that hangs on it, and comes back as it was."""
+
+from __future__ import annotations
+
+from tests.integration.demo.conftest import Till
+from workers.demo.mishap import delete_order, put_back
+
+EVERYTHING = (
+    "select (select jsonb_agg(o) from orders o), (select jsonb_agg(l) from order_line l), "
+    "(select jsonb_agg(s) from shipment s), (select jsonb_agg(a) from announcement a)"
+)
+
+
+async def test_a_packed_order_goes_and_comes_back(till: Till):
+    await till("inventory.reserve", basket="b-1", sku="milk", quantity=2, amount="3.98")
+    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.98")
+    order = (await till("orders.place", basket="b-1", charge="s/charge")).order_id
+    await till("warehouse.pack", order=order)
+    await till("orders.announce", order=order, text="On its way.")
+    before = await till.row(EVERYTHING)
+    assert None not in before
+
+    deleted = await delete_order(till.engine)
+    assert (deleted.order_id, deleted.statement) == (order, f"delete from orders where order_id = {order}")
+    assert await till.row(EVERYTHING) == (None, None, None, None)
+
+    await put_back(till.engine, deleted)
+    assert await till.row(EVERYTHING) == before

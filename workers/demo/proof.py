@@ -1,0 +1,29 @@
+"""`saga reconcile` as the demo calls it: one warm Spark session for all looks, and only what this demo has done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sagas.settings import Settings
+from spark_steps.reconcile.extract import Scope
+from spark_steps.runner.client import Runner
+from spark_steps.settings import spark_settings
+from workers.client import Client
+from workers.reconcile_run import reconcile
+
+Look = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+@asynccontextmanager
+async def reconciling(client: Client, settings: Settings, since: float) -> AsyncIterator[Look]:
+    """Gives a function that reconciles what has happened since then (seconds since the epoch).
+
+    An earlier demo's effects are gone, because the shop opens anew; its sagas would all miss them.
+    """
+    runner = Runner(spark_settings(settings))
+    try:
+        yield lambda: reconcile(client.temporal, settings, Scope(since), runner)
+    finally:
+        await runner.close()
