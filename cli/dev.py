@@ -89,7 +89,7 @@ def _table(document: dict[str, Any]) -> None:
             service.get("url") or service.get("address") or service.get("health", ""),
         )
         for name, service in document.items()
-        if name not in ("connections", "catalogs")
+        if name not in ("connections", "catalogs") and (name, service["state"]) != ("spark", "stopped")
     ]
     print_table(rows, ("service", "state", "pid", "where"))
     if connections:

@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,24 +18,14 @@ from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import Connection, Settings
 from workers import search_attributes
+from workers.finding import Finding
 from workers.pollers import count_pollers
+from workers.spark import has_spark_steps
+from workers.spark_checks import examine_spark
 from workers.temporal_client import connect
 
 # Beyond this, "since" and "older than" in two places contradict each other visibly.
 _SKEW_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``ok`` None: neither good nor bad, only said."""
-
-    check: str
-    ok: bool | None
-    message: str
-    help: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -50,9 +39,10 @@ async def examine(settings: Settings) -> list[Finding]:
         findings.append(Finding("server", False, error.message, error.help))
     else:
         findings += await _temporal(client, settings, project)
+    spark = has_spark_steps(project)
     for connection in settings.sql_connections():
-        findings += await _database(connection)
-    findings.append(_java())
+        findings += await _database(connection, spark=spark)
+    findings += await examine_spark(settings) if spark else [_java()]
     return findings
 
 
@@ -200,7 +190,7 @@ def _clock(whose: str, skew: float) -> Finding:
     )
 
 
-async def _database(connection: Connection) -> list[Finding]:
+async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -223,7 +213,8 @@ async def _database(connection: Connection) -> list[Finding]:
         return [Finding(check, False, f"it cannot be used: {database_says(error)}", "saga dev up, or check its url")]
     finally:
         await engine.dispose()
-    absent = {"saga_guard", "saga_watermark", "saga_outbox", "saga_version"} - tables
+    wanted = {"saga_guard", "saga_watermark", "saga_outbox", "saga_version"}
+    absent = (wanted | {"saga_output"} if spark and connection.keeps_outputs else wanted) - tables
     return [
         Finding(check, not absent, f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",
                 "saga setup" if absent else None),
@@ -233,4 +224,4 @@ async def _database(connection: Connection) -> list[Finding]:
 
 def _java() -> Finding:
     found = shutil.which("java")
-    return Finding("java", None, f"found: {found}" if found else "not found; only Kafka and Spark would need it")
+    return Finding("java", None, f"found: {found}" if found else "not found; only Spark steps would need it")

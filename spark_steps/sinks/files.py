@@ -48,6 +48,22 @@ def create_folder(uri: str) -> None:
     system.create_dir(path, recursive=True)
 
 
+def probe_folder(uri: str) -> None:
+    """Write into a folder, made where it is missing, read that back and remove it. Raises OSError, or ValueError: the
+    URI names no file system."""
+    create_folder(uri)
+    system, folder = resolve(uri)
+    path = f"{folder.rstrip('/')}/.probe-{uuid.uuid4().hex}"
+    with system.open_output_stream(path) as stream:
+        stream.write(b"probe")
+    try:
+        with system.open_input_stream(path) as stream:
+            if stream.read() != b"probe":
+                raise OSError("what was written is not what is read")
+    finally:
+        system.delete_file(path)
+
+
 def delete_folder(uri: str) -> None:
     """Delete a folder with all it holds; nothing happens when it is not there, or goes meanwhile."""
     system, path = resolve(uri)

@@ -102,6 +102,16 @@ def open_catalog(settings: SparkSettings, name: str) -> Catalog:
     return _open(name, json.dumps(dict(settings.catalog(name)), sort_keys=True))
 
 
+def ask(settings: SparkSettings, name: str) -> str:
+    """What a catalog answers, in words; nothing is made in it. Raises UsageError, Infrastructure: it cannot be used."""
+    properties = {**settings.catalog(name), "init_catalog_tables": "false"}
+    with trouble(f"[catalogs.{name}]"):
+        catalog = _open(name, json.dumps(properties, sort_keys=True))
+        if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
+            return "it answers; its tables are made with the first publication"
+        return f"it answers; namespaces: {len(catalog.list_namespaces())}"
+
+
 @functools.lru_cache(maxsize=32)
 def _open(name: str, properties: str) -> Catalog:
     try:

@@ -16,8 +16,10 @@ from workers.dev.folder import DevFolder, Record
 from workers.dev.process import find_marked, spawn, stop
 from workers.dev.service import Service
 from workers.dev.services import NAMES, SERVICES
+from workers.dev.spark import spark_runner
 from workers.dev.temporal import configured_port
 from workers.dev.worker import Worker
+from workers.spark import why_not_here
 
 Say = Callable[[str], Any]
 
@@ -57,6 +59,8 @@ class Stack:
         self.folder.create()
         with self.folder.lock(lambda: self.say("another `saga dev` command is at work here; waiting for it")):
             self.folder.owner()
+            if (only is None or "worker" in only) and (sentence := why_not_here(self.settings)):
+                self.say(sentence)
             pending = [name for name in NAMES if only is None or name in only]
             if "temporal" in pending and self._names_other_temporal():
                 pending.remove("temporal")
@@ -200,6 +204,7 @@ class Stack:
                 "address": temporal.address,
                 "web_ui": temporal.web_ui,
             }
+        document["spark"] = spark_runner(self.folder.path)
         current = load_settings(self.settings.root, self.settings.config_file)
         document["connections"] = {
             connection.name: connection.url

@@ -1,0 +1,118 @@
+"""Spark in the embedded stack: whether a runner lives, a machine without Java, and what `saga doctor` looks at."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sagas.settings import load_settings
+from spark_steps.runner.client import Runner
+from spark_steps.settings import SparkSettings
+from tests.integration.dev.conftest import Project
+from workers.spark import why_not_here
+from workers.spark_checks import examine_spark
+
+SPARK = '[connections.shop]\nschema = "schema.sql"\n[spark]\nledger = "shop"\n'
+
+
+def write_saga(root: Path) -> None:
+    (root / "definitions").mkdir()
+    (root / "definitions" / "day.saga.yaml").write_text(
+        'saga: day\nsteps:\n  - {id: facts, uses: spark, with: {sql: "select 1 as a", output: {parquet: out}}}\n'
+    )
+
+
+async def test_status_tells_whether_a_runner_lives(project: Project) -> None:
+    assert project.status()["spark"] == {"state": "stopped", "pid": None}
+    pq.write_table(pa.table({"n": [1]}), project.root / "numbers.parquet")
+    runner = Runner(SparkSettings(root=project.root, stage=(project.root / "stage").as_uri()))
+    inputs = {"numbers": {"kind": "parquet", "values": {"parquet": "numbers.parquet"}}}
+    try:
+        await runner.run("freeze", {"inputs": inputs, "folder": "file:///nowhere", "known": {}}, tag="frozen")
+        assert runner.process is not None
+        told = project.status()["spark"]
+        assert told == {"state": "running", "pid": runner.process.pid, "log": str(runner.process.log)}
+        assert "spark_steps.runner" in psutil.Process(told["pid"]).cmdline()
+        assert re.search(r"spark +running", project.saga("dev", "status"))
+    finally:
+        await runner.close()
+    assert project.status()["spark"] == {"state": "stopped", "pid": None}
+
+
+def test_without_java_the_rest_of_the_stack_works_and_doctor_names_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_saga(project.root)
+    (project.root / "saga.toml").write_text(f'{SPARK}[catalogs.lake]\ntype = "sql"\n', encoding="utf-8")
+    monkeypatch.setenv("JAVA_HOME", str(project.root / "no-java"))
+    done = project.call("dev", "up", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Spark steps cannot run here, everything else can: Spark needs Java 17 or newer") == 1
+    assert json.loads(done.stdout)["worker"]["state"] == "running"
+
+    done = project.call("doctor", "--json")
+    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    wrong = {name for name, one in checks.items() if one["ok"] is False}
+    assert (done.returncode, wrong) == (1, {"java"}), checks
+    assert {"spark packages", "spark ledger", "spark stage", "catalog lake", "connection shop"} <= checks.keys()
+
+
+def settings_of(root: Path, text: str) -> Any:
+    (root / "saga.toml").write_text(text, encoding="utf-8")
+    return load_settings(root, env={})
+
+
+async def findings(root: Path, text: str) -> dict[str, Any]:
+    return {one.check: one for one in await examine_spark(settings_of(root, text))}
+
+
+async def test_doctor_looks_at_what_the_first_job_needs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog.db"
+    checks = await findings(
+        tmp_path, f'{SPARK}[catalogs.lake]\ntype = "sql"\nuri = "sqlite:///{catalog}"\nwarehouse = "{tmp_path}"\n'
+    )
+    assert {name: one.message for name, one in checks.items() if not one.ok} == {}
+    assert checks["catalog lake"].message == "it answers; its tables are made with the first publication"
+    assert list((tmp_path / ".saga" / "spark" / "stage").iterdir()) == []
+    with sqlite3.connect(catalog) as database:
+        assert database.execute("select name from sqlite_master").fetchall() == []
+
+
+async def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    text = '[spark]\nstage = "saga.toml/stage"\n[catalogs.far]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(tmp_path))
+        checks = await findings(tmp_path, text)
+    assert {name for name, one in checks.items() if not one.ok} == {
+        "java",
+        "spark ledger",
+        "spark stage",
+        "catalog far",
+    }
+    assert checks["java"].message == f"{old} is Java 11, and Spark needs 17 or newer"
+    assert checks["spark stage"].message.endswith("cannot be written: Not a directory")
+    assert checks["spark ledger"].help == 'ledger = "NAME" under [spark] in saga.toml'
+    wrong = await findings(tmp_path, '[spark]\nmastr = "yarn"\n')
+    assert wrong["spark"].message == "[spark]: unknown setting mastr; did you mean master?"
+
+
+def test_java_is_asked_for_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert why_not_here(settings_of(tmp_path, "[connections.shop]\n")) is None
+    assert why_not_here(settings_of(tmp_path, '[spark]\nremote = "sc://host"\n')) is None
+    write_saga(tmp_path)
+    sentence = why_not_here(settings_of(tmp_path, '[ledger]\nconnection = "shop"\n[connections.shop]\n'))
+    assert sentence is not None
+    assert sentence.startswith("Spark steps cannot run here, everything else can: ")
