@@ -143,10 +143,11 @@ def arrow_type(column: Any) -> pa.DataType:
 def _write(
     copy: psycopg.Copy, types: dict[str, pa.DataType], binary: list[str], wanted: Wanted, tell: Callable[..., None]
 ) -> int:
+    # An empty line is a row too: the null of a table with one column.
     reader = pacsv.open_csv(
         io.BufferedReader(_Blocks(iter(copy)), BLOCK),
         read_options=pacsv.ReadOptions(block_size=BLOCK, use_threads=False),
-        parse_options=pacsv.ParseOptions(newlines_in_values=True),
+        parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=pacsv.ConvertOptions(
             column_types=types,
             null_values=[""],
