@@ -93,6 +93,10 @@ class Check:
                 f"check {number} of the audit names the output {output}, and there is {', '.join(outputs)}"
             )
         name = data.get("name") or f"{number}:{kinds[0]}"
+        if kinds[0] == "rows" and "change" in data["rows"] and data.get("where") is not None:
+            raise UsageError(
+                f"the check {name} says `change` and `where`, and only the rows of whole outputs are remembered"
+            )
         return Check(kinds[0], data[kinds[0]], data.get("severity", "error"), data.get("where"), output, name)
 
 

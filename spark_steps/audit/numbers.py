@@ -53,6 +53,8 @@ def _sum(check: Check, manifest: Manifest) -> CheckResult:
     column = check.spec["column"]
     found = Decimal(manifest.counts.get(count_name(check)) or 0)
     details: dict[str, Any] = {"sum": format(found, "f")}
+    if not found.is_finite():
+        return CheckResult(check, True, f"the sum of {column} is no number: it has rows with NaN or infinity", details)
     problems = _limits(check, found, f"as the sum of {column}", details)
     return CheckResult(check, bool(problems), "; ".join(problems) or f"the sum of {column} is {found:f}", details)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,5 +21,7 @@ def other_side(check: Check) -> Mapping[str, Any] | None:
 
 
 def side_name(check: Check) -> str:
-    """The name of that input: it is frozen together with the inputs of the job."""
-    return "audit-" + re.sub(r"\W+", "-", check.name)
+    """The name of that input: it is frozen together with the inputs of the job. No two checks share one, also where
+    their names differ only in what a folder's name cannot hold."""
+    readable = re.sub(r"\W+", "-", check.name)
+    return f"audit-{readable}-{hashlib.sha256(check.name.encode()).hexdigest()[:8]}"

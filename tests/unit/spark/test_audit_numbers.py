@@ -10,6 +10,7 @@ from sagas.errors import UsageError
 from spark_steps.audit import report
 from spark_steps.audit.numbers import judge
 from spark_steps.audit.result import CheckResult, verdict
+from spark_steps.audit.sides import side_name
 from spark_steps.job import Check
 from spark_steps.manifest import Manifest
 
@@ -19,7 +20,7 @@ def manifest(rows: int = 10, **counts: Any) -> Manifest:
 
 
 def check(kind: str, spec: Any, **more: Any) -> Check:
-    return Check.parse(1, {kind: spec, "name": "c", **more}, ["output"])
+    return Check.parse(1, {"name": "c", kind: spec, **more}, ["output"])
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,8 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
             "the sum of v is 1.26",
         ),
         (check("sum", {"column": "v", "min": 0}), manifest(rows=0, c=None), None, False, "the sum of v is 0"),
+        (check("sum", {"column": "v", "min": 0}), manifest(c="NaN"), None, True, "the sum of v is no number"),
+        (check("sum", {"column": "v", "max": 0}), manifest(c="-Infinity"), None, True, "the sum of v is no number"),
         (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 0}), None, False, "no null in a, b"),
         (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 3}), None, True, "3 nulls: 3 in b"),
         (check("accepted_values", {"column": "a", "values": [1]}), manifest(c=2), None, True, "2 rows with another"),
@@ -66,6 +69,16 @@ def test_a_number_is_judged(one: Check, staged: Manifest, previous: int | None, 
 def test_a_limit_that_is_no_number_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="the check c: `equals` must be a number, not None"):
         judge(check("rows", {"equals": None}), manifest(), None)
+
+
+def test_only_whole_outputs_are_compared_with_the_last_time() -> None:
+    with pytest.raises(UsageError, match="the check c says `change` and `where`"):
+        check("rows", {"change": "20%"}, where="channel = 'web'")
+
+
+def test_the_other_sides_of_two_checks_are_two() -> None:
+    sides = [side_name(check("relationships", {}, name=name)) for name in ("known product", "known-product")]
+    assert sides[0] != sides[1]
 
 
 def test_a_warning_does_not_refuse() -> None:
