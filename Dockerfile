@@ -1,7 +1,12 @@
 # A worker for the sagas of one project, which is mounted at /project (or added in an image of your own: FROM this one,
 # COPY your folder to /project, pip install what your actions need).
+#
+# With --build-arg SPARK=true also for sagas with Spark steps: Java and PySpark, some 700 MB more.
+
+ARG SPARK=false
 
 FROM python:3.11.14-slim-bookworm AS build
+ARG SPARK
 WORKDIR /build
 RUN python -m venv /opt/saga
 ENV PATH=/opt/saga/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -12,11 +17,20 @@ COPY activities activities
 COPY workers workers
 COPY cli cli
 # Not editable: the image holds the packages themselves, and nothing of the build folder.
-RUN pip install -c constraints.txt '.[mysql,otel]'
+RUN if [ "$SPARK" = true ]; then extras=mysql,otel,spark; else extras=mysql,otel; fi && \
+    pip install -c constraints.txt ".[$extras]"
 
 FROM python:3.11.14-slim-bookworm
+ARG SPARK
+# The package of Java links manual pages into a folder that slim images do not have.
+RUN if [ "$SPARK" = true ]; then \
+        mkdir -p /usr/share/man/man1 && apt-get update && \
+        apt-get install --yes --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*; \
+    fi
 LABEL org.opencontainers.image.title="saga-orchestrator" org.opencontainers.image.licenses="Apache-2.0"
 RUN groupadd --system --gid 10001 saga && useradd --system --uid 10001 --gid saga --home-dir /project saga
+# What a volume that is mounted there is made like: staged rows, tables, a runner's scratch files.
+RUN install --directory --owner=saga --group=saga /stage /lake /scratch
 COPY --from=build /opt/saga /opt/saga
 ENV PATH=/opt/saga/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /project

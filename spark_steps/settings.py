@@ -12,8 +12,9 @@ from sagas.errors import UsageError
 from sagas.settings import Settings
 from sagas.settings.model import did_you_mean
 
-KEYS = ("master", "remote", "stage", "ledger", "memory", "conf", "retention", "recycle_after", "python_path")
+KEYS = ("master", "remote", "stage", "ledger", "memory", "conf", "retention", "recycle_after", "python_path", "work")
 RETENTION = "7d"
+WORK = ".saga/spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class SparkSettings:
     ``master`` is Spark's own (``local[2]``, ``spark://…``, ``yarn``, ``k8s://…``), ``remote`` a Spark Connect address
     (``sc://host:15002``) and wins. ``stage`` is a URI. ``memory`` is the driver's heap (``1g``). ``conf`` are settings
     of the session. ``retention`` (seconds) is how long what was refused stays for people to look at.
+    ``work`` is where runners keep their logs and scratch files, on a disk of this machine that no other worker uses.
     ``recycle_after`` jobs a runner is replaced by a new one. ``python_path`` are folders jobs are imported from.
     """
 
@@ -36,8 +38,13 @@ class SparkSettings:
     retention: float = 7 * 86_400.0
     recycle_after: int = 200
     python_path: tuple[str, ...] = ()
+    work: str = WORK
     catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     connections: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def work_folder(self) -> Path:
+        return self.root / self.work
 
     def catalog(self, name: str) -> Mapping[str, Any]:
         """The properties of a catalog for pyiceberg. Raises UsageError: there is none of this name."""
@@ -89,6 +96,7 @@ def spark_settings(settings: Settings) -> SparkSettings:
         retention=retention,
         recycle_after=int(table.get("recycle_after", 200)),
         python_path=tuple(str(settings.root / one) for one in table.get("python_path", ["."])),
+        work=str(table.get("work", WORK)),
         catalogs=settings.catalogs,
         connections={
             one.name: one.url.replace("postgresql+psycopg://", "postgresql://")

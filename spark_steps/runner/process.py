@@ -73,7 +73,7 @@ class RunnerProcess:
             raise UsageError(
                 "Spark steps need PySpark, which is not installed", help="pip install 'saga-orchestrator[spark]'"
             )
-        folder = self._settings.root / ".saga" / "spark"
+        folder = self._settings.work_folder
         name = f"runner-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{next(_numbers)}"
         self.log, self._scratch = folder / f"{name}.log", folder / "scratch" / name
         self._scratch.mkdir(parents=True)

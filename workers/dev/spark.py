@@ -9,19 +9,20 @@ from typing import Any
 import psutil
 
 
-def spark_runner(folder: Path) -> dict[str, Any]:
-    """``state`` (running or stopped), and of the newest runner that lives ``pid`` and ``log``. ``folder`` is ``.saga``.
+def spark_runner(work: Path) -> dict[str, Any]:
+    """``state`` (running or stopped), and of the newest runner that lives ``pid`` and ``log``.
+
+    ``work`` is the folder of the runners' logs and scratch files.
 
     Each runner has a scratch folder, whose name holds its worker's pid, and knows it by its environment.
     """
-    spark = folder / "spark"
-    scratches = (spark / "scratch").glob("runner-*")
+    scratches = (work / "scratch").glob("runner-*")
     for scratch in sorted(scratches, key=lambda path: path.name, reverse=True):
         worker = scratch.name.split("-")[2]
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(int(worker)).children():
                 if _works_in(process, scratch):
-                    return {"state": "running", "pid": process.pid, "log": str(spark / f"{scratch.name}.log")}
+                    return {"state": "running", "pid": process.pid, "log": str(work / f"{scratch.name}.log")}
     return {"state": "stopped", "pid": None}
 
 

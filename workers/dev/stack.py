@@ -11,6 +11,7 @@ from typing import Any
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, load_settings
 from sagas.settings.model import did_you_mean
+from spark_steps.settings import WORK
 from workers.dev import ports as tcp
 from workers.dev.folder import DevFolder, Record
 from workers.dev.process import find_marked, spawn, stop
@@ -204,8 +205,8 @@ class Stack:
                 "address": temporal.address,
                 "web_ui": temporal.web_ui,
             }
-        document["spark"] = spark_runner(self.folder.path)
         current = load_settings(self.settings.root, self.settings.config_file)
+        document["spark"] = spark_runner(current.root / str(current.spark.get("work", WORK)))
         document["connections"] = {
             connection.name: connection.url
             for connection in current.sql_connections()

@@ -15,7 +15,7 @@ import pytest
 
 from sagas.settings import load_settings
 from spark_steps.runner.client import Runner
-from spark_steps.settings import SparkSettings
+from spark_steps.settings import spark_settings
 from tests.integration.dev.conftest import Project
 from workers.spark import why_not_here
 from workers.spark_checks import examine_spark
@@ -33,13 +33,15 @@ def write_saga(root: Path) -> None:
 async def test_status_tells_whether_a_runner_lives(project: Project) -> None:
     assert project.status()["spark"] == {"state": "stopped", "pid": None}
     pq.write_table(pa.table({"n": [1]}), project.root / "numbers.parquet")
-    runner = Runner(SparkSettings(root=project.root, stage=(project.root / "stage").as_uri()))
+    (project.root / "saga.toml").write_text('[spark]\nwork = "elsewhere"\n', encoding="utf-8")
+    runner = Runner(spark_settings(load_settings(project.root, env={})))
     inputs = {"numbers": {"kind": "parquet", "values": {"parquet": "numbers.parquet"}}}
     try:
         await runner.run("freeze", {"inputs": inputs, "folder": "file:///nowhere", "known": {}}, tag="frozen")
         assert runner.process is not None
         told = project.status()["spark"]
         assert told == {"state": "running", "pid": runner.process.pid, "log": str(runner.process.log)}
+        assert runner.process.log.parent == project.root / "elsewhere"
         assert "spark_steps.runner" in psutil.Process(told["pid"]).cmdline()
         assert re.search(r"spark +running", project.saga("dev", "status"))
     finally:

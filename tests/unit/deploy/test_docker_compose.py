@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from spark_steps.settings import KEYS
+
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "docker-compose.yml"
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.?\d*[a-z0-9.-]*$")
@@ -65,10 +67,10 @@ def test_state_is_kept_in_declared_volumes(compose: dict[str, Any], services: di
         volume.split(":")[0]
         for service in services.values()
         for volume in service.get("volumes", [])
-        if not volume.startswith((".", "$"))
+        if not volume.startswith((".", "$", "/"))  # a path alone is a volume of this one container
     }
     assert named == set(compose["volumes"])
-    assert {"postgresql", "kafka"} <= named
+    assert {"postgresql", "kafka", "stage", "lake"} <= named
 
 
 def test_mounted_files_exist(services: dict[str, Any]) -> None:
@@ -129,9 +131,28 @@ def test_the_dockerfile() -> None:
 
 def test_the_image_is_named_after_the_version(services: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert services["worker"]["image"] == f"{project['name']}:{project['version']}"
+    assert services["worker"]["image"] == f"{project['name']}:{project['version']}-spark"
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
     assert packages <= set(re.findall(r"^COPY (\w+) \w+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+
+
+def test_executors_have_what_the_driver_has(services: dict[str, Any]) -> None:
+    """The same Spark, Python and jobs; the rows that one of them stages are where the others look for them."""
+    shared = ("image", "build", "volumes")
+    for name in ("spark", "spark-worker"):
+        assert {key: services[name][key] for key in shared} == {key: services["worker"][key] for key in shared}, name
+    settings = {name for name in services["worker"]["environment"] if name.startswith("SAGA_SPARK__")}
+    assert {name.removeprefix("SAGA_SPARK__").lower() for name in settings} <= set(KEYS)
+    for name in ("STAGE", "WORK"):
+        folder = services["worker"]["environment"][f"SAGA_SPARK__{name}"].removeprefix("file://")
+        assert any(folder in volume.split(":") for volume in services["worker"]["volumes"]), folder
+    python = re.search(r"^FROM python:(\d+\.\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert python is not None
+    assert f"/python{python[1]}/" in services["spark"]["entrypoint"][0]
+
+
+def test_the_small_image_is_the_default() -> None:
+    assert re.findall(r"^ARG SPARK(?:=(.*))?$", (ROOT / "Dockerfile").read_text(), re.MULTILINE) == ["false", "", ""]
 
 
 def compose_command() -> list[str] | None:
