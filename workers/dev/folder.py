@@ -4,6 +4,7 @@
 ``dev/ID``        who owns this folder: a random id and the folder's path
 ``dev/<name>.json``  one service: pid, start, ports, whether it is wanted
 ``warehouse/<name>/``  the tables of an Iceberg catalog on the embedded PostgreSQL
+``spark/stage/``  what Spark steps have staged, and what their audits have refused
 ``dev/<name>/``   its data;  ``dev/logs/<name>.log``  its output;  ``dev/lock``  held by `up` and `down`
 """
 
@@ -54,6 +55,7 @@ class DevFolder:
         self.dev = self.path / "dev"
         self.toml = self.path / "dev.toml"
         self.warehouse = self.path / "warehouse"
+        self.stage = self.path / "spark" / "stage"
 
     def create(self) -> None:
         try:
@@ -122,8 +124,10 @@ class DevFolder:
     def wipe(self) -> None:
         """Forget everything, data too. The lock file stays: others may be waiting for it."""
         self.toml.unlink(missing_ok=True)
-        if self.warehouse.is_dir():
-            shutil.rmtree(self.warehouse)  # what is in there goes with its catalogs
+        # What is in there goes with the catalogs and with the ledger, which know whose it is.
+        for folder in (self.warehouse, self.stage):
+            if folder.is_dir():
+                shutil.rmtree(folder)
         for entry in self.dev.iterdir():
             if entry.name in ("lock", "ID"):
                 continue

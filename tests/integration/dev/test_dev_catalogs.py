@@ -35,8 +35,10 @@ def test_a_catalog_without_uri_lives_on_the_embedded_postgresql(project: Project
     again.close()
     assert "catalog" in project.saga("dev", "status")
 
+    (project.root / ".saga" / "spark" / "stage" / "key" / "g1").mkdir(parents=True)
     project.saga("dev", "down", "--wipe")
     assert not (project.root / ".saga" / "warehouse").exists()
+    assert not (project.root / ".saga" / "spark" / "stage").exists()
     empty = load_catalog("lake", **project.up("--only", "postgres")["catalogs"]["lake"])
     assert empty.list_namespaces() == []
     empty.close()
