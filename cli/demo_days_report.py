@@ -87,9 +87,16 @@ def print_reconciliation(found: Mapping[str, Any]) -> None:
     count = sum(found["counts"].values())
     say(f"  ✖ {count} difference{'' if count == 1 else 's'}: {_read(found)}")
     for one in found["findings"]:
-        row = ", ".join(f"{name} {value}" for name, value in (one["row"] or {}).items())
-        words = [one["class"].replace("_", " "), one["saga_id"] or "nobody's", one["step"], one["place"], row]
+        words = [one["class"].replace("_", " "), one["saga_id"] or "nobody's", one["step"], one["place"], _row(one)]
         say(f"    {'  '.join(word for word in words if word)}\n      {one['command']}")
+
+
+def _row(finding: Mapping[str, Any]) -> str:
+    """The key of the row, or what a row that is not there would be bound to."""
+    if finding["row"]:
+        return ", ".join(f"{name} {value}" for name, value in finding["row"].items())
+    bound = finding["details"].get("bound")
+    return "" if bound is None else f"no row for {bound}"
 
 
 def _read(found: Mapping[str, Any]) -> str:
