@@ -5,7 +5,9 @@ Rows for which a condition is null count as passing, as in SQL's CHECK constrain
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from spark_steps.errors import JobFailed
@@ -15,6 +17,7 @@ from spark_steps.job import Check, names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 KINDS = ("rows", "sum", "not_null", "accepted_values", "expression")
 
@@ -38,16 +41,15 @@ def count_name(check: Check, part: str = "") -> str:
     return f"{check.name}/{part}" if part else check.name
 
 
-def breaking(check: Check, part: str = "") -> Column:
-    """The condition that is true for a row that breaks the check (of its column ``part``)."""
+def breaking(check: Check, frame: DataFrame, part: str = "") -> Column:
+    """The condition that is true for a row of ``frame`` that breaks the check (of its column ``part``)."""
     from pyspark.sql import functions as F
 
     match check.kind:
         case "not_null":
             broken = F.col(quoted(part)).isNull()
         case "accepted_values":
-            column = F.col(quoted(check.spec["column"])).cast("string")
-            broken = column.isNotNull() & ~column.isin([_text(value) for value in check.spec["values"]])
+            broken = ~_accepted(check, frame)
         case "expression":
             broken = ~F.expr(check.spec)
         case other:
@@ -79,23 +81,56 @@ def _columns(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column]]:
             yield count_name(check), F.sum(F.when(where(check.where), exact(column, check, frame))).cast("string")
         case _:
             for part in parts(check):
-                yield count_name(check, part), F.count_if(breaking(check, part))
+                yield count_name(check, part), F.count_if(breaking(check, frame, part))
 
 
 def exact(column: Column, check: Check, frame: DataFrame) -> Column:
     """A number whose sum neither overflows nor rounds, unless it is a floating point number already."""
     from pyspark.sql import types as T
 
-    name = check.spec["column"]
-    field = next((one for one in frame.schema.fields if one.name == name), None)
-    if field is None:
-        raise _unknown(check, name, frame)
-    match field.dataType:
+    kind = _type(check, frame)
+    match kind:
         case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
             return column.cast("decimal(20,0)")
         case T.DecimalType() | T.FloatType() | T.DoubleType():
             return column
-    raise JobFailed(f"the check {check.name} sums {name}, which is no number ({field.dataType.simpleString()})")
+    name = check.spec["column"]
+    raise JobFailed(f"the check {check.name} sums {name}, which is no number ({kind.simpleString()})")
+
+
+def _accepted(check: Check, frame: DataFrame) -> Column:
+    """Is the value one of the list? Null for null. Numbers are compared as numbers: 1.5 is 1.50, and 1 is 1.0."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    kind, values = _type(check, frame), check.spec["values"]
+    column = F.col(quoted(check.spec["column"]))
+    match kind:
+        case T.FloatType() | T.DoubleType():
+            found = [F.lit(float(one)).cast(kind) for one in _numbers(values)]
+        case T.NumericType():
+            found = [F.lit(one) for one in _numbers(values)]
+        case _:
+            column, found = column.cast("string"), [_text(value) for value in values]
+    return F.when(column.isNotNull(), column.isin(found))
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
+    """Those that are numbers; results of steps bring them as texts. No column of numbers has any other value."""
+    for value in values:
+        with contextlib.suppress(InvalidOperation):
+            number = Decimal(str(value))
+            if number.is_finite():
+                yield number
+
+
+def _type(check: Check, frame: DataFrame) -> DataType:
+    """The type of the column that the check names. Raises JobFailed: there is none."""
+    name = check.spec["column"]
+    for field in frame.schema.fields:
+        if field.name == name:
+            return field.dataType
+    raise _unknown(check, name, frame)
 
 
 def _must_resolve(check: Check, frame: DataFrame, column: Column) -> None:

@@ -24,6 +24,10 @@ SAMPLES = 5
 """How many breaking rows a report shows of each check."""
 
 
+KNOWN = "saga_known"
+"""The other side's column, under a name that no output has."""
+
+
 def run_pass(check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]) -> CheckResult:
     """``frames`` are the staged outputs by name. Raises JobFailed, UsageError."""
     frame = frames[check.output]
@@ -47,7 +51,7 @@ def samples(check: Check, frame: DataFrame) -> list[dict[str, Any]]:
     """Some of the rows that break a check which the write pass has counted."""
     if check.kind not in ("not_null", "accepted_values", "expression"):
         return []
-    conditions = [breaking(check, part) for part in parts(check)]
+    conditions = [breaking(check, frame, part) for part in parts(check)]
     return rows_of(frame.where(reduce(lambda one, other: one | other, conditions)))
 
 
@@ -86,9 +90,9 @@ def _relationships(check: Check, frame: DataFrame, other: DataFrame) -> CheckRes
     column, field = check.spec["column"], check.spec["field"]
     _must_have(check, frame, (column,))
     _must_have(check, other, (field,), "the other side")
-    known = other.select(F.col(quoted(field)).alias("known")).distinct()
+    known = other.select(F.col(quoted(field)).alias(KNOWN)).distinct()
     own = frame.where(where(check.where) & F.col(quoted(column)).isNotNull())
-    orphans = own.join(known, F.col(quoted(column)) == F.col("known"), "left_anti")
+    orphans = own.join(known, F.col(quoted(column)) == F.col(KNOWN), "left_anti")
     count = orphans.count()
     if not count:
         return CheckResult(check, False, f"every {column} is known")
