@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sagas.errors import UsageError
 from sagas.settings import Settings
 from spark_steps.keys import Target
+from spark_steps.runner.session import check_java
 from spark_steps.settings import spark_settings
 from workers.client import Client
 from workers.demo.books import Finding
@@ -124,18 +125,11 @@ class Closing:
 
 
 def missing() -> str | None:
-    """Why no day can be closed on this machine, one sentence; None: all that Spark needs is here."""
+    """Why no day can be closed on this machine, one sentence; None: there is a Java."""
     try:
-        import pyiceberg  # noqa: F401
-        import pyspark  # noqa: F401
-
-        from spark_steps.runner.session import check_java
-
         check_java()
-    except ModuleNotFoundError as error:
-        return f"the package {error.name} is not installed"
     except UsageError as error:
-        return str(error)
+        return error.message
     return None
 
 
