@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from activities.guard.address import MAX_SAGA_ID, MAX_STEP
-from activities.guard.schema import DIALECTS
+from activities.guard.schema import DIALECTS, guard
 from spark_steps.keys import Target
 from spark_steps.manifest import Manifest
 
@@ -247,10 +247,12 @@ def cleaned(target: Target, epoch: int) -> sa.Update:
 
 
 def to_forget(before: float, limit: int) -> sa.Select[Any]:
-    """Publications, and what was taken back, that no undo can reach any more: settled before that time."""
+    """Publications, and what was taken back, that no undo can reach any more: settled before that time, and the guard
+    beside them knows nothing of the saga. While it does, the saga is open or can be undone, however long that takes."""
     columns = outputs.c
     settled_long_ago = (columns.state.in_(("PUBLISHED", "RETRACTED")), columns.updated_at < before)
-    query = sa.select(outputs).where(columns.forgotten_at.is_(None), *settled_long_ago)
+    remembered = sa.exists().where(guard.c.saga_id == columns.saga_id)
+    query = sa.select(outputs).where(columns.forgotten_at.is_(None), *settled_long_ago, ~remembered)
     return query.order_by(columns.updated_at).limit(limit)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 
 from activities.attempt import Attempt
 from activities.connections import Connections
@@ -219,6 +220,19 @@ async def test_undoing_one_step_leaves_what_another_one_has_staged(desk: Desk) -
     facts = await desk.row(step="facts")
     assert (facts.state, (await desk.row(step="totals")).state) == ("STAGED", "DISCARDED")
     assert StageArea(desk.settings.stage).is_whole(_manifest(facts))
+
+
+@pytest.mark.asyncio
+async def test_what_an_undo_needs_is_kept_while_the_guard_remembers_the_saga(desk: Desk) -> None:
+    """A saga may be open for months after it has published, and be undone then."""
+    await desk.done()
+    async with transaction(desk.guard.engine) as connection:
+        await connection.execute(ledger.settled(Target(desk.saga, "facts", 1), "PUBLISHED"))
+    later = time.time() + 60
+    assert await cleaning.forget(desk.guard.engine, desk.settings, before=later) == []
+    async with transaction(desk.guard.engine) as connection:
+        await connection.execute(sa.delete(schema.guard))
+    assert len(await cleaning.forget(desk.guard.engine, desk.settings, before=later)) == 1
 
 
 def _manifest(row: OutputRow) -> Any:

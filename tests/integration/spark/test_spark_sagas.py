@@ -39,7 +39,8 @@ async def clear_stage(books: Books) -> None:
 
 
 async def forget_all(books: Books) -> None:
-    """The worker's other round, as if the time in which undos may come were over."""
+    """The worker's other round, as if the time in which undos may come were over: the guard has forgotten all."""
+    books.execute("delete from saga_guard")
     connections = Connections({"shop": {"url": books.project.settings.connection("shop").url}})
     engine = connections.engine("shop")
     assert len(await forget(engine, spark_settings(books.project.settings), before=time.time() + 60)) == 4
