@@ -1,0 +1,20 @@
+"""The reference of the settings for Spark names what the code reads, with its defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from spark_steps.settings import KEYS, RETENTION, SparkSettings
+
+PAGE = Path(__file__).parents[2] / "docs/reference/spark-settings.md"
+
+
+def test_every_key_and_its_default_is_told() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("## `[spark]`")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE))
+    assert set(rows) == set(KEYS)
+    plain = SparkSettings(root=Path())
+    for key in ("master", "memory", "recycle_after", "work"):
+        assert rows[key] == f"`{getattr(plain, key)}`"
+    assert rows["retention"] == f"`{RETENTION}`"
