@@ -54,7 +54,7 @@ def test_validate_says_what_is_wrong(capsys: pytest.CaptureFixture[str], broken:
 
 def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, "validate") == []
-    assert said(capsys, "validate") == "✔ 3 definitions, nothing to complain about\n"
+    assert said(capsys, "validate") == "✔ 4 definitions, nothing to complain about\n"
     assert said(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
 
 
