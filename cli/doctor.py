@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def doctor() -> int:
-    """Check server, namespace, search attributes, workers, databases and clocks."""
+    """Check server, namespace, search attributes, workers, databases, clocks, and what Spark steps need."""
     import asyncio
 
     from workers.checks import examine
