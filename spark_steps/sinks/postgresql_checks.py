@@ -48,9 +48,9 @@ def row_problems(connection: Connection, table: Table, output: Output, stage: st
     staged = sql.Identifier(stage)
     problems: list[str] = []
     if output.mode == "overwrite_where":
-        where, values = condition(output.where)
+        where = condition(output.where)
         outside = _count(
-            connection, "select count(*) from {stage} where ({where}) is not true", values, stage=staged, where=where
+            connection, "select count(*) from {stage} where ({where}) is not true", stage=staged, where=where
         )
         if outside:
             problems.append(f"{outside} rows are outside the `where` that they replace")
@@ -58,7 +58,7 @@ def row_problems(connection: Connection, table: Table, output: Output, stage: st
     if output.mode == "merge" or output.key:
         keys.add(output.key)
         nulls = sql.SQL(" or ").join(sql.SQL("{} is null").format(sql.Identifier(name)) for name in output.key)
-        found = _count(connection, "select count(*) from {stage} where {nulls}", [], stage=staged, nulls=nulls)
+        found = _count(connection, "select count(*) from {stage} where {nulls}", stage=staged, nulls=nulls)
         if found:
             problems.append(f"{found} rows have no {' or '.join(output.key)}, which is their key")
     for key in sorted(one for one in keys if set(one) <= columns):
@@ -144,7 +144,6 @@ def _duplicates(
     twice = _count(
         connection,
         "select count(*) from (select from {stage} where {present} group by {key} having count(*) > 1) as twice",
-        [],
         stage=stage,
         present=present,
         key=identifiers(key),
@@ -153,16 +152,14 @@ def _duplicates(
         yield f"{twice} values of {told} come more than once, and they must be unique"
     if table.oid is None or output.mode == "overwrite" or (output.mode == "merge" and set(key) == set(output.key)):
         return
-    stays, values = sql.SQL("true"), []
+    stays = sql.SQL("true")
     if output.mode == "overwrite_where":
-        where, values = condition(output.where, "t")
-        stays = sql.SQL("({}) is not true").format(where)
+        stays = sql.SQL("({}) is not true").format(condition(output.where, "t"))
     elif output.mode == "merge":
         stays = sql.SQL("not ({})").format(same_key("t", "s", output.key))
     taken = _count(
         connection,
         "select count(*) from {table} as t join {stage} as s on {same} where {stays}",
-        values,
         table=table.sql,
         stage=stage,
         same=same_key("t", "s", key),
@@ -183,7 +180,6 @@ def _orphans(
     missing = _count(
         connection,
         "select count(*) from {stage} as s where {present} and not exists (select from {parent} as p where {same})",
-        [],
         stage=stage,
         present=present,
         parent=sql.SQL(parent),  # pyright: ignore[reportArgumentType]  # regclass has quoted it
@@ -193,8 +189,8 @@ def _orphans(
         yield f"{missing} rows refer to nothing in {parent} ({name})"
 
 
-def _count(connection: Connection, statement: str, values: list[str], **parts: sql.Composable) -> int:
+def _count(connection: Connection, statement: str, **parts: sql.Composable) -> int:
     text = sql.SQL(statement).format(**parts)  # pyright: ignore[reportArgumentType]
-    row = connection.execute(text, values or None).fetchone()
+    row = connection.execute(text).fetchone()
     assert row is not None
     return row[0]

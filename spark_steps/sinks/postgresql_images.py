@@ -50,11 +50,10 @@ class Change:
         self._run("create table {after} as select {keys} null::uuid as {hash} from {table} with no data")
         deleted = 0
         if self.mode in ("overwrite", "overwrite_where"):
-            where, values = condition(output.where if self.mode == "overwrite_where" else {})
+            where = condition(output.where if self.mode == "overwrite_where" else {})
             deleted = self._run(
                 "with gone as (delete from {table} where {where} returning {all}) "
                 "insert into {before} select {all} from gone",
-                values,
                 where=where,
             )
         updated, conflict = 0, sql.SQL("")
@@ -155,8 +154,8 @@ class Change:
         if self.key:
             return self._run(
                 "delete from {table} as t using {after} as a where {same} "
-                "and not (%s and exists (select from {before} as b where {still}))",
-                [self.mode == "merge"],
+                "and not ({merge} and exists (select from {before} as b where {still}))",
+                merge=sql.SQL("true" if self.mode == "merge" else "false"),
                 same=same_key("t", "a", self.key),
                 still=same_key("b", "a", self.key),
             )
@@ -171,7 +170,7 @@ class Change:
 
     def _exists(self) -> bool:
         name = self.after.as_string(self.connection)
-        return self._one("select count(to_regclass(%s))", [name]) == 1
+        return self._one("select count(to_regclass({name}))", name=sql.Literal(name)) == 1
 
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
         own = identifiers(self.table.names, "t")
@@ -191,11 +190,11 @@ class Change:
             }
         )
 
-    def _run(self, statement: str, values: Sequence[Any] = (), **parts: sql.Composable) -> int:
-        return self.connection.execute(self._sql(statement, **parts), values or None).rowcount
+    def _run(self, statement: str, **parts: sql.Composable) -> int:
+        return self.connection.execute(self._sql(statement, **parts)).rowcount
 
-    def _one(self, statement: str, values: Sequence[Any] = (), **parts: sql.Composable) -> int:
-        row = self.connection.execute(self._sql(statement, **parts), values or None).fetchone()
+    def _one(self, statement: str, **parts: sql.Composable) -> int:
+        row = self.connection.execute(self._sql(statement, **parts)).fetchone()
         assert row is not None
         return row[0]
 

@@ -144,24 +144,24 @@ def same_key(left: str, right: str, key: Sequence[str]) -> sql.Composed:
     )
 
 
-def condition(where: Mapping[str, Any], alias: str | None = None) -> tuple[sql.Composable, list[str]]:
-    """``where`` of an output as SQL and its parameters: each column equals a value, or one of a list of them."""
+def condition(where: Mapping[str, Any], alias: str | None = None) -> sql.Composable:
+    """``where`` of an output as SQL: each column equals a value, or one of a list of them.
+
+    No parameters: beside them the driver would take a percent sign in the name of a column for a placeholder.
+    """
     parts: list[sql.Composable] = []
-    values: list[str] = []
     for name, value in where.items():
         column = sql.Identifier(*([alias] if alias else []), name)
         if value is None:
             parts.append(sql.SQL("{} is null").format(column))
             continue
-        wanted = [_literal(one) for one in (value if isinstance(value, list) else [value])]
-        # Parameters without a type: the database reads them as the column's.
-        marks = sql.SQL(", ").join([sql.Placeholder()] * len(wanted))
-        parts.append(sql.SQL("{} in ({})").format(column, marks))
-        values += wanted
-    return (sql.SQL(" and ").join(parts) if parts else sql.SQL("true")), values
+        # Literals without a type: the database reads them as the column's.
+        wanted = [sql.Literal(_text(one)) for one in (value if isinstance(value, list) else [value])]
+        parts.append(sql.SQL("{} in ({})").format(column, sql.SQL(", ").join(wanted)))
+    return sql.SQL(" and ").join(parts) if parts else sql.SQL("true")
 
 
-def _literal(value: Any) -> str:
+def _text(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 

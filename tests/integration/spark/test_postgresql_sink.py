@@ -62,6 +62,27 @@ def test_each_mode_and_its_exact_undo(house: Warehouse, mode: str) -> None:
     assert house.rows() == expected
 
 
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("append", {}),
+        ("overwrite", {}),
+        ("overwrite_where", {"where": {"part": "b"}}),
+        ("merge", {"key": "the %s"}),
+    ],
+)
+def test_names_that_mean_something_to_the_driver_are_names(house: Warehouse, mode: str, more: dict[str, Any]) -> None:
+    house.run('create table "rates%s" ("the %s" integer primary key, part text, "share%" integer)')
+    house.run("insert into \"rates%s\" values (1, 'a', 10), (2, 'b', 20)")
+    before = house.rows('"rates%s"')
+    rows = [{"the %s": 2 if mode in ("merge", "overwrite_where") else 3, "part": "b", "share%": 30}]
+    ours = house.stage(house.output(mode, '"rates%s"', **more), rows)
+    house.publish(ours)
+    assert len(house.rows('"rates%s"')) == {"append": 3, "overwrite": 1}.get(mode, 2)
+    house.unpublish(ours)
+    assert house.rows('"rates%s"') == before
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_table_without_a_key_is_restored_as_a_multiset(house: Warehouse, mode: str) -> None:
     house.run("create table log (line text, n integer)")
