@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 from pyarrow import fs
 
 from spark_steps.keys import Target
 from spark_steps.manifest import Manifest
+from spark_steps.sinks.files import local_path
 
 
 class StageArea:
@@ -46,17 +49,14 @@ class StageArea:
     def remove_generation(self, target: Target) -> None:
         """Delete everything that was ever staged for this target in this generation, and its folder if it is empty."""
         self.remove(f"{self.uri}/{target.key}/g{target.generation}")
-        system, path = fs.FileSystem.from_uri(f"{self.uri}/{target.key}")
-        selector = fs.FileSelector(path, allow_not_found=True)
-        if system.get_file_info(path).type is fs.FileType.Directory and not system.get_file_info(selector):
-            system.delete_dir(path)
-
-    def remove_other_attempts(self, target: Target, epoch: int) -> None:
-        """Delete what attempts before ``epoch`` have left in this generation."""
-        system, path = fs.FileSystem.from_uri(f"{self.uri}/{target.key}/g{target.generation}")
-        for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True)):
-            if info.base_name.startswith("e") and info.base_name != f"e{epoch}":
-                system.delete_dir(info.path)
+        folder = local_path(f"{self.uri}/{target.key}")
+        if folder is None:
+            return  # elsewhere a folder cannot be deleted only if it is empty: the next generation may begin just now
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def _path(uri: str) -> str:

@@ -110,6 +110,10 @@ class Desk:
 
         return await cleaning.clean(self.guard.engine, self.settings, life_of)
 
+    def keys(self) -> list[Path]:
+        """The folders of the stage area."""
+        return list(Path(self.settings.stage.removeprefix("file://")).iterdir())
+
     def files(self) -> list[str]:
         """Everything in the stage area and below the place of the output."""
         folders = (Path(self.settings.stage.removeprefix("file://")), self.place)
@@ -188,6 +192,19 @@ async def test_rows_that_nothing_may_be_done_about_do_not_hold_up_the_clean_up(
 
     cleared = await cleaning.clean(desk.guard.engine, desk.settings, life_of)
     assert [row.target.saga_id for row in cleared] == ["over"]
+
+
+@pytest.mark.asyncio
+async def test_deleting_one_generation_leaves_the_next(desk: Desk) -> None:
+    """And the folder of both goes with the last of them."""
+    for generation in (1, 2):
+        await desk.done(generation)
+    area, targets = StageArea(desk.settings.stage), [Target(desk.saga, "facts", number) for number in (1, 2)]
+    area.remove_generation(targets[0])
+    assert area.is_whole(_manifest(await desk.row(2)))
+    area.remove_generation(targets[1])
+    area.remove_generation(targets[1])
+    assert desk.keys() == []
 
 
 @pytest.mark.asyncio
