@@ -27,14 +27,16 @@ from spark_steps.stage_area import StageArea
 
 log = logging.getLogger("saga.spark")
 
-Life = Literal["open", "over", "terminated"]
+Life = Literal["open", "over", "terminated", "unknown"]
+"""``unknown``: Temporal knows no such saga. It has forgotten it, or it is a saga of another namespace whose workers
+keep their ledger in the same database."""
 Decision = Literal["keep", "clear", "clear_sink_too"]
 BATCH = 200
 
 
 def decide(row: OutputRow, life: Life, now: float, retention: float) -> Decision:
     """What happens to the files of one output. Times in seconds."""
-    if life != "over":
+    if life in ("open", "terminated") or (life == "unknown" and now - row.updated_at < retention):
         return "keep"
     match row.state:
         case "PUBLISHED" | "RETRACTED" | "DISCARDED":

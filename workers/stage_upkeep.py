@@ -34,7 +34,7 @@ async def keep_stage_clear(
             status = (await client.get_workflow_handle(saga_id).describe()).status
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return "over"  # Temporal has forgotten it, long after it ended
+                return "unknown"
             raise
         if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW):
             return "open"

@@ -23,6 +23,13 @@ def test_nothing_goes_while_somebody_may_still_decide(state: State, life: Life) 
     assert decide(row(state, 999 * DAY), life, 1_000 * DAY, DAY) == "keep"
 
 
+@pytest.mark.parametrize("state", get_args(State))
+def test_a_saga_that_temporal_does_not_know_may_be_another_namespaces(state: State) -> None:
+    assert decide(row(state, 0.5 * DAY), "unknown", 1_000 * DAY, DAY) == "keep"
+    over = decide(row(state, 2 * DAY), "over", 1_000 * DAY, DAY)
+    assert decide(row(state, 2 * DAY), "unknown", 1_000 * DAY, DAY) == over
+
+
 @pytest.mark.parametrize(
     ("state", "age", "decision"),
     [
