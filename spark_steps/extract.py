@@ -112,7 +112,10 @@ def _condition(where: str | Mapping[str, Any]) -> sql.Composable:
 def _one(connection: psycopg.Connection[Any], wanted: Wanted, tell: Callable[[dict[str, Any]], None]) -> int:
     query = select(wanted.values)
     try:
-        described = connection.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
+        # Asked for in binary form, the server takes one statement only: a value that was put into the text cannot end
+        # ours and begin its own.
+        cursor = connection.cursor(binary=True)
+        described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
         types = {column.name: arrow_type(column) for column in described}
         if len(types) < len(described):
             raise JobFailed(f"the input {wanted.name} has two columns of the same name")

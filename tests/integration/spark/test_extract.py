@@ -6,7 +6,9 @@ from pathlib import Path
 
 import psycopg
 import pyarrow.parquet as pq
+import pytest
 
+from spark_steps.errors import JobFailed
 from spark_steps.extract import Wanted, extract
 from tests.servers import DatabaseServer
 
@@ -25,3 +27,18 @@ def test_a_null_is_a_row_also_where_it_is_the_only_column(server: DatabaseServer
     numbers, words = [1, None, 3, None], ["", None, "c", "d"]
     assert read == {"n": {"n": numbers}, "word": {"word": words}, "both": {"n": numbers, "word": words}}
     assert {one.rows for one in found.values()} == {4}
+
+
+def test_a_value_inside_the_sql_of_an_input_cannot_bring_a_statement_of_its_own(
+    server: DatabaseServer, tmp_path: Path
+) -> None:
+    """People put values of the saga's input into `where`; the transaction that only reads must not be left."""
+    url = server.url().replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create table kept (n int)")
+    where = "true)) as input; commit; drop table kept; select ((1"
+    wanted = [Wanted("n", {"table": "kept", "where": where}, (tmp_path / "part.parquet").as_uri())]
+    with pytest.raises(JobFailed, match="the input n cannot be read"):
+        extract(url, wanted, lambda _: None, lambda _: None)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select to_regclass('kept') is not null").fetchone() == (True,)
