@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sagas.errors import Infrastructure
 from spark_steps.errors import JobFailed
 from spark_steps.runner.memory import MARGIN
 from spark_steps.runner.messages import AGAIN, error_from_json
@@ -72,9 +73,12 @@ class Runner:
                 await asyncio.shield(self._tidy(process))
             if "result" in message:
                 return message["result"]
-            if message["error"]["kind"] != AGAIN:
-                raise error_from_json(message["error"])
-            await self._retire(process)
+            error = error_from_json(message["error"])
+            again = message["error"]["kind"] == AGAIN
+            if again or isinstance(error, Infrastructure):
+                await self._retire(process)  # what ails it would meet the next run too
+            if not again:
+                raise error
 
     async def close(self) -> None:
         """End the processes; runs under way get Infrastructure."""
