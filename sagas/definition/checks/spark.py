@@ -144,6 +144,10 @@ def _check_check(draft: Draft, step: StepDraft, node: Node, outputs: tuple[str, 
     if output is not None and isinstance(output.value, str) and outputs and output.value not in outputs:
         help = did_you_mean(output.value, outputs)
         report.add("SAGA408", output, f"there is no output `{output.value}`", help or None)
+    if "where" in given and "change" in _mapping(given.get("rows")):
+        report.add(
+            "SAGA408", given["where"], "only the rows of whole outputs are remembered: `change` takes no `where`"
+        )
     if "relationships" in given and "to" in _mapping(given["relationships"]):
         _check_input(draft, step, "to", _mapping(given["relationships"])["to"], report)
     if "reconcile" in given and "with" in _mapping(given["reconcile"]):

@@ -456,6 +456,11 @@ MISTAKES = [
         "an unknown connection of an input",
         spark("output: {table: lake.s.t}, inputs: {o: {connection: ⟦shoppe, table: o}}"),
     ),
+    Mistake(
+        "SAGA408",
+        "a change of a part",
+        spark("output: {parquet: x}, audit: [{rows: {change: 20%}, where: ⟦a > 1}]"),
+    ),
     Mistake("SAGA409", "a pointer cannot merge", spark("output: {parquet: x, mode: ⟦merge, key: a}")),
     Mistake(
         "SAGA409",
