@@ -42,8 +42,8 @@ class Days:
 def plan_days(sales: Sequence[Sales], rate: Decimal) -> Days:
     """The agency may get one cent less than the commission on the largest day: that one is refused.
 
-    Of the others one goes well, one is undone, one is tampered with. With fewer than four days the good one is also the
-    one that is undone, and what has no day of its own is left out.
+    Of the others, in order of time, one goes well, one is undone, one is tampered with. A day is closed once; what has
+    no day of its own is left out.
     """
     rest = sorted(sales, key=lambda one: one.day)
     paid = sorted(commission(one.amount, rate) for one in rest)
@@ -54,10 +54,9 @@ def plan_days(sales: Sequence[Sales], rate: Decimal) -> Days:
         largest = max(rest, key=lambda one: one.amount)
         refused = [Close("refused", largest)]
         rest.remove(largest)
-    closes = [Close("good", rest[0]), *refused, Close("undone", rest[1] if len(rest) > 2 else rest[0])]
-    if len(rest) > 1:
-        closes.append(Close("tampered", rest[-1]))
-    return Days(tuple(closes), paid[-1] - CENT if refused else paid[-1])
+    roles: tuple[Role, ...] = ("good", "undone", "tampered")
+    good, *others = (Close(role, one) for role, one in zip(roles, rest, strict=False))
+    return Days((good, *refused, *others), paid[-1] - CENT if refused else paid[-1])
 
 
 def commission(amount: Decimal, rate: Decimal) -> Decimal:

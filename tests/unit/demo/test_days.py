@@ -36,15 +36,24 @@ def test_the_days_are_taken_in_order_of_time():
     assert roles(sales("100.00", "300.00", "200.00", "150.00")[::-1])["good"] == "2017-12-18"
 
 
-def test_with_fewer_days_the_good_one_is_undone_and_none_that_is_tampered_with_is_another():
-    three = roles(sales("100.00", "300.00", "200.00"))
-    assert three == {"good": "2017-12-18", "refused": "2017-12-19", "undone": "2017-12-18", "tampered": "2017-12-20"}
-    assert roles(sales("100.00", "300.00")) == {
+def test_with_fewer_days_some_roles_are_left_out_and_no_day_is_closed_twice():
+    assert roles(sales("100.00", "300.00", "200.00")) == {
         "good": "2017-12-18",
         "refused": "2017-12-19",
-        "undone": "2017-12-18",
+        "undone": "2017-12-20",
     }
-    assert roles(sales("100.00")) == {"good": "2017-12-18", "undone": "2017-12-18"}
+    assert roles(sales("100.00", "300.00")) == {"good": "2017-12-18", "refused": "2017-12-19"}
+    assert roles(sales("100.00")) == {"good": "2017-12-18"}
+
+
+def test_of_more_days_only_the_first_ones_are_closed():
+    plan = plan_days(sales("1.00", "2.00", "3.00", "4.00", "5.00", "600.00"), RATE)
+    assert [(one.sales.day.day, one.role) for one in plan.closes] == [
+        (18, "good"),
+        (23, "refused"),
+        (19, "undone"),
+        (20, "tampered"),
+    ]
 
 
 def test_two_largest_days_with_one_commission_cannot_be_told_apart_so_none_is_refused():
