@@ -29,6 +29,8 @@ MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merg
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}
 _WHERE = {"anyOf": [_TEXT, {"type": "object", "minProperties": 1}]}
+_NAMES = {"pattern": "^[a-z][a-z0-9_]{0,63}$"}
+"""Names of inputs and outputs are folders of the stage and a column of the ledger."""
 _AMOUNT = {"type": ["number", "string"]}
 
 
@@ -112,10 +114,10 @@ PARAMETERS = _object(
             ]
         },
         "sql": _TEXT,
-        "inputs": {"type": "object", "additionalProperties": INPUT},
+        "inputs": {"type": "object", "propertyNames": _NAMES, "additionalProperties": INPUT},
         "params": {"type": "object"},
         "output": OUTPUT,
-        "outputs": {"type": "object", "minProperties": 1, "additionalProperties": OUTPUT},
+        "outputs": {"type": "object", "minProperties": 1, "propertyNames": _NAMES, "additionalProperties": OUTPUT},
         "conf": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
         "audit": {"type": "array", "items": CHECK},
     }

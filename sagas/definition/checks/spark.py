@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from sagas.builtins_spark import CHECK_KINDS, SPARK
 from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Report, did_you_mean
 from sagas.definition.draft import Draft, StepDraft
+from sagas.definition.fields import STEP_ID
 from sagas.definition.records import later_part
 from sagas.definition.source import Node
 from sagas.definition.spark_operations import is_spark_job
@@ -16,6 +19,7 @@ _MODES = {
     "connection": ("append", "overwrite", "overwrite_where", "merge"),
 }
 _NEEDS = {"overwrite_where": "where", "merge": "key"}
+MAX_NAME = 64
 _ONE_TRANSACTION = ("sql", "rest")
 """Kinds of catalogs that can commit several tables at once."""
 
@@ -53,6 +57,8 @@ def _check_step(draft: Draft, step: StepDraft, given: dict[str, Node], catalogs:
     place = step.operations[0].arguments or step.parsed.node
     _exactly_one(given, ("job", "sql"), place, f"`{step.id}` needs", report)
     _exactly_one(given, ("output", "outputs"), place, f"`{step.id}` needs", report)
+    for field in ("inputs", "outputs"):
+        _check_names(given.get(field), report)
     for name, one in _mapping(given.get("inputs")).items():
         _check_input(draft, step, name, one, report)
     outputs = _mapping(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
@@ -61,6 +67,15 @@ def _check_step(draft: Draft, step: StepDraft, given: dict[str, Node], catalogs:
     audit = given.get("audit")
     for check in audit.value if audit is not None and isinstance(audit.value, list) else ():
         _check_check(draft, step, check, tuple(outputs), report)
+
+
+def _check_names(node: Node | None, report: Report) -> None:
+    """The names are folders of the stage and columns of the ledger."""
+    for name in _mapping(node):
+        if node is not None and not re.fullmatch(STEP_ID, name):
+            report.add("SAGA107", node.key(name), f"`{name}` is not a name of small letters, digits and `_`")
+        elif node is not None and len(name) > MAX_NAME:
+            report.add("SAGA107", node.key(name), f"`{name}` is longer than {MAX_NAME} characters")
 
 
 def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: Report) -> None:

@@ -419,6 +419,8 @@ MISTAKES = [
         "SAGA407", "own confirm", spark("output: {table: lake.s.t}", more=", ⟦confirm: {uses: shop.book, with: {}}")
     ),
     Mistake("SAGA204", "a Spark pivot", spark("output: {table: lake.s.t}", more=", ⟦pivot: true")),
+    Mistake("SAGA107", "the name of an input", spark("output: {table: lake.s.t}, inputs: {⟦../o: {parquet: x}}")),
+    Mistake("SAGA107", "a long name of an output", spark("outputs: {⟦" + "o" * 65 + ": {table: lake.s.t}}")),
     Mistake("SAGA408", "no output", saga("  - {id: a, uses: spark, with: ⟦{sql: select 1 as a}}\n")),
     Mistake("SAGA408", "no job", saga("  - {id: a, uses: spark, with: ⟦{output: {table: lake.s.t}}}\n")),
     Mistake("SAGA408", "an output nowhere", spark("output: ⟦{mode: append}")),
