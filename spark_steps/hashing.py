@@ -12,17 +12,18 @@ integers are bigint, float is double, -0.0 is 0.0, 1.5 and 1.50 are one decimal,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 SEEDS = (0x5361_6761, 0x2D31_3238)
-"""Put before the columns: xxHash64 chains, so each starts an independent sequence."""
+"""Mixed into what is hashed first, the null flags: xxHash64 chains, so each starts an independent sequence."""
 
 FLAGS = 62
 """Null flags that fit into one bigint."""
@@ -57,26 +58,53 @@ def combine(parts: Iterable[Fingerprint]) -> Fingerprint:
 
 def fingerprint(values: Mapping[str, Any], prefix: str = "") -> Fingerprint:
     """What :func:`aggregates` have counted, read from a row or an observation. No rows: all of them are null."""
-    parts = [int(values[f"{prefix}{name}"] or 0) for name in ("rows", "low1", "high1", "low2", "high2")]
-    return Fingerprint(parts[0], (parts[2] * 2**32 + parts[1]) % _WORD, (parts[4] * 2**32 + parts[3]) % _WORD)
+
+    def value(name: str) -> int:
+        return int(values[prefix + name] or 0)
+
+    if f"{prefix}word1" in values:
+        return Fingerprint(value("rows"), value("word1") % _WORD, value("word2") % _WORD)
+    first, second = (value(f"high{number}") * 2**32 + value(f"low{number}") for number in (1, 2))
+    return Fingerprint(value("rows"), first % _WORD, second % _WORD)
 
 
-def aggregates(words: tuple[Column, Column], prefix: str = "") -> list[Column]:
+def aggregates(words: tuple[Column, Column], prefix: str = "", *, wrapping: bool = False) -> list[Column]:
     """Aggregate expressions over the words of :func:`row_hash`; use them in ``agg``, after ``groupBy``, or to observe.
 
     The halves of a word are summed apart and as signed numbers, so that nothing overflows, in ANSI mode neither:
-    not before 2³² rows that are all equal.
+    not before 2³² rows that are all equal. ``wrapping``: they are used inside :func:`wrapping_sums`; then a word is
+    one sum, which is faster and the same modulo 2⁶⁴.
     """
     from pyspark.sql import functions as F
 
     found = [F.count(F.lit(1)).alias(f"{prefix}rows")]
     for number, word in enumerate(words, 1):
+        if wrapping:
+            found.append(F.sum(word).alias(f"{prefix}word{number}"))
+            continue
         low = F.shiftright(F.shiftleft(word, 32), 32)
+        high = F.shiftright(word, 32) + F.shiftright(word, 31).bitwiseAND(F.lit(1))  # one more where low is negative
         found += [
             F.sum(low).alias(f"{prefix}low{number}"),
-            F.sum(F.shiftright(word, 32)).alias(f"{prefix}high{number}"),
+            F.sum(high).alias(f"{prefix}high{number}"),
         ]
     return found
+
+
+@contextmanager
+def wrapping_sums(spark: SparkSession) -> Iterator[None]:
+    """Sums of bigints in frames that are made inside wrap around instead of failing, whenever the frames run.
+
+    Only for the classic session, which decides it when a frame is made; Spark Connect decides when it runs.
+    """
+    name = "spark.sql.ansi.enabled"
+    before = spark.conf.get(name)
+    assert before is not None  # it has a default
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
 
 
 def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[Column, Column]:
@@ -85,7 +113,7 @@ def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[
 
     fields = list(schema.fields) if columns is None else [schema[name] for name in columns]
     parts = _parts([(F.col(quoted(field.name)), field.dataType, field.nullable) for field in fields])
-    first, second = (F.xxhash64(F.lit(seed), *parts) for seed in SEEDS)
+    first, second = (F.xxhash64(parts[0].bitwiseXOR(F.lit(seed).cast("bigint")), *parts[1:]) for seed in SEEDS)
     return first, second
 
 
@@ -136,7 +164,8 @@ def _canonical(column: Column, kind: DataType) -> list[Column]:
             return [F.when(column.isNotNull(), F.struct(*_parts(fields)))]
         case T.ArrayType():
             items = F.transform(column, lambda item: F.struct(*_parts([(item, kind.elementType, True)])))
-            return [F.size(items).cast("bigint"), items]
+            # Not `size`, which is -1 for null where the session is not in ANSI mode.
+            return [F.array_size(items).cast("bigint"), items]
         case T.MapType():
             pairs = F.transform(
                 F.map_entries(column),
@@ -145,7 +174,7 @@ def _canonical(column: Column, kind: DataType) -> list[Column]:
                     F.struct(*_parts([(pair["value"], kind.valueType, True)])).alias("value"),
                 ),
             )
-            return [F.size(pairs).cast("bigint"), F.array_sort(pairs)]
+            return [F.array_size(pairs).cast("bigint"), F.array_sort(pairs)]
         case T.VariantType():
             return [F.to_json(column)]
         case T.DayTimeIntervalType() | T.YearMonthIntervalType() | T.CalendarIntervalType() | T.TimeType():

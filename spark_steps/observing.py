@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from spark_steps.hashing import Fingerprint, aggregates, fingerprint, quoted, row_hash
+from spark_steps.hashing import Fingerprint, aggregates, fingerprint, quoted, row_hash, wrapping_sums
 from spark_steps.manifest import Column as Seen
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
 MAX_PRECISION = 28
@@ -29,37 +29,93 @@ class Observed:
         return self.fingerprint.rows
 
 
-class Metrics:
-    """The aggregates over rows of a type, and how their values are read. ``counting`` are more of them by name."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A number that is counted of a column in any case."""
 
-    def __init__(self, schema: StructType, counting: Mapping[str, Column]) -> None:
+    column: str
+    what: Literal["nulls", "sum"]
+
+
+class Metrics:
+    """The aggregates over rows of a type, and how their values are read. ``counting`` are more numbers by name.
+
+    The nulls of plain columns are not among them: the footers of the files have their number (``in_footers``).
+    """
+
+    def __init__(self, schema: StructType, counting: Mapping[str, Column | Known]) -> None:
         self._schema = schema
         self._counting = dict(counting)
+        self.in_footers = tuple(field.name for field in schema.fields if _is_plain(field.dataType))
 
     def expressions(self) -> list[Column]:
-        """For ``DataFrame.observe`` or ``DataFrame.agg``."""
+        """For ``DataFrame.agg``."""
+        return [*self._own(wrapping=False), *self._asked()]
+
+    def observe(self, frame: DataFrame, own: Observation, asked: Observation, *, classic: bool) -> DataFrame:
+        """The frame, counted while it is written. What the checks ask for is evaluated as the session has it (ANSI mode
+        or not), apart from the rest."""
+        if classic:
+            with wrapping_sums(frame.sparkSession):
+                frame = frame.observe(own, *self._own(wrapping=True))
+        else:
+            frame = frame.observe(own, *self._own(wrapping=False))
+        return frame.observe(asked, *self._asked()) if self._asked() else frame
+
+    def observed(self, own: Observation, asked: Observation) -> dict[str, Any]:
+        """The values that :meth:`observe` has counted."""
+        return {**own.get, **(asked.get if self._asked() else {})}
+
+    def _own(self, *, wrapping: bool) -> list[Column]:
         from pyspark.sql import functions as F
 
-        found = aggregates(row_hash(self._schema), "hash_")
+        found = aggregates(row_hash(self._schema), "hash_", wrapping=wrapping)
         for at, field in enumerate(self._schema.fields):
             column = F.col(quoted(field.name))
-            found.append(F.count(column).alias(f"values_{at}"))
+            if field.name not in self.in_footers:
+                found.append(F.count(column).alias(f"values_{at}"))
             found += [one.alias(f"sum_{at}_{part}") for part, one in _sums(column, field.dataType).items()]
-        found += [one.alias(f"count_{at}") for at, one in enumerate(self._counting.values())]
         return found
 
-    def read(self, values: Mapping[str, Any]) -> Observed:
+    def _asked(self) -> list[Column]:
+        return [
+            one.alias(f"count_{at}") for at, one in enumerate(self._counting.values()) if not isinstance(one, Known)
+        ]
+
+    def read(self, values: Mapping[str, Any], nulls: Mapping[str, int]) -> Observed:
+        """``nulls`` of the columns ``in_footers``, by name."""
         whole = fingerprint(values, "hash_")
         columns = []
         for at, field in enumerate(self._schema.fields):
-            present = int(values[f"values_{at}"] or 0)
+            missing = nulls.get(field.name)
+            present = int(values[f"values_{at}"] or 0) if missing is None else whole.rows - missing
             parts = {
                 part: values[f"sum_{at}_{part}"] for part in ("high", "low", "plain") if f"sum_{at}_{part}" in values
             }
             total = _total(parts, present)
             columns.append(Seen(field.name, field.dataType.simpleString(), whole.rows - present, total))
-        counts = {name: _plain(values[f"count_{at}"]) for at, name in enumerate(self._counting)}
+        seen = {one.name: one for one in columns}
+        counts = {
+            name: getattr(seen[one.column], one.what) if isinstance(one, Known) else _plain(values[f"count_{at}"])
+            for at, (name, one) in enumerate(self._counting.items())
+        }
         return Observed(whole, tuple(columns), counts)
+
+
+def summed(kind: DataType) -> bool:
+    """Does a column of this type have a sum in any case, exact and without overflow?"""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.DecimalType):
+        return kind.precision <= MAX_PRECISION
+    return isinstance(kind, T.IntegralType)
+
+
+def _is_plain(kind: DataType) -> bool:
+    """Is it one Parquet column, whose nulls are the nulls of the value?"""
+    from pyspark.sql import types as T
+
+    return isinstance(kind, T.AtomicType) and not isinstance(kind, T.VariantType)
 
 
 def _sums(column: Column, kind: DataType) -> dict[str, Column]:

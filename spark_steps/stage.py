@@ -10,6 +10,7 @@ from sagas.errors import Infrastructure, UsageError
 from spark_steps.audit.counting import counting
 from spark_steps.errors import JobFailed
 from spark_steps.frames import open_inputs
+from spark_steps.hashing import quoted
 from spark_steps.job import Check, Job, Output
 from spark_steps.jobs import name_of, refuse_stale, run_job
 from spark_steps.manifest import Manifest, StagedFile
@@ -19,7 +20,7 @@ from spark_steps.problems import explain
 from spark_steps.runner.messages import Cancelled
 from spark_steps.runner.run import Run
 from spark_steps.sinks.files import create_folder, delete_folder, is_folder
-from spark_steps.storage import spark_path, staged_files
+from spark_steps.storage import null_counts, spark_path, staged_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,8 +108,8 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     partitions = partition_columns(staging.output, schema, run.settings)
     if partitions:
         frame = frame.hint("rebalance", *partitions)
-    observation = Observation()
-    written = frame.observe(observation, *metrics.expressions())
+    own, asked = Observation(), Observation()
+    written = metrics.observe(frame, own, asked, classic=run.settings.remote is None)
     names = [PARTITION.format(at) for at in range(len(partitions))]
     for name, column in zip(names, partitions, strict=True):
         written = written.withColumn(name, column)
@@ -116,15 +117,15 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     written.write.mode("append").partitionBy(*names).parquet(spark_path(staging.folder))
     run.check()
     files = staged_files(staging.folder)
-    seen = metrics.read(observation.get)
-    if not files and seen.rows:
-        raise Infrastructure(f"Spark counted {seen.rows} rows and left no file in {staging.folder}")
+    values = metrics.observed(own, asked)
+    if not files and values["hash_rows"]:
+        raise Infrastructure(f"Spark counted {values['hash_rows']} rows and left no file in {staging.folder}")
     if not files:  # partitioned, and no row at all
         run.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
         files = staged_files(staging.folder)
-    if seen.rows != sum(file.rows for file in files):
-        seen = _count(run, metrics, files, schema)
-    return staging.manifest(files, schema, seen)
+    if values["hash_rows"] != sum(file.rows for file in files):
+        return staging.manifest(files, schema, _count(run, metrics, files, schema))
+    return staging.manifest(files, schema, metrics.read(values, _nulls(run, metrics, files, schema)))
 
 
 def _adopt(run: Run, staging: Staging, job: Job) -> Manifest:
@@ -141,7 +142,21 @@ def _count(run: Run, metrics: Metrics, files: Sequence[StagedFile], schema: Stru
     frame = run.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
     row = frame.agg(*metrics.expressions()).first()
     assert row is not None
-    return metrics.read(row.asDict())
+    return metrics.read(row.asDict(), _nulls(run, metrics, files, schema))
+
+
+def _nulls(run: Run, metrics: Metrics, files: Sequence[StagedFile], schema: StructType) -> dict[str, int]:
+    """The nulls of plain columns: from the footers, and for columns of which these do not tell, from the rows."""
+    from pyspark.sql import functions as F
+
+    found = null_counts(files, metrics.in_footers)
+    untold = [name for name in metrics.in_footers if name not in found]
+    if untold:
+        frame = run.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
+        row = frame.agg(*(F.count_if(F.col(quoted(name)).isNull()) for name in untold)).first()
+        assert row is not None
+        found |= zip(untold, row, strict=True)
+    return found
 
 
 def _prepare(folder: str) -> None:

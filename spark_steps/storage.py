@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -87,6 +88,32 @@ def staged_files(uri: str) -> tuple[StagedFile, ...]:
     with ThreadPoolExecutor(READERS) as pool:
         counts = list(pool.map(rows, found))
     return tuple(StagedFile(file.uri, file.bytes, count) for file, count in zip(found, counts, strict=True))
+
+
+def null_counts(files: Sequence[StagedFile], names: Collection[str]) -> dict[str, int]:
+    """How many nulls plain columns have, as the footers say. A column is left out where a footer does not tell: a
+    writer may leave statistics out."""
+    counts = dict.fromkeys(names, 0)
+    with ThreadPoolExecutor(READERS) as pool:
+        for found in pool.map(lambda file: _nulls(file, names), files):
+            counts = {name: count + found[name] for name, count in counts.items() if name in found}
+    return counts
+
+
+def _nulls(file: StagedFile, names: Collection[str]) -> dict[str, int]:
+    system, path = resolve(file.uri)
+    with system.open_input_file(path) as source:
+        footer = pq.read_metadata(source)
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    found: dict[str, int] = {}
+    for name in names:
+        if paths.count(name) != 1:  # the file lacks the column, or `a.b` is also a field of a struct
+            continue
+        at = paths.index(name)
+        chunks = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
+        if all(one is not None and one.has_null_count for one in chunks):
+            found[name] = sum(one.null_count for one in chunks)
+    return found
 
 
 def _found(like: str, info: fs.FileInfo) -> Found:

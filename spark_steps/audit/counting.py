@@ -14,6 +14,7 @@ from spark_steps.errors import JobFailed
 from spark_steps.frames import condition
 from spark_steps.hashing import quoted
 from spark_steps.job import Check, names
+from spark_steps.observing import Known, summed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 KINDS = ("rows", "sum", "not_null", "accepted_values", "expression")
 
 
-def counting(checks: Iterable[Check], output: str, frame: DataFrame) -> dict[str, Column]:
-    """Aggregates for the write pass by name, see :func:`count_name`.
+def counting(checks: Iterable[Check], output: str, frame: DataFrame) -> dict[str, Column | Known]:
+    """Aggregates for the write pass by name, see :func:`count_name`; or what that pass counts in any case.
 
     Raises JobFailed: a check names a column that the output lacks, or its SQL is wrong.
     """
-    found: dict[str, Column] = {}
+    found: dict[str, Column | Known] = {}
     for check in checks:
         if check.output == output and check.kind in KINDS:
             for name, column in _columns(check, frame):
                 _must_resolve(check, frame, column)
-                found[name] = column
+                found[name] = _known(check, name, frame) or column
     return found
 
 
@@ -82,6 +83,16 @@ def _columns(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column]]:
         case _:
             for part in parts(check):
                 yield count_name(check, part), F.count_if(breaking(check, frame, part))
+
+
+def _known(check: Check, name: str, frame: DataFrame) -> Known | None:
+    if check.where is not None:
+        return None
+    if check.kind == "not_null":
+        return next(Known(part, "nulls") for part in parts(check) if count_name(check, part) == name)
+    if check.kind == "sum" and summed(_type(check, frame)):
+        return Known(check.spec["column"], "sum")
+    return None
 
 
 def exact(column: Column, check: Check, frame: DataFrame) -> Column:

@@ -13,6 +13,7 @@ import pytest
 from sagas.errors import UsageError
 from spark_steps import streaming
 from spark_steps.hashing import Fingerprint, aggregates, bucket, combine, fingerprint, row_hash
+from spark_steps.observing import Known, Metrics
 from tests.servers import DatabaseServer
 
 if TYPE_CHECKING:
@@ -131,6 +132,23 @@ def test_aggregates_add_up_over_any_split_and_never_overflow(spark: SparkSession
     equal = frame.select("t").agg(*aggregates(row_hash(frame.select("t").schema))).first()
     assert equal is not None
     assert fingerprint(equal.asDict()).rows == 20_000
+
+
+def test_a_write_pass_counts_what_a_pass_over_the_rows_counts(spark: SparkSession) -> None:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    frame = spark.range(20_000).selectExpr("id", "cast(id as int) as n", "if(id % 3 = 0, array(id), null) as a")
+    metrics = Metrics(frame.schema, {"odd": F.count_if(F.col("id") % 2 == 1), "n": Known("n", "sum")})
+    own, asked = Observation(), Observation()
+    metrics.observe(frame, own, asked, classic=True).write.format("noop").mode("append").save()
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    seen = metrics.read(metrics.observed(own, asked), {"id": 0, "n": 0})
+    row = frame.agg(*metrics.expressions()).first()
+    assert row is not None
+    assert seen == metrics.read(row.asDict(), {"id": 0, "n": 0})
+    assert [one.nulls for one in seen.columns] == [0, 0, 13_333]
+    assert seen.counts == {"odd": 10_000, "n": str(sum(range(20_000)))}
 
 
 def test_columns_are_taken_in_the_order_given_and_buckets_by_the_key_alone(spark: SparkSession) -> None:

@@ -63,6 +63,15 @@ def endless(spark, inputs):
     return spark.range(10**13).groupBy((F.col("id") % 7).alias("k")).count()
 
 
+def gaps(spark, inputs):
+    even = F.col("id") % 2 == 0
+    return spark.range(10).select(
+        F.when(even, "x").alias("long"),
+        F.when(even, F.struct("id")).alias("pair"),
+        F.when(even, F.col("id").cast("int")).alias("pair.id"),
+    )
+
+
 def asleep(spark, inputs, mark):
     open(mark, "w").close()
     time.sleep(3600)
@@ -193,6 +202,25 @@ async def test_rows_are_written_and_counted_in_one_pass(world: World) -> None:
     assert str(world.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
     again = await world.one("staged_jobs:shuffled")
     assert (again.hash, again.sha == manifest.sha) == (manifest.hash, False), "the hash does not see the order"
+
+
+async def test_nulls_are_counted_where_the_footers_do_not_tell(world: World) -> None:
+    audit = [{"not_null": ["long", "pair"], "severity": "warn"}, {"not_null": ["pair.id"], "where": "long is null"}]
+    silent = {"parquet.column.statistics.enabled": "false"}
+    manifest = await world.one("staged_jobs:gaps", audit=audit, conf=silent)
+    footer = pq.read_metadata(local_path(manifest.files[0].uri))
+    assert footer.row_group(0).column(0).statistics is None
+    assert [(one.name, one.nulls, one.sum) for one in manifest.columns] == [
+        ("long", 5, None),
+        ("pair", 5, None),
+        ("pair.id", 5, "20"),
+    ]
+    assert manifest.counts == {"1:not_null/long": 5, "1:not_null/pair": 5, "2:not_null/pair.id": 5}
+
+
+async def test_a_check_is_evaluated_as_the_session_has_it(world: World) -> None:
+    with pytest.raises(JobFailed, match=r"[Dd]ivision by zero|DIVIDE_BY_ZERO"):
+        await world.one("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
 
 
 async def test_each_file_holds_one_partition_and_the_column_stays_in_it(world: World) -> None:

@@ -20,6 +20,8 @@ def test_parts_in_any_order_give_the_whole() -> None:
 def test_the_halves_of_a_word_are_signed_sums() -> None:
     values = {"rows": 2, "low1": -1, "high1": 3, "low2": 5, "high2": -2}
     assert fingerprint(values) == Fingerprint(2, 3 * 2**32 - 1, 2**64 - 2 * 2**32 + 5)
+    wrapped = {"rows": 2, "word1": 3 * 2**32 - 1, "word2": 5 - 2 * 2**32}
+    assert fingerprint(wrapped) == fingerprint(values)
     prefixed = {f"x_{name}": value for name, value in values.items()}
     assert fingerprint(prefixed, "x_") == fingerprint(values)
 
