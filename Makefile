@@ -35,8 +35,9 @@ test: setup
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
+# All measurements; one of them alone: make bench BENCH=staging
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
 	rm -rf .venv build *.egg-info

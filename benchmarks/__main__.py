@@ -1,172 +1,45 @@
-"""One run, both ways side by side on the same servers: `python -m benchmarks [--rounds N] [--quick]`.
+"""All measurements, or those that are named: `python -m benchmarks [NAME …] [--quick]`.
 
-Every round measures the hand-written workflow and this engine one after the other, in turn, so that a noisy
-neighbour hits both. The report gives ratios; absolute figures belong to the machine.
+Every one measures two ways side by side, round by round in turn, so that a noisy neighbour hits both, and prints
+ratios; absolute figures belong to the machine. Each takes more options when it is run alone: `python -m
+benchmarks.NAME --help`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import os
 import platform
-import shutil
 import subprocess
 import sys
-import tempfile
-import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-import psycopg
-from temporalio.client import Client as Temporal
-
-from benchmarks.definitions import KINDS, definition
-from benchmarks.handwritten import Order
-from benchmarks.measure import Figures, crowd, latencies
-from benchmarks.report import print_growth, print_pair
-from sagas.project import Project
-from sagas.settings import load_settings
-from workers.client import Client
-from workers.dev.stack import Stack
-
-HERE = Path(__file__).parent
-LENGTHS = (3, 30, 300)
-ACCOUNTS = 1000
-SETTINGS = """
-definitions = ["definitions"]
-actions = ["./participants.py"]
-[connections.bench]
-schema = "schema.sql"
-"""
-TABLES = """
-create table if not exists account (id text primary key, balance bigint not null);
-create table if not exists hand_barrier (key text, op text, result text, primary key (key, op));
-insert into account select 'a' || n, 1000000 from generate_series(0, 999) n on conflict do nothing;
-"""
-
-
-def make_project(folder: Path) -> None:
-    (folder / "definitions").mkdir()
-    (folder / "saga.toml").write_text(SETTINGS)
-    (folder / "schema.sql").write_text(TABLES)
-    shutil.copy(HERE / "participants.py", folder)
-    for kind in KINDS:
-        for steps in LENGTHS if kind == "noop" else (3,):
-            (folder / "definitions" / f"{kind}-{steps}.saga.yaml").write_text(definition(kind, steps))
-
-
-async def measure(folder: Path, rounds: int, count: int) -> None:
-    project = Project(load_settings(folder))
-    status = Stack(project.settings, print).status()
-    client = await Client.connect(project)
-    worker, server = status["worker"]["pid"], status["temporal"]["pid"]
-    queue = f"hand-{uuid.uuid4()}"
-    url = project.settings.connection("bench").url.replace("+psycopg", "")
-    hand = start_by_hand(str(project.settings.temporal.address), queue, url)
-    try:
-        for kind in KINDS:
-            ours, theirs = Figures(), Figures()
-            pair = (
-                (theirs, by_hand(client.temporal, queue, kind, 3), hand.pid),
-                (ours, by_engine(client, kind, 3), worker),
-            )
-            for _, run, _pid in pair:
-                await latencies(Figures(), run, 10)
-            for number in range(rounds):
-                for figures, run, pid in pair if number % 2 else reversed(pair):
-                    await latencies(figures, run, max(count // 10, 10))
-                    await crowd(figures, run, count, 50, pid, server)
-            for figures, run, _pid in pair:
-                figures.events.append(await events_of(client.temporal, await run(0)))
-            print_pair(kind, theirs, ours)
-        await growth(client, queue, hand.pid, worker, server, rounds)
-        check_balance(url)
-    finally:
-        hand.terminate()
-        hand.wait()
-
-
-def start_by_hand(address: str, queue: str, url: str) -> subprocess.Popen[bytes]:
-    """The worker of the hand-written workflow, ready to serve."""
-    argv = [sys.executable, "-m", "benchmarks.handwritten", address, queue, url]
-    worker = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=HERE.parent)
-    assert worker.stdout is not None
-    assert worker.stdout.readline() == b"ready\n"
-    return worker
-
-
-async def growth(client: Client, queue: str, hand: int, worker: int, server: int, rounds: int) -> None:
-    """The cost of each step, from 3 to 300 steps."""
-    rows = []
-    for steps in LENGTHS:
-        ours, theirs = Figures(), Figures()
-        for _ in range(rounds):
-            for figures, run, pid in (
-                (theirs, by_hand(client.temporal, queue, "noop", steps), hand),
-                (ours, by_engine(client, "noop", steps), worker),
-            ):
-                await latencies(figures, run, max(1, 30 // steps))
-                await crowd(figures, run, max(4, 120 // steps), 4, pid, server)
-        rows.append((steps, theirs, ours))
-    print_growth(rows)
-
-
-def by_hand(temporal: Temporal, queue: str, kind: str, steps: int) -> Callable[[int], Awaitable[str]]:
-    async def run(number: int) -> str:
-        order = Order(f"a{number % ACCOUNTS}", 1, steps, kind)
-        id = f"hand-{uuid.uuid4()}"
-        result: Any = await temporal.execute_workflow("handwritten", order, id=id, task_queue=queue)
-        assert result == steps
-        return id
-
-    return run
-
-
-def by_engine(client: Client, kind: str, steps: int) -> Callable[[int], Awaitable[str]]:
-    async def run(number: int) -> str:
-        started = await client.start(f"{kind}-{steps}", {"account": f"a{number % ACCOUNTS}", "amount": 1})
-        assert await started.result() == 1
-        return started.id
-
-    return run
-
-
-async def events_of(temporal: Temporal, id: str) -> int:
-    history = await temporal.get_workflow_handle(id).fetch_history()
-    return len(history.events)
-
-
-def check_balance(url: str) -> None:
-    """Both ways took as much as their barrier rows say: the fast way is also the right one."""
-    with psycopg.connect(url) as connection:
-        row = connection.execute(
-            "select (select sum(1000000 - balance) from account),"
-            " (select count(*) from hand_barrier) + (select count(*) from saga_guard where op = 'do')"
-        ).fetchone()
-    assert row is not None
-    assert row[0] == row[1], row
+ALL = {
+    "sagas": ("sagas by this engine and by hand", ["--quick"]),
+    "staging": ("a Spark output staged, audited and published, and a bare write", ["--quick"]),
+    "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
+    "reconcile": ("reconciliation of synthetic books, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
+}
+"""Name: what it compares, and the options that make it short."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)}; none: all of them")
+    parser.add_argument("--quick", action="store_true", help="as short as it gets, to see that it runs")
     options = parser.parse_args()
-    rounds, count = (1, 30) if options.quick else (options.rounds, options.count)
-    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    make_project(folder)
-    stack = Stack(load_settings(folder), lambda _: None)
-    try:
-        stack.up()
-        print(
-            f"Python {platform.python_version()}, {platform.machine()}, {rounds} rounds of {count} sagas, SQLite file"
-        )
-        asyncio.run(measure(folder, rounds, count))
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder)
+    for name in options.names:
+        if name not in ALL:
+            parser.error(f"there is no {name}; there are {', '.join(ALL)}")
+    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} processors")
+    failed = 0
+    for name in options.names or ALL:
+        what, short = ALL[name]
+        load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+        print(f"\n{name}: {what} (load of the machine before: {load})", flush=True)
+        argv = [sys.executable, "-m", f"benchmarks.{name}", *(short if options.quick else [])]
+        failed |= subprocess.run(argv, cwd=Path(__file__).parent.parent, check=False).returncode
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

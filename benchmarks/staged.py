@@ -1,0 +1,66 @@
+"""One output from the job to what readers see, as a `spark` step does it, without the saga around it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_steps.job import Output
+from spark_steps.keys import Mark, Target
+from spark_steps.manifest import Manifest
+from spark_steps.settings import SparkSettings
+from spark_steps.sinks.registry import sink_for
+from spark_steps.sinks.sink import Publication
+
+
+def settings(root: Path, **more: Any) -> SparkSettings:
+    """A project in an empty folder, with an Iceberg catalog in an SQLite file."""
+    lake = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": (root / "warehouse").as_uri()}
+    (root / "warehouse").mkdir(exist_ok=True)
+    return SparkSettings(root, stage=(root / "stage").as_uri(), catalogs={"lake": lake}, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of a step. ``arguments`` are those of `uses: spark` in their long form, with one output."""
+
+    settings: SparkSettings
+    arguments: dict[str, Any]
+    target: Target
+
+    @staticmethod
+    def new(settings: SparkSettings, job: str, output: dict[str, Any], **more: Any) -> Step:
+        return Step(settings, {"job": job, "outputs": {"output": output}, **more}, Target(uuid.uuid4().hex, "bench", 1))
+
+    @property
+    def freeze(self) -> dict[str, Any]:
+        inputs = {name: {"kind": "parquet", "values": one} for name, one in self.arguments["inputs"].items()}
+        return {"inputs": inputs, "folder": f"{self.settings.stage}/{self.target.key}/inputs", "known": {}}
+
+    def stage(self, inputs: Any) -> dict[str, Any]:
+        target = {"folder": f"{self.settings.stage}/{self.target.folder(1)}", "key": self.target.key}
+        targets = {"output": {**target, "generation": 1, "epoch": 1}}
+        return {"arguments": self.arguments, "inputs": inputs, "targets": targets}
+
+    def audit(self, inputs: Any, manifests: Any) -> dict[str, Any]:
+        report = f"{self.settings.stage}/{self.target.key}/report"
+        known = {
+            "previous_rows": {"output": None},
+            "report_folder": report,
+            "saga": {"id": self.target.saga_id, "step": self.target.step},
+        }
+        return {"arguments": self.arguments, "inputs": inputs, "manifests": manifests, **known}
+
+    def publish(self, audited: dict[str, Any], manifests: Any) -> Manifest:
+        """Raises AssertionError: the audit refused, or the sink would."""
+        assert audited["verdict"] == "pass", audited
+        manifest = Manifest.from_json(manifests["output"])
+        output = Output.parse("output", self.arguments["outputs"]["output"])
+        publication = Publication(output, manifest, Mark(self.target, 1, manifest.sha, "bench"))
+        sink = sink_for(output.kind, self.settings)
+        assert sink.check(publication) == []
+        sink.place(publication)
+        sink.publish([publication], sink.read_state([publication]), together=False)
+        return manifest

@@ -1,0 +1,140 @@
+"""What exactly-once costs a large output: `python -m benchmarks.staging [--rows N] [--rounds N] [--quick]`.
+
+The 20.9 million promotions are read from Parquet and written: by a bare `df.write.parquet`, and as a step does it:
+inputs frozen, staged, audited (count, sum, nulls), and published to the Parquet and to the Iceberg sink. All share one
+warm Spark session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.measure import ratio
+from benchmarks.staged import Step, settings
+from spark_steps.audit.task import audit
+from spark_steps.inputs import freeze
+from spark_steps.runner.run import Run
+from spark_steps.runner.session import ClassicSessions
+from spark_steps.settings import SparkSettings
+from spark_steps.stage import stage
+from workers.demo.promotions import prepare
+
+LINE = "{:<34} {:>9} {:>9} {:>12} {:>9}"
+COLUMNS = ["product_id", "store_id", "week"]
+
+
+def promotions(spark: SparkSession, inputs: Any) -> DataFrame:
+    """The job: all rows, as they are."""
+    return inputs.promotions
+
+
+class Bench:
+    def __init__(self, root: Path, rows: int | None) -> None:
+        self.rows = prepare(root / "promotions", rows)
+        self.settings: SparkSettings = settings(root)
+        self.root = root
+        self._sessions = ClassicSessions(self.settings)
+        self._numbers = count(1)
+
+    def _run(self) -> Run:
+        return Run(next(self._numbers), f"bench-{time.monotonic_ns()}", self.settings, self._sessions, lambda _: None)
+
+    def bare(self) -> None:
+        run = self._run()
+        try:
+            run.spark.read.parquet(str(self.root / "promotions")).write.parquet(str(self.root / "bare"))
+        finally:
+            run.end()
+
+    def step(self, output: dict[str, Any]) -> None:
+        checks = [
+            {"rows": {"equals": self.rows}},
+            {"sum": {"column": "week", "min": 1}},
+            {"not_null": COLUMNS},
+        ]
+        inputs = {"promotions": {"parquet": str(self.root / "promotions")}}
+        step = Step.new(self.settings, "benchmarks.staging:promotions", output, inputs=inputs, audit=checks)
+        run = self._run()
+        try:
+            frozen = freeze(run, step.freeze)["inputs"]
+            manifests = stage(run, step.stage(frozen))["manifests"]
+            audited = audit(run, step.audit(frozen, manifests))
+        finally:
+            run.end()
+        assert step.publish(audited, manifests).rows == self.rows
+
+    def clear(self) -> None:
+        for name in ("bare", "published", "stage"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+
+
+def seconds(work: Callable[[], None]) -> tuple[float, float]:
+    """By the clock, and of CPU: this process and its JVM."""
+    begun, before = time.perf_counter(), _cpu()
+    work()
+    return time.perf_counter() - begun, _cpu() - before
+
+
+def _cpu() -> float:
+    own = psutil.Process()
+    return sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
+
+
+def measure(rows: int | None, rounds: int) -> None:
+    root = Path(tempfile.mkdtemp(prefix="saga-bench-"))
+    try:
+        bench = Bench(root, rows)
+        ways: dict[str, Callable[[], None]] = {
+            "bare write": bench.bare,
+            "step, Parquet sink": partial(bench.step, {"parquet": "published", "mode": "overwrite"}),
+            "step, Iceberg sink": partial(bench.step, {"table": "lake.bench.promotions", "mode": "overwrite"}),
+        }
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for number in range(rounds + 1):
+            for name in ways if number % 2 else reversed(ways):
+                figures = seconds(ways[name])
+                bench.clear()
+                if number:  # the first round warms up
+                    found[name].append(figures)
+        _print(bench.rows, found)
+    finally:
+        shutil.rmtree(root)
+
+
+def _print(rows: int, found: dict[str, list[tuple[float, float]]]) -> None:
+    print(LINE.format(f"{rows} rows", "s", "ratio", "CPU s", "ratio"))
+    bare = found["bare write"]
+    for name, figures in found.items():
+        columns: list[str] = []
+        for at in range(2):
+            ours, theirs = [one[at] for one in figures], [one[at] for one in bare]
+            columns += [f"{median(ours):.1f}", f"{ratio(ours, theirs):.2f}"]
+        print(LINE.format(name, *columns), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, help="only the first so many")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one round of a million rows, to see that it runs")
+    options = parser.parse_args()
+    if options.quick:
+        measure(1_000_000, 1)
+    else:
+        measure(options.rows, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What a step costs a small job once Spark is warm: `python -m benchmarks.warm [--rounds N] [--quick]`.
+
+The same job of a thousand rows: in a bare session with `write.parquet`, and as a step does it in the worker's runner:
+frozen, staged, audited, published to the Parquet sink. The saga around it is not counted: `benchmarks.sagas` does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.measure import ratio
+from benchmarks.staged import Step, settings
+from spark_steps.runner.client import Runner
+
+ROWS = 1000
+
+
+def small(spark: SparkSession, inputs: Any) -> DataFrame:
+    """The job."""
+    return spark.range(ROWS).groupBy((F.col("id") % 10).alias("k")).agg(F.sum("id").alias("total"))
+
+
+async def step(runner: Runner, root: Path) -> None:
+    one = Step.new(
+        settings(root),
+        "benchmarks.warm:small",
+        {"parquet": "published", "mode": "overwrite"},
+        inputs={},
+        audit=[{"rows": {"equals": 10}}, {"not_null": ["k"]}],
+    )
+    manifests = (await runner.run("stage", one.stage({}), tag=one.target.key))["manifests"]
+    audited = await runner.run("audit", one.audit({}, manifests), tag=one.target.key)
+    assert (await asyncio.to_thread(one.publish, audited, manifests)).rows == 10
+
+
+async def measure(root: Path, rounds: int) -> None:
+    conf: dict[str, Any] = {"spark.sql.shuffle.partitions": "2"}
+    runner = Runner(settings(root, conf=conf, python_path=(str(Path(__file__).parent.parent),)))
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    bare = builder.config("spark.driver.bindAddress", "127.0.0.1").config(map=conf).getOrCreate()
+    ours: list[float] = []
+    theirs: list[float] = []
+    try:
+        for number in range(-3, rounds):  # the first three warm up
+            begun = time.perf_counter()
+            await step(runner, root)
+            between = time.perf_counter()
+            small(bare, None).write.mode("overwrite").parquet(str(root / "bare"))
+            if number >= 0:
+                ours.append(between - begun)
+                theirs.append(time.perf_counter() - between)
+    finally:
+        await runner.close()
+        bare.stop()
+    added = median(one - other for one, other in zip(ours, theirs, strict=True))
+    print(f"bare session {1000 * median(theirs):.0f} ms, step {1000 * median(ours):.0f} ms: ", end="")
+    print(f"{1000 * added:.0f} ms more, ratio {ratio(ours, theirs):.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="two rounds, to see that it runs")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="saga-bench-"))
+    try:
+        asyncio.run(measure(root, 2 if options.quick else options.rounds))
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
