@@ -19,6 +19,7 @@ from spark_steps.job import Job
 from spark_steps.jobs import name_of
 from spark_steps.problems import last_error_line
 from spark_steps.runner.process import kill_tree
+from spark_steps.runner.properties import properties_file
 from spark_steps.runner.run import Run
 from spark_steps.runner.session import check_java, classic_conf
 from spark_steps.storage import spark_path
@@ -45,8 +46,7 @@ def run_program(run: Run, job: Job, inputs: Mapping[str, Any], folders: Mapping[
         main = str(place)
     argv = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", run.settings.master]
     conf = {**classic_conf(run.settings), **{name: str(value) for name, value in job.conf.items()}}
-    for name, value in conf.items():
-        argv += ["--conf", f"{name}={value}"]
+    argv += ["--load-spark-defaults", "--properties-file", str(properties_file(conf))]
     if "class" in job.code:
         argv += ["--class", str(job.code["class"])]
     argv += [main, *(str(one) for one in job.code.get("args", ()))]

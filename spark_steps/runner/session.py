@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sagas.errors import Infrastructure, UsageError
+from spark_steps.runner.properties import properties_file
 from spark_steps.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -128,11 +130,12 @@ class ClassicSessions:
         check_java()
         from pyspark.sql import SparkSession
 
-        builder = SparkSession.builder.master(self._settings.master)
-        for name, value in classic_conf(self._settings).items():
-            builder = builder.config(name, value)
+        conf = {"spark.master": self._settings.master, **classic_conf(self._settings)}
+        # PySpark would put what the builder is given on the JVM's command line.
+        arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(properties_file(conf)))}"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
         try:
-            return builder.getOrCreate()
+            return SparkSession.builder.getOrCreate()
         except Exception as error:  # whatever the JVM says: it is one sentence for a person
             from spark_steps.problems import sentence
 

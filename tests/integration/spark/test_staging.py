@@ -26,6 +26,7 @@ from spark_steps.settings import SparkSettings
 from spark_steps.sinks.files import local_path, size
 
 PATIENCE = 300.0
+SECRET = "a=b #4711"
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -170,9 +171,20 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     (root / "program.py").write_text(PROGRAM)
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
-    runner = Runner(SparkSettings(root=root, conf=QUICK, python_path=(str(root / "jobs"),)))
+    conf = {**QUICK, "spark.test.word": SECRET}
+    runner = Runner(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
     yield World(runner, root)
     await runner.close()
+
+
+async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(world: World) -> None:
+    manifest = await world.one({"sql": "select '${spark.test.word}' as word"})
+    assert [row["word"] for row in rows_of(manifest)] == [SECRET]
+    process = world.runner.process
+    assert process is not None
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    assert any(one.name() == "java" for one in tree)
+    assert not [one for one in tree if "4711" in " ".join(one.cmdline())]
 
 
 async def test_rows_are_written_and_counted_in_one_pass(world: World) -> None:
