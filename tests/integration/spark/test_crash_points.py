@@ -53,7 +53,7 @@ BACKWARD = [
 ]
 
 
-EVERY_TIME = {("C2", "iceberg"), ("C7", "parquet"), ("C8", "postgresql")}
+EVERY_TIME = {("C2", "iceberg"), ("C7", "parquet")}
 
 
 class Theatre:

@@ -230,6 +230,7 @@ def held(shop: Shop, saga_id: str) -> bool:
         return connection.execute("select 1 from held where saga_id = %s", [saga_id]).fetchone() is not None
 
 
+@pytest.mark.slow
 async def test_a_step_is_refused_when_its_sides_differ(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:

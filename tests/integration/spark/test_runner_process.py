@@ -99,6 +99,7 @@ async def test_a_frozen_runner_is_killed_and_the_run_may_be_tried_again(start: S
     assert (await freeze(runner))["inputs"]
 
 
+@pytest.mark.slow
 async def test_a_runner_above_its_memory_cap_is_stopped_with_a_sentence(start: Start) -> None:
     runner = start(memory="1m", margin=0)
 

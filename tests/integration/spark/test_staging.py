@@ -388,6 +388,7 @@ async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_th
         await endless
 
 
+@pytest.mark.slow
 async def test_a_program_finds_its_inputs_and_its_stage_in_the_environment(world: World) -> None:
     manifest = await world.one({"main": "program.py", "args": ["work"]}, params={"factor": 10})
     assert sorted(row["n"] for row in rows_of(manifest)) == [10, 20, 30]
