@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from sagas.errors import Infrastructure, UsageError
 from spark_steps.errors import JobFailed
@@ -59,6 +60,11 @@ def extract(
     """Raises JobFailed (an input cannot be read as it is written), UsageError, Infrastructure (the database)."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables of PostgreSQL only; give other data as Parquet")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # Its own words would quote the password.
+        raise UsageError("the url of a connection that Spark steps read is not one that PostgreSQL takes") from None
     try:
         with psycopg.connect(url) as connection:
             on_cancel(connection.cancel)

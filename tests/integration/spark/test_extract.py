@@ -8,6 +8,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from sagas.errors import UsageError
 from spark_steps.errors import JobFailed
 from spark_steps.extract import Wanted, extract
 from tests.servers import DatabaseServer
@@ -42,3 +43,14 @@ def test_a_value_inside_the_sql_of_an_input_cannot_bring_a_statement_of_its_own(
         extract(url, wanted, lambda _: None, lambda _: None)
     with psycopg.connect(url) as connection:
         assert connection.execute("select to_regclass('kept') is not null").fetchone() == (True,)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://ann:geheim@[half/shop", "postgresql://ann:geheim@here/shop?nothing=1", "mysql://ann:geheim@here/x"],
+)
+def test_a_url_that_is_none_is_one_sentence_without_its_password(url: str, tmp_path: Path) -> None:
+    wanted = [Wanted("n", {"table": "kept"}, (tmp_path / "part.parquet").as_uri())]
+    with pytest.raises(UsageError) as told:
+        extract(url, wanted, lambda _: None, lambda _: None)
+    assert "geheim" not in str(told.value)
