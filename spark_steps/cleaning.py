@@ -17,12 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sagas.errors import Infrastructure, SagaError
 from spark_steps import ledger
-from spark_steps.job import Output
-from spark_steps.keys import Mark
 from spark_steps.ledger import OutputRow
+from spark_steps.publications import clean_sink, publication_of
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import Conflict, Publication
+from spark_steps.sinks.sink import Conflict
 from spark_steps.stage_area import StageArea
 
 log = logging.getLogger("saga.spark")
@@ -78,9 +77,8 @@ async def clean(
 async def _clear(row: OutputRow, decision: Decision, settings: SparkSettings) -> bool:
     """Delete the files of one output; False: there was trouble."""
     try:
-        if decision == "clear_sink_too" and row.manifest is not None:
-            publication = _publication(row)
-            await asyncio.to_thread(sink_for(publication.output.kind, settings).clean, publication)
+        if decision == "clear_sink_too":
+            await asyncio.to_thread(clean_sink, row, settings)
         await asyncio.to_thread(StageArea(settings.stage).remove_generation, row.target)
     except (OSError, SagaError, Infrastructure, Conflict) as error:
         log.warning("the stage of %s in %s was not cleared: %s", row.target.step, row.target.saga_id, error)
@@ -100,7 +98,7 @@ async def forget(engine: AsyncEngine, settings: SparkSettings, *, before: float)
     for row in await _rows(engine, ledger.to_forget(before, BATCH)):
         try:
             if row.manifest is not None:
-                publication = _publication(row)
+                publication = publication_of(row)
                 await asyncio.to_thread(sink_for(publication.output.kind, settings).forget, publication)
         except (OSError, SagaError, Infrastructure, Conflict) as error:
             log.warning("%s keeps what undoing %s would need: %s", row.place, row.target.saga_id, error)
@@ -109,9 +107,3 @@ async def forget(engine: AsyncEngine, settings: SparkSettings, *, before: float)
             await connection.execute(ledger.forgotten(row.target))
         done.append(row)
     return done
-
-
-def _publication(row: OutputRow) -> Publication:
-    assert row.manifest is not None
-    output = Output.parse(row.target.output, row.spec)
-    return Publication(output, row.manifest, Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga))

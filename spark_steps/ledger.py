@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from activities.guard.address import MAX_SAGA_ID, MAX_STEP
-from activities.guard.schema import DIALECTS, guard
+from activities.guard.schema import DIALECTS, TABLE_OPTIONS, guard, long_text
 from spark_steps.keys import Target
 from spark_steps.manifest import Manifest
 
@@ -31,8 +31,10 @@ State = Literal["STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUA
 metadata = sa.MetaData()
 
 
-def _long_text() -> sa.types.TypeEngine[str]:
-    return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+def _name(length: int) -> sa.types.TypeEngine[str]:
+    """Names of outputs are plain ASCII; said to MySQL and MariaDB, the primary key fits into their 3,072 bytes."""
+    ascii = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
+    return sa.String(length).with_variant(ascii, "mysql", "mariadb")
 
 
 outputs = sa.Table(
@@ -41,7 +43,7 @@ outputs = sa.Table(
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
     sa.Column("step", sa.String(MAX_STEP), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-    sa.Column("output", sa.String(64), nullable=False),
+    sa.Column("output", _name(64), nullable=False),
     sa.Column("publish_key", sa.String(32), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(12), nullable=False),
@@ -50,12 +52,12 @@ outputs = sa.Table(
     sa.Column("place", sa.String(255), nullable=False),
     sa.Column("together", sa.Boolean, nullable=False),
     sa.Column("staged_epoch", sa.Integer),  # the epoch whose manifest counts
-    sa.Column("manifest", _long_text()),
+    sa.Column("manifest", long_text()),
     sa.Column("manifest_sha", sa.String(64)),
     sa.Column("row_count", sa.BigInteger),
-    sa.Column("spec", _long_text(), nullable=False),  # the output as the step wrote it
-    sa.Column("inputs", _long_text()),  # the inputs as they were resolved once: a retry reads the same
-    sa.Column("published", _long_text()),
+    sa.Column("spec", long_text(), nullable=False),  # the output as the step wrote it
+    sa.Column("inputs", long_text()),  # the inputs as they were resolved once: a retry reads the same
+    sa.Column("published", long_text()),
     sa.Column("report", sa.String(1024)),  # where the audit's report is
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("updated_at", sa.Double, nullable=False),
@@ -63,9 +65,7 @@ outputs = sa.Table(
     sa.Column("forgotten_at", sa.Double),  # when the sink dropped what only an undo would have needed
     sa.PrimaryKeyConstraint("saga_id", "step", "generation", "output"),
     sa.Index("saga_output_place", "saga", "place", "state", "updated_at"),
-    mysql_charset="utf8mb4",
-    mysql_collate="utf8mb4_bin",
-    mysql_engine="InnoDB",
+    **TABLE_OPTIONS,
 )
 
 
@@ -174,7 +174,7 @@ async def note(connection: AsyncConnection, target: Target, epoch: int, **values
 
     Raises :class:`Overtaken` when another attempt holds the output now.
     """
-    await connection.execute(_lock(target))
+    await connection.execute(lock_state(target))
     changed = await connection.execute(
         sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(**_columns(values), cleaned_at=None)
     )
@@ -296,7 +296,3 @@ def _one(target: Target) -> sa.Select[Any]:
 def lock_state(target: Target) -> sa.Select[Any]:
     """The row's state, locked until the transaction ends."""
     return sa.select(outputs.c.state).where(*_is(target)).with_for_update()
-
-
-def _lock(target: Target) -> sa.Select[Any]:
-    return sa.select(outputs.c.epoch).where(*_is(target)).with_for_update()

@@ -13,12 +13,11 @@ from activities.guard.sql_handle import Sql
 from sagas.errors import AlreadyCompensated, Parked
 from sagas.wire import Invocation
 from spark_steps import ledger
-from spark_steps.job import Output
-from spark_steps.keys import Mark
 from spark_steps.ledger import OutputRow
+from spark_steps.publications import clean_sink, output_of, publication_of
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import NotOurs, Publication, Published, Sink
+from spark_steps.sinks.sink import NotOurs, Published, Sink
 from spark_steps.stage_area import StageArea
 
 
@@ -36,7 +35,7 @@ class Publishing:
         transaction is long gone compares against a state that others have moved on from."""
         rows = await self._rows(("STAGED", "PUBLISHED"))
         states = [
-            (sink, outputs, await asyncio.to_thread(sink.read_state, [_publication(row) for row in outputs]))
+            (sink, outputs, await asyncio.to_thread(sink.read_state, [publication_of(row) for row in outputs]))
             for sink, outputs in self._by_sink(rows)
         ]
 
@@ -46,7 +45,7 @@ class Publishing:
             published: dict[str, Any] = {}
             for sink, outputs, state in states:
                 done = await asyncio.to_thread(
-                    sink.publish, [_publication(row) for row in outputs], state, together=_together(outputs)
+                    sink.publish, [publication_of(row) for row in outputs], state, together=_together(outputs)
                 )
                 await self._record(sql, outputs, done, "PUBLISHED", published)
             return {"published": published}
@@ -71,7 +70,7 @@ class Publishing:
             for sink, outputs in self._by_sink(visible):
                 try:
                     done = await asyncio.to_thread(
-                        sink.unpublish, [_publication(row) for row in outputs], together=_together(outputs)
+                        sink.unpublish, [publication_of(row) for row in outputs], together=_together(outputs)
                     )
                 except NotOurs as error:
                     raise Parked(str(error), **error.report) from error
@@ -79,9 +78,7 @@ class Publishing:
             # What other steps have staged waits for their own undo.
             hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
             for row in hidden:
-                if row.manifest is not None:
-                    publication = _publication(row)
-                    await asyncio.to_thread(sink_for(publication.output.kind, self._settings).clean, publication)
+                await asyncio.to_thread(clean_sink, row, self._settings)
                 await sql.execute(ledger.settled(row.target, "DISCARDED"))
             for row in [*own, *(row for row in visible if row not in own)]:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
@@ -95,7 +92,7 @@ class Publishing:
             return False
         if confirmed:
             return True
-        publication = _publication(row)
+        publication = publication_of(row)
         sink = sink_for(publication.output.kind, self._settings)
         return await asyncio.to_thread(sink.find, publication.output, row.target) is not None
 
@@ -143,20 +140,11 @@ class Publishing:
         """What is committed by one call: all together-outputs of one kind of sink, every other output alone."""
 
         def place(row: OutputRow) -> tuple[str, str]:
-            return (_output(row).kind, "" if row.together else f"{row.target.step}/{row.target.output}")
+            return (output_of(row).kind, "" if row.together else f"{row.target.step}/{row.target.output}")
 
         for _, group in itertools.groupby(sorted(rows, key=place), key=place):
             outputs = list(group)
-            yield sink_for(_output(outputs[0]).kind, self._settings), outputs
-
-
-def _output(row: OutputRow) -> Output:
-    return Output.parse(row.target.output, row.spec)
-
-
-def _publication(row: OutputRow) -> Publication:
-    assert row.manifest is not None
-    return Publication(_output(row), row.manifest, Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga))
+            yield sink_for(output_of(outputs[0]).kind, self._settings), outputs
 
 
 def _together(rows: Sequence[OutputRow]) -> bool:

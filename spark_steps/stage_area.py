@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 
-from pyarrow import fs
-
 from spark_steps.keys import Target
 from spark_steps.manifest import Manifest
-from spark_steps.sinks.files import local_path
+from spark_steps.sinks.files import delete_folder, local_path, resolve
 
 
 class StageArea:
@@ -33,18 +31,15 @@ class StageArea:
         """True when every file of the manifest is there with its size."""
         if not manifest.files:
             return True
-        system, _ = fs.FileSystem.from_uri(self.uri)
-        paths = [_path(file.uri) for file in manifest.files]
-        found = system.get_file_info(paths)
+        system, _ = resolve(self.uri)
+        found = system.get_file_info([resolve(file.uri)[1] for file in manifest.files])
         return all(info.size == file.bytes for info, file in zip(found, manifest.files, strict=True))
 
     def remove(self, uri: str) -> None:
         """Delete one folder of this area; nothing happens when it is not there."""
         if not uri.startswith(f"{self.uri}/"):
             raise ValueError(f"{uri} is not in the stage area {self.uri}")
-        system, path = fs.FileSystem.from_uri(uri)
-        if system.get_file_info(path).type is fs.FileType.Directory:
-            system.delete_dir(path)
+        delete_folder(uri)
 
     def remove_generation(self, target: Target) -> None:
         """Delete everything that was ever staged for this target in this generation, and its folder if it is empty."""
@@ -57,7 +52,3 @@ class StageArea:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise
-
-
-def _path(uri: str) -> str:
-    return fs.FileSystem.from_uri(uri)[1]

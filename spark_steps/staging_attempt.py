@@ -201,13 +201,12 @@ class StagingAttempt:
     async def _leave_nothing(self) -> None:
         """Delete what this attempt alone has written; what the ledger names as staged stays: a refusal is looked at,
         and a later attempt that has taken over goes on with these very files."""
-        rows = list(self.rows.values())
+        asked = self._invocation
+        query = ledger.of_step(asked.saga_id, asked.step, asked.generation)
         async with self._engine.connect() as connection:
-            for row in rows:
-                query = ledger.of_step(row.target.saga_id, row.target.step, row.target.generation)
-                now = [OutputRow.read(one) for one in (await connection.execute(query)).mappings()]
-                if any(one.target == row.target and _keeps(one, row.epoch) for one in now):
-                    continue
+            now = [OutputRow.read(one) for one in (await connection.execute(query)).mappings()]
+        for row in self.rows.values():
+            if not any(one.target == row.target and _keeps(one, row.epoch) for one in now):
                 await asyncio.to_thread(self._area.remove, self._area.folder(row.target, row.epoch))
 
     # ── small helpers ───────────────────────────────────────────────────────────────────────────────────────

@@ -16,14 +16,11 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from sagas.settings import Settings
 from sagas.wire import UNDO_SUFFIX
 from spark_steps import ledger
-from spark_steps.job import Output
-from spark_steps.keys import Mark, Target
-from spark_steps.ledger import OutputRow
+from spark_steps.keys import Target
+from spark_steps.publications import clean_sink
 from spark_steps.reconcile.extract import Scope
 from spark_steps.reconcile.outputs import read_ledger
 from spark_steps.settings import SparkSettings, spark_settings
-from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import Publication
 from spark_steps.stage_area import StageArea
 from workers.databases import open_engine
 from workers.pollers import count_pollers, nobody_polls
@@ -120,13 +117,6 @@ async def _discard(engine: AsyncEngine, settings: SparkSettings, target: Target)
                 change = update(ledger.outputs).where(*mine).values(state="DISCARDED", epoch=row.epoch + 1)
                 if (await connection.execute(change)).rowcount != 1:
                     return f"left alone: {target.step} has moved on"
-        await asyncio.to_thread(_clean, row, settings)
+        await asyncio.to_thread(clean_sink, row, settings)
     await asyncio.to_thread(StageArea(settings.stage).remove_generation, target)
     return f"what {target.step} has staged was removed"
-
-
-def _clean(row: OutputRow, settings: SparkSettings) -> None:
-    if row.manifest is not None:
-        output = Output.parse(row.target.output, row.spec)
-        mark = Mark(row.target, row.manifest.epoch, row.manifest.sha, row.saga)
-        sink_for(output.kind, settings).clean(Publication(output, row.manifest, mark))

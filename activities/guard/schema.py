@@ -22,12 +22,13 @@ _LOCK = 5_347_107
 
 metadata = sa.MetaData()
 
-_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
-for _name in tuple(_OPTIONS):
-    _OPTIONS[_name.replace("mysql", "mariadb")] = _OPTIONS[_name]
+TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+for _name in tuple(TABLE_OPTIONS):
+    TABLE_OPTIONS[_name.replace("mysql", "mariadb")] = TABLE_OPTIONS[_name]
 
 
-def _long_text() -> sa.types.TypeEngine[str]:
+def long_text() -> sa.types.TypeEngine[str]:
+    """Text of any length we write; MySQL and MariaDB cut plain TEXT at 64 KiB."""
     return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 
@@ -40,12 +41,12 @@ guard = sa.Table(
     sa.Column("op", sa.String(12), nullable=False),
     sa.Column("reason", sa.String(8), nullable=False),
     sa.Column("args_hash", sa.String(64)),
-    sa.Column("result", _long_text()),
+    sa.Column("result", long_text()),
     # Seconds since the epoch by Temporal's clock: when the attempt was scheduled. The watermark is a time of the
     # same clock, so clean-up never compares two clocks.
     sa.Column("created_at", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("saga_id", "step", "generation", "op"),
-    **_OPTIONS,
+    **TABLE_OPTIONS,
 )
 
 watermark = sa.Table(
@@ -54,7 +55,7 @@ watermark = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("watermark", sa.Double, nullable=False),
     sa.Column("raised_at", sa.Double, nullable=False),
-    **_OPTIONS,
+    **TABLE_OPTIONS,
 )
 
 outbox = sa.Table(
@@ -63,16 +64,16 @@ outbox = sa.Table(
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("event_id", sa.String(36), nullable=False, unique=True),
     sa.Column("topic", sa.String(255), nullable=False),
-    sa.Column("event_key", _long_text()),
-    sa.Column("value", _long_text()),
-    sa.Column("headers", _long_text(), nullable=False),
+    sa.Column("event_key", long_text()),
+    sa.Column("value", long_text()),
+    sa.Column("headers", long_text(), nullable=False),
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
     sa.Column("step", sa.String(MAX_STEP), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("status", sa.String(12), nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Index("saga_outbox_status", "status", "id"),
-    **_OPTIONS,
+    **TABLE_OPTIONS,
 )
 
 version = sa.Table(
@@ -80,7 +81,7 @@ version = sa.Table(
     metadata,
     sa.Column("part", sa.String(32), primary_key=True),
     sa.Column("version", sa.Integer, nullable=False),
-    **_OPTIONS,
+    **TABLE_OPTIONS,
 )
 
 DIALECTS = {

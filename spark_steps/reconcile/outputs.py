@@ -14,6 +14,7 @@ from spark_steps import ledger
 from spark_steps.job import Output
 from spark_steps.keys import Target
 from spark_steps.ledger import OutputRow
+from spark_steps.publications import output_of
 from spark_steps.reconcile.extract import Scope
 from spark_steps.reconcile.findings import Finding
 from spark_steps.reconcile.journal import BROKEN, FINAL
@@ -81,7 +82,7 @@ async def read_ledger(engine: AsyncEngine, scope: Scope) -> list[OutputRow]:
 
 def look(row: OutputRow, settings: SparkSettings) -> Evidence:
     """Ask the stage area and the sink. Blocks."""
-    output = Output.parse(row.target.output, row.spec)
+    output = output_of(row)
     system, path = fs.FileSystem.from_uri(f"{settings.stage}/{row.target.key}/g{row.target.generation}")
     staged = system.get_file_info(path).type is fs.FileType.Directory
     visible = sink_for(output.kind, settings).find(output, row.target) is not None
@@ -93,7 +94,7 @@ def strangers(rows: Iterable[OutputRow], settings: SparkSettings) -> list[Strang
     rows = list(rows)
     known = {row.target.name for row in rows}
     outputs = {(output.kind, output.connection, output.place): output
-               for output in (Output.parse(row.target.output, row.spec) for row in rows)}  # fmt: skip
+               for output in map(output_of, rows)}  # fmt: skip
     found: dict[str, Stranger] = {}
     for output in outputs.values():
         sink = sink_for(output.kind, settings)

@@ -79,11 +79,8 @@ def _check_names(node: Node | None, report: Report) -> None:
 
 
 def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: Report) -> None:
-    given = _mapping(node)
+    given = _without_topic(node, report)
     if not given:
-        return
-    if "topic" in given:
-        later_part("topic", "the messaging work", node.key("topic"), report)
         return
     sources = [one for one in ("connection", "parquet", "step") if one in given]
     if len(sources) > 1 or not (sources or "table" in given):
@@ -96,6 +93,15 @@ def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: R
         _check_ancestor(draft, step, given["step"], report)
     elif not sources:
         _catalog(draft, given["table"], report)
+
+
+def _without_topic(node: Node, report: Report) -> dict[str, Node]:
+    """What an input or an output says; nothing when it is a topic, which is of a later part."""
+    given = _mapping(node)
+    if "topic" not in given:
+        return given
+    later_part("topic", "the messaging work", node.key("topic"), report)
+    return {}
 
 
 def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -> None:
@@ -112,11 +118,8 @@ def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -
 
 
 def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs: set[str], report: Report) -> None:
-    given = _mapping(node)
+    given = _without_topic(node, report)
     if not given:
-        return
-    if "topic" in given:
-        later_part("topic", "the messaging work", node.key("topic"), report)
         return
     kind = "parquet" if "parquet" in given else ("connection" if "connection" in given else "iceberg")
     if (kind == "parquet" and ({"table", "connection"} & set(given))) or (kind != "parquet" and "table" not in given):
