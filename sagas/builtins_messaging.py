@@ -1,0 +1,66 @@
+"""The arguments of the steps that emit events as JSON Schema, and the operations that the engine adds to them.
+
+Facts only: how an event is written and published is the business of activities/outbox.py and of the relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+EMIT = "outbox.emit"
+PUBLISH = "kafka.publish"
+EMITTERS = (EMIT, PUBLISH)
+"""Built-in actions whose only effect is events."""
+
+RELEASE = "outbox.release"
+DROP = "outbox.drop"
+"""What the engine adds to a step with held events: its `confirm`, and the `compensate` of one that does nothing else.
+Neither has an action of its own: the guard's transactions of confirm and undo release and drop, whatever runs there."""
+
+UNTIL_PUBLISHED = "published"
+
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_FIELDS: dict[str, Any] = {
+    "topic": _TEXT,
+    "key": {},
+    "value": {},
+    "headers": {"type": "object"},
+    "hold": {"type": "boolean"},
+}
+
+
+def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+EVENT = _object(_FIELDS, ("topic", "value"))
+"""One event of a list; ``hold`` has to be literal, for the definition depends on it."""
+
+EVENTS = {"type": "array", "minItems": 1, "items": EVENT}
+EMIT_PARAMETERS = _object({"connection": _TEXT, **_FIELDS, "events": EVENTS}, ("connection",))
+PUBLISH_PARAMETERS = _object({**_FIELDS, "events": EVENTS, "wait": {"enum": [UNTIL_PUBLISHED]}})
+NO_PARAMETERS = _object({})
+
+
+def long_form(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an emitter with `events`, whether one event or a list was written."""
+    rest = {name: value for name, value in arguments.items() if name not in _FIELDS}
+    one = {name: value for name, value in arguments.items() if name in _FIELDS}
+    return {**rest, "events": [one]} if one and "events" not in rest else arguments
+
+
+def events_of(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """The events a built-in action writes, as far as they are written out; arguments in their long form."""
+    events = arguments.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
+    return events if isinstance(events, list) else []
+
+
+def is_held(event: Any) -> bool:
+    """True when this event, as written, waits for the commit point."""
+    return isinstance(event, Mapping) and event.get("hold") is True
