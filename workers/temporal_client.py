@@ -18,7 +18,8 @@ from temporalio.service import RPCError, TLSConfig
 
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, Tls
-from sagas.settings.model import DEFAULT_ADDRESS, DEFAULT_NAMESPACE, reveal
+from sagas.settings.model import DEFAULT_ADDRESS, DEFAULT_NAMESPACE
+from sagas.settings.secrets import reveal
 from workers.headers import HeaderInterceptor
 
 _PATIENCE = 15.0  # seconds; an address that swallows packets would never answer

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sagas.errors import UsageError
-from sagas.settings.model import Connection, Secret, as_secret, did_you_mean, reveal
+from sagas.settings.model import Connection, did_you_mean
+from sagas.settings.secrets import Secret, as_secret, reveal
 
 DEFAULT_KEY_HEADER = "Idempotency-Key"
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from sagas.settings.kafka import KafkaSettings
 from sagas.settings.load import find_project, load_settings
-from sagas.settings.model import Connection, Secret, Settings, TemporalSettings, Tls
+from sagas.settings.model import Connection, Settings, TemporalSettings, Tls
+from sagas.settings.secrets import Secret
 
-__all__ = ["Connection", "Secret", "Settings", "TemporalSettings", "Tls", "find_project", "load_settings"]
+__all__ = [
+    "Connection",
+    "KafkaSettings",
+    "Secret",
+    "Settings",
+    "TemporalSettings",
+    "Tls",
+    "find_project",
+    "load_settings",
+]

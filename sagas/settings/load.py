@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError
+from sagas.settings.kafka_table import read_kafka
 from sagas.settings.model import (
     DEFAULT_TASK_QUEUE,
     Connection,
-    Secret,
     Settings,
     TemporalSettings,
     Tls,
-    as_secret,
     did_you_mean,
     spark_ledger,
 )
+from sagas.settings.secrets import Secret, as_secret
 
 CONFIG_NAME = "saga.toml"
 DEV_FILE = Path(".saga") / "dev.toml"
@@ -67,6 +67,7 @@ def load_settings(
 
     dev_file = root / DEV_FILE
     dev = _read_toml(dev_file) if dev_file.is_file() else {}
+    databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
     return Settings(
         root=root,
         config_file=config_file,
@@ -82,7 +83,7 @@ def load_settings(
         },
         vars=written.get("vars", {}),
         ledger=written.get("ledger", {}),
-        kafka=written.get("kafka", {}),
+        kafka=read_kafka(written.get("kafka"), dev.get("kafka", {}), root, databases, written.get("ledger", {})),
         spark=written.get("spark", {}),
         catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
         embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
@@ -147,6 +148,7 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
             raise UsageError(f"{variable}: unknown setting {path[0].lower()}{did_you_mean(path[0].lower(), _TOP)}")
         key = _same_key(path[-1], table)
         is_text = key == "url" or (path[0].lower() == "temporal" and key != "tls")
+        is_text = is_text or (path[0].lower() == "kafka" and len(path) > 2)  # a password may look like a number
         table[key] = env[variable] if is_text else _parsed(env[variable])
 
 
@@ -221,6 +223,10 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     if not isinstance(options.get("schema", ""), str):
         raise UsageError(f"connections.{name}.schema is the name of a SQL file.")
     return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
+
+
+def _is_sql(connection: Any) -> bool:
+    return isinstance(connection, dict) and connection.get("kind", "sql") == "sql"
 
 
 def _catalogs(written: Table, dev: Table) -> Table:

@@ -7,65 +7,19 @@ needs no secret must work where the secret is not there.
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.settings.kafka import KafkaSettings
+from sagas.settings.secrets import Secret, reveal
 from sagas.settings.urls import async_url
 
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 DEFAULT_NAMESPACE = "default"
 DEFAULT_TASK_QUEUE = "sagas"
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A value kept elsewhere. ``where`` is a variable's name, or a file (relative to the project folder)."""
-
-    source: Literal["env", "file"]
-    where: str
-
-
-def reveal(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path) -> str:
-    """The text behind a setting; ``setting`` is its dotted name, for the error.
-
-    Raises:
-        UsageError: the variable is not set, or the file cannot be read.
-    """
-    if isinstance(value, str):
-        return value
-    secret = value if isinstance(value, Secret) else as_secret(value, setting)
-    if secret.source == "env":
-        text = os.environ.get(secret.where)
-        if text is None:
-            raise UsageError(
-                f"{setting} reads the environment variable {secret.where}, which is not set.",
-                help=f"export {secret.where}=…",
-            )
-        return text
-    path = root / Path(secret.where).expanduser()
-    try:
-        # Editors and `echo` end a file with a line feed that is no part of the secret.
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{setting} reads the file {path}, but that failed: {reason}.") from error
-
-
-def as_secret(value: Mapping[str, Any], setting: str) -> Secret:
-    """Read ``{env = "X"}`` or ``{file = "…"}``.
-
-    Raises:
-        UsageError: the table has another form.
-    """
-    if len(value) == 1:
-        [(source, where)] = value.items()
-        if source in ("env", "file") and isinstance(where, str) and where:
-            return Secret(source, where)
-    raise UsageError(f'{setting} is a text, {{env = "NAME"}} or {{file = "path"}}.')
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +102,7 @@ class Connection:
 class Settings:
     """Everything a command needs to know. ``root`` is the project folder (the current one without a project).
 
-    ``ledger``, ``kafka``, ``spark``, ``catalogs``, ``reconcile`` and ``codec`` are the tables as written, for the parts
+    ``ledger``, ``spark``, ``catalogs``, ``reconcile`` and ``codec`` are the tables as written, for the parts
     that use them; ``embedded_catalogs`` names the catalogs that live on the embedded PostgreSQL.
     """
 
@@ -160,7 +114,7 @@ class Settings:
     connections: Mapping[str, Connection] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)
     ledger: Mapping[str, Any] = field(default_factory=dict)
-    kafka: Mapping[str, Any] = field(default_factory=dict)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: Mapping[str, Any] = field(default_factory=dict)
     catalogs: Mapping[str, Any] = field(default_factory=dict)
     embedded_catalogs: tuple[str, ...] = ()

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sagas.errors import UsageError
+from sagas.settings import KafkaSettings, Secret, load_settings
+
+CONNECTIONS = '[connections.shop]\nurl = "sqlite:///x.db"\n[connections.crm]\nkind = "http"\nurl = "https://x"\n'
+
+
+def read(root: Path, kafka: str = "", env: dict[str, str] | None = None, dev: str = "") -> KafkaSettings:
+    (root / "saga.toml").write_text(CONNECTIONS + kafka, encoding="utf-8")
+    if dev:
+        (root / ".saga").mkdir()
+        (root / ".saga" / "dev.toml").write_text(dev, encoding="utf-8")
+    return load_settings(root, env=env or {}).kafka
+
+
+def test_without_a_table_kafka_is_not_used(tmp_path: Path) -> None:
+    kafka = read(tmp_path)
+    assert not kafka.written
+    with pytest.raises(UsageError, match="name no Kafka"):
+        _ = kafka.servers
+
+
+def test_defaults_and_units(tmp_path: Path) -> None:
+    kafka = read(tmp_path, '[kafka]\noutbox = "shop"\ntransaction_timeout = "90s"\nretention = "2d"')
+    assert (kafka.written, kafka.outbox, kafka.prefix) == (True, "shop", "saga")
+    assert (kafka.transaction_timeout, kafka.retention) == (90.0, 172_800.0)
+    assert (kafka.batch, kafka.max_message_bytes, kafka.shards) == (500, 1_000_000, 4)
+
+
+def test_the_ledger_keeps_the_outbox_unless_another_is_named(tmp_path: Path) -> None:
+    assert read(tmp_path, '[ledger]\nconnection = "shop"\n[kafka]').outbox == "shop"
+
+
+def test_the_file_wins_over_the_embedded_broker_and_the_environment_over_both(tmp_path: Path) -> None:
+    dev = '[kafka]\nbootstrap_servers = "127.0.0.1:1"'
+    embedded = read(tmp_path, "[kafka]", dev=dev)
+    assert (embedded.servers, embedded.embedded) == ("127.0.0.1:1", True)
+    written = '[kafka]\nbootstrap_servers = "one:9092,two:9092"'
+    (tmp_path / "saga.toml").write_text(CONNECTIONS + written, encoding="utf-8")
+    named = load_settings(tmp_path, env={}).kafka
+    assert (named.servers, named.embedded) == ("one:9092,two:9092", False)
+    variable = {"SAGA_KAFKA__BOOTSTRAP_SERVERS": "three:9092", "SAGA_KAFKA__BATCH": "50"}
+    kafka = load_settings(tmp_path, env=variable).kafka
+    assert (kafka.servers, kafka.batch) == ("three:9092", 50)
+
+
+def test_properties_of_the_client_are_written_in_any_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
+    text = """
+[kafka.client]
+"security.protocol" = "SASL_SSL"
+sasl.mechanism = "PLAIN"
+sasl.password = {env = "KAFKA_PASSWORD"}
+ssl.ca.location = "certificates/ca.pem"
+ssl.key.location = "/etc/key.pem"
+linger.ms = 5
+"enable.idempotence" = true
+"""
+    kafka = read(tmp_path, text, env={"SAGA_KAFKA__CLIENT__SASL_USERNAME": "007"})
+    assert kafka.client["sasl.password"] == Secret("env", "KAFKA_PASSWORD")
+    assert kafka.client_properties() == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.password": "s3cret",
+        "sasl.username": "007",  # not the number 7
+        "ssl.ca.location": str(tmp_path.resolve() / "certificates" / "ca.pem"),
+        "ssl.key.location": "/etc/key.pem",
+        "linger.ms": "5",
+        "enable.idempotence": "true",
+    }
+
+
+def test_a_missing_secret_is_one_sentence(tmp_path: Path) -> None:
+    kafka = read(tmp_path, '[kafka.client]\nsasl.password = {env = "NOT_SET_ANYWHERE"}')
+    with pytest.raises(UsageError, match=r"kafka\.client\.sasl\.password reads the environment variable NOT_SET"):
+        kafka.client_properties()
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("[kafka]\nbootstrap = 'x'", r"\[kafka\]: unknown setting bootstrap; did you mean bootstrap_servers\?"),
+        ("[kafka]\noutbox = 'shp'", r"kafka.outbox names shp, which is no SQL connection; did you mean shop\?"),
+        ("[kafka]\noutbox = 'crm'", r"kafka.outbox names crm, which is no SQL connection"),
+        ("[kafka]\nprefix = 'a b'", "letters, digits"),
+        ("[kafka]\nbatch = 0", "kafka.batch is a whole number from 1 to 100000, not 0"),
+        ("[kafka]\nshards = true", "kafka.shards is a whole number"),
+        ("[kafka]\nretention = 'long'", "kafka.retention: `long` is not a duration"),
+        ("[kafka]\ntransaction_timeout = '10ms'", "kafka.transaction_timeout is at least 1s"),
+        ("[kafka]\nbootstrap_servers = 9092", "kafka.bootstrap_servers must be a text"),
+        ("[kafka]\nclient = 1", "kafka.client must be a table"),
+        ("[kafka.client]\nacks = 1", "kafka.client.acks must stay all: an event that one broker alone has can be lost"),
+        ("[kafka.client]\nrequest.required.acks = '0'", "must stay all"),
+        ("[kafka.client]\nenable.idempotence = false", "kafka.client.enable.idempotence must stay true: without it"),
+        ("[kafka.client]\n'isolation.level' = 'read_uncommitted'", "must stay read_committed: otherwise"),
+        ("[kafka.client]\nenable.auto.commit = true", "kafka.client.enable.auto.commit must stay false: an offset"),
+        ("[kafka.client]\nauto.offset.reset = 'latest'", "must stay earliest"),
+        ("[kafka.client]\ntransactional.id = 'mine'", "transactional.id cannot be set: the engine derives it"),
+        ("[kafka.client]\ngroup.id = 'mine'", "group.id cannot be set: the engine derives it"),
+        ("[kafka.client]\nbootstrap.servers = 'x:1'", "cannot be set: it is bootstrap_servers under"),
+        ("[kafka.client]\nsasl.password = ['x']", "kafka.client.sasl.password is a text, a number, true or false"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, table: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        read(tmp_path, table)
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("same", ["acks = 'all'", "acks = -1", "isolation.level = 'read_committed'"])
+def test_what_is_the_engines_own_choice_may_be_said(tmp_path: Path, same: str) -> None:
+    read(tmp_path, f"[kafka.client]\n{same}")
