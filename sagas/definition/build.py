@@ -7,13 +7,14 @@ from typing import Any
 
 from sagas.builtins import is_read
 from sagas.builtins_spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
-from sagas.definition.draft import Connections, Draft, OperationDraft, SparkHome, StepDraft
+from sagas.definition.draft import Connections, Draft, OperationDraft, SparkHome, StepDraft, kafka_triggers
 from sagas.definition.graph import Graph
 from sagas.definition.model import (
     Compensation,
     Definition,
     Execution,
     Guarantee,
+    KafkaTrigger,
     Kind,
     OnFailure,
     Operation,
@@ -57,6 +58,7 @@ def build_draft(
         warn_after=top.get("warn_after"),
         recovery=top.get("recovery", "backward"),
         language=top.get("language", 1),
+        triggers=_triggers(top),
     )
     return Draft(file, top, definition, tuple(steps), graph, actions, connections, spark)
 
@@ -124,6 +126,24 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
         guarantee=_guarantee(do),
     )
     return StepDraft(parsed, step, tuple(drafts), after_commit)
+
+
+def _triggers(top: Parsed) -> tuple[KafkaTrigger, ...]:
+    """What starts or wakes sagas of this definition; left out where it is not readable."""
+    found = []
+    for one in kafka_triggers(top):
+        condition = one.values.get("filter")
+        written = {"input": one.values["input"]} if "input" in one else {}
+        found.append(
+            KafkaTrigger(
+                topic=one.get("topic", ""),
+                id=one.values.get("id"),
+                signal=one.values.get("signal"),
+                filter=None if condition is None else wrapped(condition),
+                **written,
+            )
+        )
+    return tuple(found)
 
 
 def _default_on_failure(kind: Kind, environment: Environment) -> OnFailure:

@@ -62,6 +62,14 @@ CATALOGUE: dict[str, Entry] = {
         "Labels and ids are plain text in Temporal and in logs: use a value that is not `x-sensitive`.",
     ),
     "SAGA118": _warning("A field that has no effect here", "Remove it."),
+    "SAGA130": _error(
+        "A trigger sends a signal that no `wait` takes", "Name the `signal` of a `wait` step of this saga."
+    ),
+    "SAGA131": _error(
+        "A trigger with `signal` does not say which saga it wakes",
+        'Add `id`, for example id: "${{ trigger.headers.sagaid }}".',
+    ),
+    "SAGA132": _error("The input of a trigger does not fit `input`", "Write an input that the schema allows."),
     # SAGA2xx: the graph and the kinds of the steps
     "SAGA201": _error("`needs` names no step", "Name the id of a step of this saga."),
     "SAGA202": _error("Steps need each other in a circle", "Remove one of the `needs`."),

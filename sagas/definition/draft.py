@@ -31,6 +31,12 @@ class SparkHome:
     catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+def kafka_triggers(top: Parsed) -> list[Parsed]:
+    """The triggers of a saga as they are written, those that could be read."""
+    triggers = top.values.get("triggers")
+    return (triggers.values.get("kafka") or []) if triggers is not None else []
+
+
 @dataclass(frozen=True, slots=True)
 class OperationDraft:
     """One operation of a step and where it is written."""

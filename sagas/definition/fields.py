@@ -133,6 +133,31 @@ DEFAULTS = Record(
     extensible=True,
 )
 
+KAFKA_TRIGGER = Record(
+    "a trigger",
+    (
+        Field(
+            "topic",
+            Text("[A-Za-z0-9._-]{1,249}", "the name of a topic: letters, digits, `.`, `-` and `_`"),
+            "the topic whose events start sagas, or wake them",
+            required=True,
+        ),
+        Field(
+            "id", Text(), "template of the saga's id, over `trigger`; default the saga's own `id`, else the event's id"
+        ),
+        Field("input", Json(), "the input of the saga, or the data of the signal; default `${{ trigger.value }}`"),
+        Field("signal", Text(), "wakes the waiting saga `id` with this signal instead of starting one"),
+        Field("filter", Condition(), "CEL over `trigger`: false leaves the event out"),
+    ),
+)
+TRIGGERS = Record(
+    "`triggers`",
+    (
+        Field("kafka", OneOrMore(KAFKA_TRIGGER), "events of topics; one trigger or a list"),
+        Field("schedule", Json(), "points in time", later="scheduled starts"),
+    ),
+)
+
 TOP = Record(
     "a saga",
     (
@@ -155,7 +180,7 @@ TOP = Record(
         Field("locks", Json(), "semantic locks", later="semantic locks"),
         Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
         Field("notify", Json(), "best-effort notifications", later="the messaging work"),
-        Field("triggers", Json(), "what starts a saga", later="the messaging work"),
+        Field("triggers", TRIGGERS, "what starts or wakes sagas of itself: events of topics"),
         Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
     ),
     extensible=True,

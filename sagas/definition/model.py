@@ -119,11 +119,27 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaTrigger:
+    """Starts a saga for each event of a topic; with ``signal`` it wakes the waiting saga ``id`` instead.
+
+    ``id``, ``input`` and ``filter`` (``${{ }}``, true or false) are expressions over ``trigger``, the event. Without
+    ``id`` the definition's own id holds, and without that one the id of the event.
+    """
+
+    topic: str
+    id: str | None = None
+    input: Any = "${{ trigger.value }}"
+    signal: str | None = None
+    filter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Definition:
     """A whole saga. ``steps`` are in topological order, ties in the order of the file.
 
     ``digest`` is ``sha256:…`` over the canonical JSON of everything that decides what happens; texts for people
-    (``description``, step names) and the layout of the file are left out of it.
+    (``description``, step names) and the layout of the file are left out of it. ``triggers`` start runs and are no
+    part of one: they neither travel with it nor count in the digest.
     """
 
     saga: str
@@ -138,6 +154,7 @@ class Definition:
     recovery: Literal["backward", "forward"] = "backward"
     language: int = 1
     digest: str = ""
+    triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata={"travels": False})
 
     def step(self, id: str) -> Step:
         """The step with this id. Raises KeyError when there is none."""

@@ -16,6 +16,8 @@ from sagas.definition.model import Compensation, Definition, Operation, Probe, R
 def _table(model: type) -> tuple[tuple[str, Any], ...]:
     table = []
     for one in fields(model):
+        if one.metadata.get("travels") is False:
+            continue
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         table.append((one.name, default))
     return tuple(table)

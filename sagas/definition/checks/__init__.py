@@ -10,6 +10,7 @@ from sagas.definition.checks.participants import check_participants
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.statements import check_statements
 from sagas.definition.checks.temporal import check_temporal
+from sagas.definition.checks.triggers import check_triggers
 from sagas.definition.checks.useless import check_useless
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft
@@ -26,3 +27,4 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_statements(draft, report)
     check_spark(draft, report)
     check_expressions(draft, report)
+    check_triggers(draft, report)

@@ -8,7 +8,7 @@ from sagas.builtins import BUILTINS, EXPRESSION
 from sagas.definition.checks.literals import KIND_WORDS
 from sagas.definition.checks.scopes import Place, Scope
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import Draft, OperationDraft, StepDraft
+from sagas.definition.draft import Draft, OperationDraft, StepDraft, kafka_triggers
 from sagas.definition.schema_paths import is_sensitive
 from sagas.definition.source import Node
 from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_kind
@@ -39,6 +39,10 @@ def check_expressions(draft: Draft, report: Report) -> None:
                 _check_sensitive(field, expression, node, start, draft, report)
     if "output" in top:
         _check_value(top.at("output"), Scope(draft, "output"), report)
+    for trigger in kafka_triggers(top):
+        for field in ("id", "input", "filter"):
+            if field in trigger:
+                _check_value(trigger.at(field), Scope(draft, "trigger"), report, bare=field == "filter")
     for step in draft.steps:
         _check_step(draft, step, report)
 

@@ -13,11 +13,12 @@ from sagas.definition.model import Step
 from sagas.definition.schema_paths import ELEMENT, Missing, follow, kind_of
 from sagas.definition.shapes import names
 
-Place = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response"]
+Place = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger"]
 """``decide`` is `if` and `for_each`; ``response`` an expression over the answer of a participant."""
 
 ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response")
 _SAGA = ("id", "name", "started_at")
+_TRIGGER = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
 _PER_STEP = ("do", "undo", "confirm", "probe", "response")
 
 Path = tuple[str, ...]
@@ -44,6 +45,8 @@ class Scope:
     def roots(self) -> tuple[str, ...]:
         if self.place == "response":
             return ("response",)
+        if self.place == "trigger":
+            return ("trigger", "vars", "saga")
         allowed = ["input", "vars", "saga"]
         if self.place != "top":
             allowed.append("steps")
@@ -72,7 +75,11 @@ class Scope:
             return self._schema_problem("input", self.draft.definition.input, path[1:])
         if root == "item":
             return self._schema_problem("item", self._item_schema(), path[1:])
+        if root == "trigger":
+            return self._field_problem("trigger", path, _TRIGGER)
         if root == "saga":
+            if self.place == "trigger":
+                return self._field_problem("saga", path, ("name",))
             known = (*_SAGA, "reason") if self.place == "undo" else _SAGA
             return self._field_problem("saga", path, known)
         return self._field_problem("step", path, ("key",)) if root == "step" else None
@@ -144,8 +151,10 @@ class Scope:
             return _known_kind(follow(self.draft.definition.input, path[1:]))
         if root == "item":
             return _known_kind(follow(self._item_schema(), path[1:], self.draft.definition.input))
-        if root == "index":
+        if root == "index" or path in (("trigger", "partition"), ("trigger", "offset")):
             return "integer"
+        if path in (("trigger", "topic"), ("trigger", "timestamp")):
+            return "string"
         if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at"), ("step", "key")):
             return "string"
         if root == "steps" and len(path) >= 3 and path[1] in self.draft.by_id:

@@ -79,6 +79,7 @@ def spark(arguments: str, *, more: str = "", top: str = "") -> str:
     return saga(f"  - {{id: a, uses: spark, with: {{sql: select 1 as a, {arguments}}}{more}}}\n", top)
 
 
+WAIT = "  - {id: pay, uses: wait, with: {signal: paid}}\n"
 BOOK = "  - {id: book, uses: shop.book, pivot: true}\n"
 TELL = "  - {id: tell, uses: shop.tell}\n"
 EACH = "  - {{id: a, uses: shop.tell, for_each: ⟦'{}', effect: none}}\n"
@@ -178,6 +179,30 @@ MISTAKES = [
     ),
     Mistake(
         "SAGA118", "idempotent and guarded", saga("  - {id: a, uses: shop.book, pivot: true, ⟦idempotent: false}\n")
+    ),
+    *(
+        Mistake(code, about, saga(WAIT, f"triggers:\n  kafka: {trigger}\n"))
+        for code, about, trigger in (
+            ("SAGA130", "a signal nobody takes", '{topic: paid, id: "${{ trigger.key }}", signal: ⟦payd}'),
+            ("SAGA131", "a signal for nobody", "{topic: paid, signal: ⟦paid}"),
+            ("SAGA104", "an unknown field of a trigger", "{topic: paid, ⟦group: a}"),
+            ("SAGA105", "a trigger without a topic", "⟦{input: {}}"),
+            ("SAGA107", "a topic made by an expression", '{topic: ⟦"${{ vars.topic }}"}'),
+            ("SAGA302", "a trigger over the input", '{topic: paid, id: "${{ ⟦input.order }}"}'),
+            ("SAGA302", "what a trigger has not", '{topic: paid, input: {a: "${{ ⟦trigger.body }}"}}'),
+            ("SAGA302", "a trigger that knows when its saga starts", '{topic: paid, id: "${{ ⟦saga.started_at }}"}'),
+            ("SAGA301", "a filter that is no CEL", "{topic: paid, filter: 'trigger.key == ⟦)'}"),
+        )
+    ),
+    Mistake(
+        "SAGA130",
+        "a signal and no wait",
+        saga(BOOK, 'triggers: {kafka: {topic: a, id: "${{ trigger.key }}", signal: ⟦b}}\n'),
+    ),
+    Mistake(
+        "SAGA132",
+        "a trigger with an input that the saga refuses",
+        saga(BOOK, "input: {properties: {n: {type: integer}}}\ntriggers: {kafka: [{topic: a, input: {n: ⟦many}}]}\n"),
     ),
     Mistake("SAGA118", "max_parallel alone", saga("  - {id: a, uses: shop.tell, effect: none, ⟦max_parallel: 3}\n")),
     # SAGA2xx: graph and kinds
@@ -482,7 +507,8 @@ MISTAKES = [
     Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
     Mistake("SAGA900", "topic", spark("output: {⟦topic: t}")),
     # SAGA900: later parts
-    *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks", "notify", "triggers")),
+    *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks", "notify")),
+    Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
     Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
     Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),
     Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
