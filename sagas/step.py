@@ -12,12 +12,19 @@ from sagas.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event to be published; written to the outbox in the action's own transaction."""
+    """An event to be published; written to the outbox in the action's own transaction.
+
+    ``hold``: it waits for the saga's commit point, and is dropped if that never comes. ``type`` is the CloudEvents
+    type (None: the topic). ``id`` (at most 36 characters, unique in the outbox) is drawn unless the caller gives one.
+    """
 
     topic: str
     key: str | None
     value: Any
     headers: Mapping[str, str] = field(default_factory=dict)
+    hold: bool = False
+    type: str | None = None
+    id: str | None = None
 
 
 @dataclass

@@ -22,7 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from activities.guard.address import MAX_SAGA_ID, MAX_STEP
-from activities.guard.schema import DIALECTS, TABLE_OPTIONS, guard, long_text
+from activities.guard.schema import DIALECTS
+from activities.guard.tables import TABLE_OPTIONS, guard, long_text
 from spark_steps.keys import Target
 from spark_steps.manifest import Manifest
 

@@ -194,6 +194,7 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
+    from activities.guard.tables import metadata
     from workers.databases import database_says, open_engine
 
     check = f"connection {connection.name}"
@@ -213,7 +214,7 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
         return [Finding(check, False, f"it cannot be used: {database_says(error)}", "saga dev up, or check its url")]
     finally:
         await engine.dispose()
-    wanted = {"saga_guard", "saga_watermark", "saga_outbox", "saga_version"}
+    wanted = set(metadata.tables)
     absent = (wanted | {"saga_output"} if spark and connection.keeps_outputs else wanted) - tables
     return [
         Finding(check, not absent, f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",

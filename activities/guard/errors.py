@@ -63,6 +63,9 @@ _SQLITE = frozenset({5, 6, 10, 13, 14, 15})
 
 _MISSING_TABLE = ("42P01", 1146)
 
+_OLD_OUTBOX = ('of relation "saga_outbox" does not exist', "table saga_outbox has no column")
+"""A column is missing: the table is older than this engine. (MariaDB misses a newer table of ours first.)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -92,7 +95,7 @@ def classify(error: BaseException) -> Trouble | None:
     code = _code(origin)
     if code is None:
         return Trouble(_sentence(origin), infrastructure=False) if isinstance(error, sa.SQLAlchemyError) else None
-    if code in _MISSING_TABLE and "saga_" in str(origin):
+    if (code in _MISSING_TABLE and "saga_" in str(origin)) or any(one in str(origin) for one in _OLD_OUTBOX):
         return _missing_tables()
     if isinstance(code, str):
         return _postgresql(origin, code)
@@ -113,7 +116,10 @@ def _postgresql(origin: Any, code: str) -> Trouble:
 
 
 def _missing_tables() -> Trouble:
-    return Trouble("the guard's tables are missing in this database: run `saga setup`", infrastructure=True)
+    return Trouble(
+        "the guard's tables are missing in this database, or older than this engine: run `saga setup`",
+        infrastructure=True,
+    )
 
 
 def _code(origin: Any) -> str | int | None:

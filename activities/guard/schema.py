@@ -1,88 +1,26 @@
-"""The engine's tables in a participant's database: the guard, its watermark, the outbox.
+"""Creates the engine's tables in a participant's database: the guard, its watermark, the outbox, messaging.
 
-Creating them is versioned and repeatable: ``saga_version`` holds one number for each part.
+It is versioned and repeatable: ``saga_version`` holds one number for each part. Tables of an older version get what
+they lack; nothing is ever taken away but an index.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
-from activities.guard.address import MAX_SAGA_ID, MAX_STEP
+from activities.guard.tables import metadata, version
+from activities.guard.tables_messaging import SHARDS, outbox
 
-VERSION = 2
+VERSION = 3
 
 _LOCK = 5_347_107
 """The key of PostgreSQL's advisory lock around creating the tables: any number nobody else uses."""
-
-metadata = sa.MetaData()
-
-TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
-for _name in tuple(TABLE_OPTIONS):
-    TABLE_OPTIONS[_name.replace("mysql", "mariadb")] = TABLE_OPTIONS[_name]
-
-
-def long_text() -> sa.types.TypeEngine[str]:
-    """Text of any length we write; MySQL and MariaDB cut plain TEXT at 64 KiB."""
-    return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
-
-
-guard = sa.Table(
-    "saga_guard",
-    metadata,
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_STEP), nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-    sa.Column("op", sa.String(12), nullable=False),
-    sa.Column("reason", sa.String(8), nullable=False),
-    sa.Column("args_hash", sa.String(64)),
-    sa.Column("result", long_text()),
-    # Seconds since the epoch by Temporal's clock: when the attempt was scheduled. The watermark is a time of the
-    # same clock, so clean-up never compares two clocks.
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.PrimaryKeyConstraint("saga_id", "step", "generation", "op"),
-    **TABLE_OPTIONS,
-)
-
-watermark = sa.Table(
-    "saga_watermark",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("watermark", sa.Double, nullable=False),
-    sa.Column("raised_at", sa.Double, nullable=False),
-    **TABLE_OPTIONS,
-)
-
-outbox = sa.Table(
-    "saga_outbox",
-    metadata,
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("event_id", sa.String(36), nullable=False, unique=True),
-    sa.Column("topic", sa.String(255), nullable=False),
-    sa.Column("event_key", long_text()),
-    sa.Column("value", long_text()),
-    sa.Column("headers", long_text(), nullable=False),
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_STEP), nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("status", sa.String(12), nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Index("saga_outbox_status", "status", "id"),
-    **TABLE_OPTIONS,
-)
-
-version = sa.Table(
-    "saga_version",
-    metadata,
-    sa.Column("part", sa.String(32), primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-    **TABLE_OPTIONS,
-)
 
 DIALECTS = {
     "postgresql": postgresql.dialect,
@@ -91,11 +29,18 @@ DIALECTS = {
     "sqlite": sqlite.dialect,
 }
 
+_MYSQL = ("mysql", "mariadb")
 
 _BY_TIME = (
     "CREATE INDEX IF NOT EXISTS saga_guard_created ON saga_guard USING brin (created_at) WITH (autosummarize = on)"
 )
 """Reconciliation of a window reads what the window holds; a block range index costs the guard next to nothing."""
+
+_ADDED = ("event_type", "shard", "published_at", "checks", "next_check_at", "note")
+"""The columns of the outbox that came with version 3."""
+
+_OLD_INDEX = "saga_outbox_status"
+"""The index of the outbox before version 3; ``saga_outbox_scan`` has taken its place."""
 
 
 class NewerTables(RuntimeError):
@@ -120,11 +65,15 @@ async def create(engine: AsyncEngine) -> None:
 
 
 async def _create(connection: AsyncConnection) -> None:
-    for statement in _statements(connection.dialect):
+    dialect = connection.dialect
+    for statement in _tables(dialect):
         await connection.exec_driver_sql(statement)
-    for question, insert in _ROWS:
-        if not (await connection.execute(sa.text(question))).first():
-            await _insert_once(connection, insert)
+    for statement in await connection.run_sync(lambda sync: list(_changes(sa.inspect(sync), dialect))):
+        await _change(connection, statement)
+    for statement in _indexes(dialect):
+        await connection.exec_driver_sql(statement)
+    for insert in _rows(dialect.name):
+        await _insert_once(connection, insert)
     await connection.execute(sa.text(_SET_VERSION))
 
 
@@ -138,6 +87,43 @@ async def _found(connection: AsyncConnection) -> int | None:
     return found
 
 
+def _changes(found: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
+    """What the outbox of an older version lacks."""
+    columns = {column["name"] for column in found.get_columns(outbox.name)}
+    yield from (_add(name, dialect) for name in _ADDED if name not in columns)
+    indexes = {index["name"] for index in found.get_indexes(outbox.name)}
+    if dialect.name in _MYSQL:  # elsewhere CREATE INDEX IF NOT EXISTS does it
+        for index in outbox.indexes:
+            if index.name not in indexes:
+                yield str(CreateIndex(index).compile(dialect=dialect)).strip()
+    if _OLD_INDEX in indexes:
+        yield f"DROP INDEX {_OLD_INDEX}" + (f" ON {outbox.name}" if dialect.name in _MYSQL else "")
+
+
+def _add(name: str, dialect: sa.Dialect, condition: str = "") -> str:
+    column = CreateColumn(outbox.c[name]).compile(dialect=dialect)
+    return f"ALTER TABLE {outbox.name} ADD COLUMN {condition}{column}"
+
+
+async def _change(connection: AsyncConnection, statement: str) -> None:
+    """Change a table, unless another worker has done so since we looked (only PostgreSQL has a lock around it)."""
+    try:
+        await connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        if not any(word in str(error.orig).lower() for word in _DONE_ALREADY):
+            raise
+
+
+_DONE_ALREADY = (
+    "duplicate column",
+    "duplicate key name",
+    "check that it exists",
+    "check that column/key exists",
+    "no such index",
+)
+"""What MySQL, MariaDB and SQLite say when a column is there already, or an index gone already."""
+
+
 async def _insert_once(connection: AsyncConnection, statement: str) -> None:
     try:
         await connection.execute(sa.text(statement))
@@ -145,32 +131,68 @@ async def _insert_once(connection: AsyncConnection, statement: str) -> None:
         return  # another worker set up the same database at this moment; its row is as good
 
 
-_ROWS = (
-    ("select 1 from saga_watermark where id = 1", "insert into saga_watermark values (1, 0, 0)"),
-    ("select 1 from saga_version where part = 'guard'", f"insert into saga_version values ('guard', {VERSION})"),
-)
+_NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
+"""An id nobody else has, by the database itself: printed SQL makes another one in each database it is run in."""
+
+
+def _rows(dialect: str) -> Iterator[str]:
+    """The rows that every database has, each inserted unless it is there."""
+    yield _unless_there("saga_watermark", "id = 1", "1, 0, 0")
+    yield _unless_there("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {SHARDS}")
+    yield _unless_there("saga_version", "part = 'guard'", f"'guard', {VERSION}")
+
+
+def _unless_there(table: str, row: str, values: str) -> str:
+    source = "(select 1 as one) as this_row"
+    return f"insert into {table} select {values} from {source} where not exists (select 1 from {table} where {row})"
+
 
 _SET_VERSION = f"update saga_version set version = {VERSION} where part = 'guard'"
 
 
-def _statements(dialect: sa.Dialect) -> list[str]:
-    statements: list[str] = []
+def _tables(dialect: sa.Dialect) -> Iterator[str]:
     for table in metadata.sorted_tables:
-        statements.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip())
-        for index in table.indexes:
-            if dialect.name in ("mysql", "mariadb"):  # MySQL has no CREATE INDEX IF NOT EXISTS
+        statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
+        if dialect.name in _MYSQL:  # MySQL has no CREATE INDEX IF NOT EXISTS
+            for index in table.indexes:
                 columns = ", ".join(column.name for column in index.columns)
-                statements[-1] = statements[-1].replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
-            else:
-                statements.append(
-                    str(sa.schema.CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
-                )
+                statement = statement.replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
+        yield statement
+
+
+def _indexes(dialect: sa.Dialect) -> Iterator[str]:
+    if dialect.name not in _MYSQL:
+        for table in metadata.sorted_tables:
+            for index in table.indexes:
+                yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
     if dialect.name == "postgresql":
-        statements.append(_BY_TIME)
-    return statements
+        yield _BY_TIME
 
 
 def ddl(dialect: str) -> str:
-    """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect."""
-    statements = _statements(DIALECTS[dialect]())
-    return ";\n\n".join([*statements, *(insert for _, insert in _ROWS), _SET_VERSION]) + ";\n"
+    """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect.
+
+    What changes tables of an older version is repeatable SQL where the dialect has such; MySQL and SQLite have not,
+    so there it stands in comments.
+    """
+    compiled = DIALECTS[dialect]()
+    parts = [*_tables(compiled), *_indexes(compiled), *_rows(dialect), _SET_VERSION]
+    changes = _printed_changes(dialect, compiled)
+    if dialect in ("postgresql", "mariadb"):
+        after = len(metadata.sorted_tables)
+        return ";\n\n".join([*parts[:after], *changes, *parts[after:]]) + ";\n"
+    comments = "".join(f"-- {one};\n" for one in changes)
+    return (
+        f"-- Only where the tables have version 2, before all that follows:\n{comments}\n" + ";\n\n".join(parts) + ";\n"
+    )
+
+
+def _printed_changes(dialect: str, compiled: sa.Dialect) -> Iterator[str]:
+    condition = "" if dialect in ("mysql", "sqlite") else "IF NOT EXISTS "
+    for name in _ADDED:
+        yield _add(name, compiled, condition)
+    if dialect in _MYSQL:
+        for index in outbox.indexes:
+            yield str(CreateIndex(index, if_not_exists=dialect == "mariadb").compile(dialect=compiled)).strip()
+    existing = "" if dialect == "mysql" else "IF EXISTS "
+    yield f"DROP INDEX {existing}{_OLD_INDEX}" + (f" ON {outbox.name}" if dialect in _MYSQL else "")

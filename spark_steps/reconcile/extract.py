@@ -13,7 +13,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from activities.guard import schema
+from activities.guard.tables import guard
+from activities.guard.tables_messaging import outbox
 from spark_steps.reconcile.effects import Effects
 from spark_steps.reconcile.journal import Rows
 
@@ -79,7 +80,7 @@ async def extract(
         connection = await plain.execution_options(isolation_level=level)
         async with connection.begin():
             tables = set(await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()))
-            if schema.guard.name in tables:
+            if guard.name in tables:
                 results = any(one.amounts or one.binding == "result" for one in effects)
                 with Rows(folder / "guard" / f"{name}.parquet", GUARD_SCHEMA) as rows:
                     await _guard(connection, name, rows, scope, results)
@@ -95,7 +96,7 @@ async def extract(
 
 
 async def _guard(connection: AsyncConnection, name: str, rows: Rows, scope: Scope, results: bool) -> None:
-    table = schema.guard.c
+    table = guard.c
     is_do = table.op == "do"
     query = sa.select(
         table.saga_id,
@@ -123,7 +124,7 @@ async def _guard(connection: AsyncConnection, name: str, rows: Rows, scope: Scop
 
 
 async def _outbox(connection: AsyncConnection, name: str, rows: Rows, scope: Scope) -> None:
-    table = schema.outbox.c
+    table = outbox.c
     query = sa.select(
         table.saga_id, table.step, table.generation, table.event_id, table.topic, table.status, table.created_at
     )

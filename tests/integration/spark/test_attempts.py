@@ -19,6 +19,7 @@ from activities.connections import Connections
 from activities.guard import schema
 from activities.guard.address import Address
 from activities.guard.guard import Guard
+from activities.guard.tables import guard
 from sagas.errors import Infrastructure
 from sagas.machine.commands import Guard as Asked
 from sagas.wire import Invocation
@@ -248,7 +249,7 @@ async def test_what_an_undo_needs_is_kept_while_the_guard_remembers_the_saga(des
     later = time.time() + 60
     assert await cleaning.forget(desk.guard.engine, desk.settings, before=later) == []
     async with transaction(desk.guard.engine) as connection:
-        await connection.execute(sa.delete(schema.guard))
+        await connection.execute(sa.delete(guard))
     assert len(await cleaning.forget(desk.guard.engine, desk.settings, before=later)) == 1
 
 

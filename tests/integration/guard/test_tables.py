@@ -1,0 +1,175 @@
+"""The engine's tables: made twice, made by two at once, and changed from an older version, on every database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from activities.connections import open_engine
+from activities.guard import Address, Guard, Sql
+from activities.guard.schema import VERSION, NewerTables, create, ddl
+from activities.guard.tables import metadata
+from activities.guard.tables_messaging import outbox
+from activities.outbox import insert_event
+from sagas.step import Event
+from sagas.wire import Invocation
+from tests.integration.guard.conftest import clock, database_url
+from tests.servers import DatabaseServer
+
+# As `saga setup` of version 2 made it.
+_OUTBOX_2 = """
+create table saga_outbox (
+    id {id}, event_id varchar(36) not null unique, topic varchar(255) not null, event_key text, value text,
+    headers text not null, saga_id varchar(512) not null, step varchar(200) not null, generation integer not null,
+    status varchar(12) not null, created_at double precision not null{index}
+){options}
+"""
+_ID = {
+    "postgres": "bigserial primary key",
+    "mariadb": "bigint primary key auto_increment",
+    "sqlite": "integer primary key",
+}
+_ROW = """
+insert into saga_outbox (event_id, topic, headers, saga_id, step, generation, status, created_at)
+values ('e-1', 'orders', '{}', 's-1', 'pay', 1, 'NEW', 1.0)
+"""
+
+
+@pytest_asyncio.fixture(params=["postgres", "mariadb", "sqlite"])
+async def empty(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, AsyncEngine]]:
+    """A database of its own without any table."""
+    kind = request.param
+    url = database_url(kind, request, tmp_path)
+    if kind != "sqlite":
+        name = f"tables_{abs(hash(request.node.name)) % 10**9}"
+        admin = open_engine("admin", url, 1)
+        async with admin.connect() as connection:
+            await connection.exec_driver_sql(f"drop database if exists {name}")
+            await connection.exec_driver_sql(f"create database {name}")
+        await admin.dispose()
+        server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
+        url = server.url(name)
+    engine = open_engine("own", url, 5)
+    yield kind, engine
+    await engine.dispose()
+
+
+async def _version_2(kind: str, engine: AsyncEngine) -> None:
+    index = ", index saga_outbox_status (status, id)" if kind == "mariadb" else ""
+    options = " charset=utf8mb4 collate utf8mb4_bin engine=InnoDB" if kind == "mariadb" else ""
+    async with engine.connect() as connection:
+        for statement in (
+            _OUTBOX_2.format(id=_ID[kind], index=index, options=options),
+            "create index saga_outbox_status on saga_outbox (status, id)" if kind != "mariadb" else "select 1",
+            "create table saga_version (part varchar(32) primary key, version integer not null)",
+            "insert into saga_version values ('guard', 2)",
+            _ROW,
+        ):
+            await connection.exec_driver_sql(statement)
+
+
+async def _look(engine: AsyncEngine) -> tuple[set[str], set[str], set[str | None]]:
+    def read(sync: sa.Connection) -> tuple[set[str], set[str], set[str | None]]:
+        found = sa.inspect(sync)
+        columns = {column["name"] for column in found.get_columns(outbox.name)}
+        return set(found.get_table_names()), columns, {index["name"] for index in found.get_indexes(outbox.name)}
+
+    async with engine.connect() as connection:
+        return await connection.run_sync(read)
+
+
+async def _one(engine: AsyncEngine, statement: str) -> tuple[object, ...]:
+    async with engine.connect() as connection:
+        return tuple((await connection.execute(sa.text(statement))).one())
+
+
+async def test_tables_of_version_2_get_what_they_lack(empty: tuple[str, AsyncEngine]) -> None:
+    kind, engine = empty
+    await _version_2(kind, engine)
+    await create(engine)
+    tables, columns, indexes = await _look(engine)
+    assert set(metadata.tables) <= tables
+    assert columns == {column.name for column in outbox.columns}
+    assert {"saga_outbox_scan", "saga_outbox_held"} <= indexes
+    assert "saga_outbox_status" not in indexes
+    assert await _one(engine, "select version from saga_version where part = 'guard'") == (VERSION,)
+    assert await _one(engine, "select event_id, status, shard, checks from saga_outbox") == ("e-1", "NEW", 0, 0)
+    await create(engine)
+
+
+async def test_three_workers_change_them_at_once(empty: tuple[str, AsyncEngine]) -> None:
+    kind, engine = empty
+    await _version_2(kind, engine)
+    await asyncio.gather(*(create(engine) for _ in range(3)))
+    _, columns, _ = await _look(engine)
+    assert columns == {column.name for column in outbox.columns}
+    assert await _one(engine, "select count(*) from saga_outbox_home") == (1,)
+
+
+async def test_the_home_of_an_outbox_never_changes(empty: tuple[str, AsyncEngine]) -> None:
+    _, engine = empty
+    await create(engine)
+    home = await _one(engine, "select home, shards from saga_outbox_home")
+    async with engine.connect() as connection:
+        await connection.execute(sa.text("update saga_version set version = 2"))
+    await create(engine)
+    assert await _one(engine, "select home, shards from saga_outbox_home") == home
+
+
+async def test_tables_of_a_newer_engine_are_left_alone(empty: tuple[str, AsyncEngine]) -> None:
+    _, engine = empty
+    await create(engine)
+    async with engine.connect() as connection:
+        await connection.execute(sa.text(f"update saga_version set version = {VERSION + 1}"))
+    with pytest.raises(NewerTables, match="update the engine"):
+        await create(engine)
+
+
+@pytest.mark.parametrize("before", ["nothing", "version 2"])
+async def test_the_printed_sql_makes_the_same_tables(empty: tuple[str, AsyncEngine], before: str) -> None:
+    kind, engine = empty
+    if before == "version 2":
+        await _version_2(kind, engine)
+    sql = ddl({"postgres": "postgresql"}.get(kind, kind))
+    if before == "version 2" and kind == "sqlite":
+        sql = sql.replace("-- ALTER", "ALTER").replace("-- DROP", "DROP")  # as its comment tells the administrator
+    async with engine.connect() as connection:
+        for _ in range(1 if kind == "sqlite" and before == "version 2" else 2):
+            for statement in sql.split(";\n"):
+                code = "\n".join(line for line in statement.splitlines() if not line.startswith("--")).strip()
+                if code:
+                    await connection.execute(sa.text(code))
+    tables, columns, indexes = await _look(engine)
+    assert set(metadata.tables) <= tables
+    assert columns == {column.name for column in outbox.columns}
+    assert {"saga_outbox_scan", "saga_outbox_held"} <= indexes
+    assert "saga_outbox_status" not in indexes
+    assert await _one(engine, "select version from saga_version where part = 'guard'") == (VERSION,)
+    assert await _one(engine, "select count(*) from saga_outbox_home") == (1,)
+
+
+async def test_an_action_meets_tables_of_version_2(empty: tuple[str, AsyncEngine]) -> None:
+    """The worker was updated before `saga setup` ran: its attempts are retried, and say what to do."""
+    kind, engine = empty
+    await create(engine)
+    async with engine.connect() as connection:
+        for statement in ("drop table saga_outbox", "drop table saga_outbox_home"):
+            await connection.exec_driver_sql(statement)
+        outbox_2 = _OUTBOX_2.format(id=_ID[kind], index="", options="")
+        await connection.exec_driver_sql(outbox_2)
+
+    async def act(sql: Sql | None) -> None:
+        assert sql is not None
+        invocation = Invocation("act", {}, "s/pay", "s", "pay", "do", 1)
+        await insert_event(sql, Event("orders", None, 1), invocation)
+
+    outcome = await Guard("own", engine).do(Address("s", "pay"), "h", act, **clock())
+    assert outcome.infrastructure
+    assert outcome.failure is not None
+    assert "run `saga setup`" in outcome.failure.message

@@ -1,0 +1,65 @@
+"""What an event must be before its row is written, and which shard it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.guard.codec import UnusableResult
+from activities.outbox import HEADERS_ADDED, event_row, shard_hash
+from sagas.step import Event
+
+
+def event(**fields: Any) -> Event:
+    return Event(**{"topic": "orders", "key": "o-1", "value": {"n": 1}, **fields})
+
+
+def test_a_plain_event() -> None:
+    row = event_row(event(headers={"n": 7, "new": True, "who": "we"}, type="order.placed"))
+    assert row["value"] == '{"n": 1}'
+    assert row["headers"] == '{"n": "7", "new": "true", "who": "we"}'
+    assert (row["status"], row["event_type"], row["event_key"]) == ("NEW", "order.placed", "o-1")
+    assert len(row["event_id"]) == 36
+
+
+def test_a_held_event_with_an_id_of_its_own() -> None:
+    row = event_row(event(hold=True, id="e-1"))
+    assert (row["status"], row["event_id"]) == ("HELD", "e-1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"value": object()}, "cannot be written as JSON: a result must be JSON; it holds a object"),
+        ({"value": float("nan")}, "JSON has no such number"),
+        ({"value": "\ud800"}, "text that is not UTF-8"),
+        ({"key": "\ud800"}, "text that is not UTF-8"),
+        ({"headers": {"a": [1]}}, "a header is a text; 'a'"),
+        ({"headers": {"a": None}}, "a header is a text; 'a'"),
+        ({"topic": ""}, "1 to 249 characters, not 0"),
+        ({"topic": "t" * 250}, "1 to 249 characters, not 250"),
+        ({"id": "x" * 37}, "at most 36 characters"),
+        ({"type": "x" * 256}, "at most 255 characters"),
+    ],
+)
+def test_what_no_broker_would_take_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UnusableResult, match=sentence):
+        event_row(event(**fields))
+
+
+def test_the_size_counts_bytes_of_value_key_and_headers() -> None:
+    room = 10_000 - HEADERS_ADDED
+    fits = event(value="é" * ((room - 2 - 3 - 2) // 2), headers={})  # two quotes, the key `o-1`, the headers `{}`
+    event_row(fits, max_bytes=10_000)
+    with pytest.raises(UnusableResult, match="at most 10000 are allowed"):
+        event_row(event(value=f"{fits.value}é"), max_bytes=10_000)
+    with pytest.raises(UnusableResult, match="at most 10000"):
+        event_row(event(value=fits.value, headers={"a": "bcd"}), max_bytes=10_000)
+
+
+def test_the_shard_of_a_key_never_changes() -> None:
+    """These numbers hold for ever: an update that changed them would break the order per key of what waits."""
+    assert [shard_hash("orders", key, "e") % 4 for key in ("a", "b", "c", "d", "é")] == [1, 3, 1, 2, 1]
+    assert shard_hash("orders", None, "e-1") != shard_hash("orders", None, "e-2")
+    assert shard_hash("orders", "a", "e-1") == shard_hash("orders", "a", "e-2")
