@@ -55,10 +55,11 @@ def _read(one: Any, invocation: Invocation) -> Event:
         raise UsageError(f"in an event for {one['topic']} `hold` is true or false, and `headers` a mapping")
     if hold and (why := refuses_hold(invocation)) is not None:
         raise UsageError(why)
-    return Event(one["topic"], _key(one.get("key")), one["value"], headers, hold)
+    return Event(one["topic"], key_text(one.get("key")), one["value"], headers, hold)
 
 
-def _key(key: Any) -> str | None:
+def key_text(key: Any) -> str | None:
+    """The key of a message as it is written: a text as it is, anything else as JSON."""
     return key if key is None or isinstance(key, str) else json.dumps(key, ensure_ascii=False, sort_keys=True)
 
 

@@ -14,7 +14,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.attempt import Attempt
+from activities.attempt import Attempt, AwaitsReply
 from activities.dispatch import Dispatcher, NotServed
 from activities.load import Loader
 from activities.watching import Watched, Watcher
@@ -66,6 +66,9 @@ class SagaActivities:
             return await (_deaf(work) if invocation.deaf else work)
         except NotServed as error:
             raise _not_served(str(error), invocation, attempt.number) from None
+        except AwaitsReply:
+            watched.waits = True
+            activity.raise_complete_async()
         except asyncio.CancelledError:
             # The saga goes backward, or this worker stops; nobody can say what the attempt did.
             watched.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
@@ -105,6 +108,7 @@ def _attempt(traceparent: str | None) -> Attempt:
         logger=activity.logger,
         traceparent=traceparent,
         saga=info.workflow_type or "",
+        token=b"" if info.is_local else info.task_token,
     )
 
 
@@ -133,27 +137,35 @@ async def _deaf(work: Any) -> Outcome:
 
 
 def _answer(outcome: Outcome, invocation: Invocation, number: int) -> Any:
-    """Return or raise what Temporal records. Expected answers are benign: no stack trace in the log for a no."""
+    """Return or raise what Temporal records."""
     if outcome.kind == "done":
         return encode_done(outcome, number)
+    raise failure_of(outcome, number, invocation.intervals) from None
+
+
+def failure_of(outcome: Outcome, number: int, intervals: Sequence[float] = ()) -> Sentence:
+    """How an attempt that is not done ends for Temporal; ``intervals`` are the waits before the attempts 2, 3 …
+
+    Expected answers are benign: no stack trace in the log for a no.
+    """
     failure = outcome.failure or Failure("Unknown", "no reason was given")
     final = outcome.kind in ("rejected", "late") or not outcome.retryable
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
     wait = None
     if not final:
         seconds = outcome.retry_after
-        if seconds is None and invocation.intervals:
-            seconds = invocation.intervals[min(number - 1, len(invocation.intervals) - 1)]
+        if seconds is None and intervals:
+            seconds = intervals[min(number - 1, len(intervals) - 1)]
         wait = None if seconds is None else timedelta(seconds=seconds)
     details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
     size = len(json.dumps(details["details"]))
     if size > DETAILS_LIMIT:
         details["details"] = {"omitted": "size", "bytes": size}
-    raise Sentence(
+    return Sentence(
         failure.message[:MESSAGE_LIMIT],
         details,
         type=failure.type,
         non_retryable=final,
         next_retry_delay=wait,
         category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
-    ) from None
+    )

@@ -18,14 +18,16 @@ class Watched:
     """One attempt while it runs.
 
     ``number`` is the attempt's number over all calls of this operation, from 1. ``outcome`` is set when the attempt
-    has ended; it stays None when this worker does not know the action. ``traceparent`` (W3C trace context) may be
-    set by a watcher before the action runs; requests to other systems carry it.
+    has ended; it stays None when this worker does not know the action, and when the attempt ``waits`` for a reply,
+    which another process will hear. ``traceparent`` (W3C trace context) may be set by a watcher before the action
+    runs; requests to other systems carry it.
     """
 
     saga: str
     invocation: Invocation
     number: int
     outcome: Outcome | None = None
+    waits: bool = False
     traceparent: str | None = None
 
     @property

@@ -37,7 +37,9 @@ def log_attempt(watched: Watched) -> Iterator[None]:
             "op": invocation.op,
             "attempt": watched.number,
         }
-        if outcome is None:
+        if watched.waits:
+            log.debug("%s: waits for the reply", invocation.action, extra={"context": context})
+        elif outcome is None:
             log.warning("%s is not served by this worker", invocation.action, extra={"context": context})
         elif outcome.kind == "done":
             level = logging.INFO if invocation.op == "undo" else logging.DEBUG

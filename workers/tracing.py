@@ -106,9 +106,10 @@ class Tracing:
                 yield
             finally:
                 outcome = watched.outcome
-                current.set_attribute("saga.outcome", outcome.kind if outcome is not None else "not served")
+                none = "waits" if watched.waits else "not served"
+                current.set_attribute("saga.outcome", outcome.kind if outcome is not None else none)
                 # A business no is an answer like any other; the rest is trouble somebody may look for.
-                if outcome is None or outcome.kind not in ("done", "rejected"):
+                if not watched.waits and (outcome is None or outcome.kind not in ("done", "rejected")):
                     message = outcome.failure.message if outcome is not None and outcome.failure is not None else ""
                     current.set_status(Status(StatusCode.ERROR, message))
 

@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import Priority, RawValue, RetryPolicy
 from temporalio.exceptions import FailureError
 
+from sagas.builtins_request import REQUEST
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import Call
 from sagas.machine.events import CallEnded
@@ -19,6 +20,10 @@ from sagas.wire import UNDO_SUFFIX, decode_done, encode_call
 from sagas.workflow.failures import outcome_of
 from sagas.workflow.limits import Pace, one_line, to_payload
 from sagas.workflow.work import Work
+
+REPLY_GRACE = timedelta(seconds=5)
+"""How long a saga that turns back waits for a reply that may be on its way: it says exactly what there is to undo. No
+worker holds such an attempt, so nobody could be told to stop; its command can be undone before it is answered."""
 
 TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
@@ -33,6 +38,8 @@ class Attempts:
         self._ended = ended
         self._running: dict[str, workflow.ActivityHandle[Any]] = {}
         self._doomed: set[str] = set()
+        self._grace: dict[str, asyncio.Future[None]] = {}
+        self._given_up: dict[str, int] = {}
         self._asked_to_stop: set[str] = set()
 
     def start(self, call: Call) -> None:
@@ -59,9 +66,9 @@ class Attempts:
             self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
             return
         try:
-            handle = _start(call, RawValue(payload))
+            handle = _start(call, RawValue(payload), self._activity_id(call.id))
             self._running[call.id] = handle
-            value = await handle
+            value = await (self._reply(handle, call.id) if _can_be_given_up(call) else handle)
         except FailureError as error:
             outcome = outcome_of(error)
         except asyncio.CancelledError:
@@ -74,6 +81,29 @@ class Attempts:
         self._running.pop(call.id, None)
         self._asked_to_stop.discard(call.id)
         self._end(call.id, outcome, 0 if outcome.not_started else outcome.attempt)
+
+    def _activity_id(self, id: str) -> str:
+        """Temporal takes no second activity under the id of one that is still open there."""
+        times = self._given_up.get(id, 0)
+        return f"{id}~{times}" if times else id
+
+    async def _reply(self, handle: workflow.ActivityHandle[Any], id: str) -> Any:
+        """What the attempt of a request returns or raises. Raises CancelledError when it is given up."""
+        grace_over = self._grace[id] = asyncio.get_running_loop().create_future()
+        await workflow.wait([handle, grace_over], return_when=asyncio.FIRST_COMPLETED)
+        del self._grace[id]
+        self._work.cancel(_grace_timer(id))
+        if handle.done():
+            return handle.result()
+        self._given_up[id] = self._given_up.get(id, 0) + 1
+        handle.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody waits for it any more
+        raise asyncio.CancelledError
+
+    async def _end_grace(self, id: str) -> None:
+        await workflow.sleep(REPLY_GRACE, summary=one_line(f"a last moment for the reply to {id}"))
+        self._work.done(_grace_timer(id))
+        if id in self._grace:
+            self._grace[id].set_result(None)
 
     async def _stop(self, id: str) -> None:
         """Cancel an attempt, unless its end has come with the very task that leads to the cancel.
@@ -88,6 +118,8 @@ class Attempts:
         if handle is not None:
             self._asked_to_stop.add(id)
             handle.cancel()
+            if id in self._grace:
+                self._work.spawn(_grace_timer(id), self._end_grace(id))
 
     def _end_unstarted(self, id: str, failure: Failure) -> None:
         self._end(id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
@@ -97,7 +129,16 @@ class Attempts:
         self._ended(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
 
 
-def _start(call: Call, argument: RawValue) -> workflow.ActivityHandle[Any]:
+def _grace_timer(id: str) -> str:
+    return f"timer grace of {id}"
+
+
+def _can_be_given_up(call: Call) -> bool:
+    """No worker holds the attempt of a request, and the undo of its command may be sent at any time."""
+    return call.cancellable and call.action == REQUEST and call.op == "do"
+
+
+def _start(call: Call, argument: RawValue, activity_id: str) -> workflow.ActivityHandle[Any]:
     retry = call.retry
     policy = RetryPolicy(
         initial_interval=timedelta(seconds=retry.initial_interval),
@@ -111,7 +152,7 @@ def _start(call: Call, argument: RawValue) -> workflow.ActivityHandle[Any]:
         return workflow.start_local_activity(
             call.action,
             argument,
-            activity_id=call.id,
+            activity_id=activity_id,
             summary=one_line(call.summary),
             start_to_close_timeout=timeout,
             schedule_to_close_timeout=give_up,
@@ -121,7 +162,7 @@ def _start(call: Call, argument: RawValue) -> workflow.ActivityHandle[Any]:
     return workflow.start_activity(
         call.action,
         argument,
-        activity_id=call.id,
+        activity_id=activity_id,
         summary=one_line(call.summary),
         task_queue=call.task_queue,
         start_to_close_timeout=timeout,

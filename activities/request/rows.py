@@ -1,0 +1,97 @@
+"""``saga_request``: one row for each command, with who waits for its reply, and later with the reply.
+
+The row is what both sides meet at. An attempt locks it before it looks for the reply and leaves its name there in the
+same transaction; a reply is written by one statement on the same row. So either the attempt finds the reply, or
+whoever has written the reply finds the attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from activities.guard.sql_handle import Sql
+from activities.guard.tables_messaging import request
+from activities.request.reply import FAILED, REJECTED, Reply
+
+SEALED = "sealed"
+"""The outcome of a command that was never written and never will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """The attempt that waits. ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call,
+    ``earlier`` is how many attempts were made before that call."""
+
+    token: bytes
+    attempt: int
+    earlier: int = 0
+
+    def to_text(self) -> str:
+        return json.dumps({"token": b64encode(self.token).decode(), "attempt": self.attempt, "earlier": self.earlier})
+
+    @staticmethod
+    def from_text(text: str) -> Waiter:
+        data = json.loads(text)
+        return Waiter(b64decode(data["token"]), data["attempt"], data["earlier"])
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A row as it was found. ``outcome`` None: no reply yet. ``fresh``: this transaction has inserted it."""
+
+    outcome: str | None
+    data: str | None
+    waiter: Waiter | None
+    fresh: bool = False
+
+    @property
+    def refused(self) -> bool:
+        return self.outcome in (REJECTED, FAILED)
+
+
+async def lock(sql: Sql, row: dict[str, Any]) -> Request:
+    """The row of ``row["step_key"]``, inserted if it was not there, and locked until the transaction ends."""
+    if await sql.execute(_insert(sql.dialect, row)) == 1:
+        return Request(row.get("outcome"), None, None, fresh=True)
+    columns = sa.select(request.c.outcome, request.c.data, request.c.token)
+    found = await sql.one(columns.where(request.c.step_key == row["step_key"]).with_for_update())
+    waiter = None if found["token"] is None else Waiter.from_text(found["token"])
+    return Request(found["outcome"], found["data"], waiter)
+
+
+async def wait(sql: Sql, key: str, waiter: Waiter) -> None:
+    """The attempt that is told the reply from now on; a reply that was there is forgotten."""
+    values = {"outcome": None, "data": None, "answered_at": None, "token": waiter.to_text()}
+    await sql.execute(sa.update(request).where(request.c.step_key == key).values(**values))
+
+
+async def record(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, Request | None]:
+    """Write a reply: whether it was the first, and the row; None: nobody has asked (or it is long forgotten).
+
+    Who waits is read after the reply was written, so an attempt that comes in between finds the reply itself.
+    """
+    values = {"outcome": reply.outcome, "data": reply.data, "answered_at": now}
+    here = request.c.step_key == reply.key
+    columns = sa.select(request.c.outcome, request.c.data, request.c.token)
+    async with engine.connect() as connection:
+        written = await connection.execute(sa.update(request).where(here, request.c.outcome.is_(None)).values(**values))
+        found = (await connection.execute(columns.where(here))).first()
+    if found is None:
+        return False, None
+    waiter = None if found.token is None else Waiter.from_text(found.token)
+    return written.rowcount == 1, Request(found.outcome, found.data, waiter)
+
+
+def _insert(dialect: str, row: dict[str, Any]) -> sa.Executable:
+    """Waits for an open transaction that has inserted the same key; touches one row, or none when it is there."""
+    if dialect in ("mysql", "mariadb"):
+        return mysql.insert(request).values(**row).prefix_with("IGNORE")
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return insert(request).values(**row).on_conflict_do_nothing(index_elements=[request.c.step_key])
