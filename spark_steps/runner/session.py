@@ -221,15 +221,15 @@ class ConnectSessions:
         return note
 
 
-def check_java() -> str:
-    """The program that Spark starts. Raises UsageError: there is no Java, so there is no Spark."""
+def check_java(what: str = "Spark") -> str:
+    """The program that Spark starts, or whatever else needs it. Raises UsageError: there is no Java, so no ``what``."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(program)
     if found is None:
         where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is none on the PATH"
         raise UsageError(
-            f"Spark needs Java 17 or newer: {where}", help="install a JDK (Debian: openjdk-17-jre-headless)"
+            f"{what} needs Java 17 or newer: {where}", help="install a JDK (Debian: openjdk-17-jre-headless)"
         )
     return found
 

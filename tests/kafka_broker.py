@@ -1,0 +1,188 @@
+"""A real Kafka broker for tests: in its own folder, on free ports, killed, frozen and started again by process id."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagas.settings import KafkaSettings
+from tests.processes import Process
+from workers.dev.kafka_jars import NoKafkaError, jars
+from workers.dev.kafka_server import KafkaServer, share_classes
+from workers.dev.ports import choose
+
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as a consumer sees it. ``headers`` are texts."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes
+    headers: Mapping[str, str]
+
+    def json(self) -> Any:
+        return json.loads(self.value)
+
+
+class Broker(Process):
+    """One broker that is its own controller; `kill` and `start` keep its data.
+
+    ``listener`` is the name of the clients' listener. ``advertised`` is the port that clients are told instead of the
+    broker's own (a proxy's): then they reach it there alone. ``more`` are properties of the broker that win.
+    """
+
+    def __init__(
+        self, folder: Path, *, advertised: int | None = None, more: Mapping[str, str] | None = None, name: str = "kafka"
+    ) -> None:
+        try:
+            found = jars(print)
+            share_classes(found)
+        except NoKafkaError as error:
+            pytest.skip(f"Kafka: {error.message}")
+        ports = choose({"port": None, "controller": None}, {}, ())
+        own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
+        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], {**own, **(more or {})})
+        self.server.prepare()
+        self.port = ports["port"]
+        self.address = self.server.address
+        super().__init__(name, self.server.argv(), folder, self.server.answers)
+
+    def start(self, patience: float = PATIENCE) -> Broker:
+        super().start(patience)
+        return self
+
+    def settings(self, **more: Any) -> KafkaSettings:
+        """Settings that name this broker, with a prefix of their own unless one is given."""
+        own: dict[str, Any] = {"bootstrap_servers": self.address, "prefix": f"t{uuid.uuid4().hex[:8]}"}
+        return KafkaSettings(written=True, **{**own, **more})
+
+    def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Make a topic and wait until it can be used; returns its name (a new one unless given)."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        name = name or f"topic-{uuid.uuid4().hex[:8]}"
+        admin = AdminClient({"bootstrap.servers": self.address})
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        admin.create_topics([topic], operation_timeout=PATIENCE)[name].result(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while not _has_leaders(admin, name, partitions):
+            assert time.monotonic() < end, f"no leader for {name}"
+            time.sleep(0.05)
+        return name
+
+    def produce(
+        self, topic: str, *values: Any, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Write records outside any transaction: JSON, or bytes as they are."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True})
+        failed: list[Any] = []
+        for value in values:
+            producer.produce(
+                topic,
+                value if isinstance(value, bytes) else json.dumps(value).encode(),
+                key,
+                headers=dict(headers or {}),
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+        assert producer.flush(PATIENCE) == 0
+        assert not failed, failed
+
+    def read_committed(self, *topics: str) -> list[Record]:
+        """All that a read_committed consumer sees up to the last stable offset, in the order of each partition."""
+        return self._read(topics, "read_committed")
+
+    def read_uncommitted(self, *topics: str) -> list[Record]:
+        """The same with what open and aborted transactions have written, up to the high watermark."""
+        return self._read(topics, "read_uncommitted")
+
+    def _read(self, topics: Sequence[str], isolation: str) -> list[Record]:
+        from confluent_kafka import Consumer, TopicPartition
+
+        last = {
+            (topic, partition): high if isolation == "read_uncommitted" else stable
+            for topic in topics
+            for partition, (stable, high) in self.offsets(topic).items()
+        }
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": f"reader-{uuid.uuid4()}",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        records: list[Record] = []
+        try:
+            # A position tells how far a partition has been read: records of aborted transactions are passed over.
+            consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in last])
+            ended = {place for place, offset in last.items() if offset == 0}
+            end = time.monotonic() + PATIENCE
+            while ended < set(last):
+                assert time.monotonic() < end, f"not read to the end: {set(last) - ended}"
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                place = (message.topic() or "", message.partition() or 0)
+                error = message.error()
+                if error is not None:
+                    assert error.name() == "_PARTITION_EOF", error
+                    [position] = consumer.position([TopicPartition(*place)])
+                    if max(position.offset, message.offset() or 0) >= last[place]:
+                        ended.add(place)
+                elif (message.offset() or 0) < last[place]:
+                    records.append(_record(message))
+        finally:
+            consumer.close()
+        return records
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition → (last stable offset, high watermark). They differ while a transaction is open."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.admin._listoffsets import OffsetSpec
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        partitions = list(admin.list_topics(topic, PATIENCE).topics[topic].partitions)
+        asked: Any = {TopicPartition(topic, one): OffsetSpec.latest() for one in partitions}
+        found: dict[int, list[int]] = {one: [] for one in partitions}
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=PATIENCE).items():
+                found[place.partition].append(answer.result(PATIENCE).offset)
+        return {partition: (stable, high) for partition, (stable, high) in found.items()}
+
+    def topics(self) -> set[str]:
+        from confluent_kafka.admin import AdminClient
+
+        return set(AdminClient({"bootstrap.servers": self.address}).list_topics(timeout=PATIENCE).topics)
+
+
+def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, PATIENCE).topics[topic].partitions
+    return len(found) == partitions and all(one.leader >= 0 for one in found.values())
+
+
+def _record(message: Any) -> Record:
+    key = message.key()
+    headers = {name: value.decode() for name, value in message.headers() or []}
+    return Record(
+        message.topic(), message.partition(), message.offset(), key.decode() if key else None, message.value(), headers
+    )
