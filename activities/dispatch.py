@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from activities.attempt import Attempt, Body
+from activities.beating import beating
 from activities.connections import Connections
 from activities.guard.address import Address
 from activities.guard.guard import Guard, outcome_of
@@ -33,6 +34,10 @@ SETTLE = "saga.done"
 """A person's `done`: writes the row of the operation with the given result."""
 
 RESULT_LIMIT = 2 * 1024 * 1024 - 64 * 1024
+FROZEN_AFTER = 30.0
+"""Seconds without a word after which the guarded transaction of a performer ends: it works elsewhere for minutes, and
+whoever goes on in the place of a frozen worker waits no longer than this."""
+
 THREADS = 100
 """Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
 
@@ -63,12 +68,16 @@ class Dispatcher:
             sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
             return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
         try:
-            if invocation.guard is not None:
-                return await self._guarded(invocation, attempt)
-            return await self._unguarded(invocation, attempt)
+            if invocation.action not in self._performers:
+                return await self._make(invocation, attempt)
+            async with beating(attempt) as beaten:
+                return await self._make(invocation, beaten)
         except (BadArguments, UsageError) as error:
             # Found before anything was called: the definition is wrong, and trying again cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+
+    async def _make(self, invocation: Invocation, attempt: Attempt) -> Outcome:
+        return await (self._guarded if invocation.guard is not None else self._unguarded)(invocation, attempt)
 
     async def _guarded(self, invocation: Invocation, attempt: Attempt) -> Outcome:
         asked = invocation.guard
@@ -81,10 +90,11 @@ class Dispatcher:
             return await guard.settle(address, invocation.op, result, mode=asked.mode, **clock)
         if invocation.op == "seal":
             return await guard.seal(address, **clock)
-        if invocation.action in self._performers and (
-            told := await self._prepared(guard, address, invocation, attempt)
-        ):
-            return told
+        limits: dict[str, Any] = dict(clock)
+        if invocation.action in self._performers:
+            limits["idle_limit"] = FROZEN_AFTER
+            if told := await self._prepared(guard, address, invocation, attempt):
+                return told
         body = confirmed = None
         try:
             if asked.mode != "mark":
@@ -105,13 +115,13 @@ class Dispatcher:
                     mode=asked.mode,
                     known_done=asked.known_done,
                     confirmed_body=confirmed,
-                    **clock,
+                    **limits,
                 )
             case "confirm":
-                return await guard.confirm(address, body, mode=asked.mode, **clock)
+                return await guard.confirm(address, body, mode=asked.mode, **limits)
             case _:
                 assert body is not None
-                return await guard.do(address, arguments_hash(invocation.arguments), body, **clock)
+                return await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
 
     async def _prepared(
         self, guard: Guard, address: Address, invocation: Invocation, attempt: Attempt

@@ -16,7 +16,7 @@ class Performer(Protocol):
     called for an operation whose guard row is already there. What it returns runs inside the transaction, as soon as
     the guard has decided that the operation may happen. Both may raise Rejected (a definite no), Parked (only a
     person can go on), Infrastructure (try again) or anything else (failed); whatever they raise, the caller may rely
-    on it that nothing has become visible.
+    on it that nothing has become visible. The caller repeats the attempt's last heartbeat all the time.
     """
 
     async def prepare(self, action: str, invocation: Invocation, attempt: Attempt) -> Body:

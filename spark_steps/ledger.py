@@ -262,11 +262,14 @@ def forgotten(target: Target) -> sa.Update:
     return sa.update(outputs).where(*_is(target)).values(forgotten_at=time.time())
 
 
-def last_published(saga: str, place: str) -> sa.Select[Any]:
-    """The row count of the last publication of this output by this saga (for `rows: {change: …}`)."""
+def last_published(row: OutputRow) -> sa.Select[Any]:
+    """The row count of the last publication of this output by this step of the saga (for `rows: {change: …}`). The step
+    is the ledger id: each item of a `for_each` is compared with the same item of the last run."""
+    columns = outputs.c
+    same_output = (columns.place == row.place, columns.output == row.target.output)
     return (
-        sa.select(outputs.c.row_count)
-        .where(outputs.c.saga == saga, outputs.c.place == place, outputs.c.state == "PUBLISHED")
+        sa.select(columns.row_count)
+        .where(columns.saga == row.saga, columns.step == row.target.step, *same_output, columns.state == "PUBLISHED")
         .order_by(outputs.c.updated_at.desc())
         .limit(1)
     )

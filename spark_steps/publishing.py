@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from activities.guard.sql_handle import Sql
-from sagas.errors import AlreadyCompensated, Parked
+from sagas.errors import AlreadyCompensated, Infrastructure, Parked
 from sagas.wire import Invocation
 from spark_steps import ledger
 from spark_steps.ledger import OutputRow
 from spark_steps.publications import clean_sink, output_of, publication_of
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import NotOurs, Published, Sink
+from spark_steps.sinks.sink import Conflict, NotOurs, Published, Sink
 from spark_steps.stage_area import StageArea
 
 
@@ -44,9 +45,10 @@ class Publishing:
             await self._must_still_be(sql, rows)
             published: dict[str, Any] = {}
             for sink, outputs, state in states:
-                done = await asyncio.to_thread(
-                    sink.publish, [publication_of(row) for row in outputs], state, together=_together(outputs)
-                )
+                with _again():
+                    done = await asyncio.to_thread(
+                        sink.publish, [publication_of(row) for row in outputs], state, together=_together(outputs)
+                    )
                 await self._record(sql, outputs, done, "PUBLISHED", published)
             return {"published": published}
 
@@ -69,16 +71,18 @@ class Publishing:
             ]
             for sink, outputs in self._by_sink(visible):
                 try:
-                    done = await asyncio.to_thread(
-                        sink.unpublish, [publication_of(row) for row in outputs], together=_together(outputs)
-                    )
+                    with _again():
+                        done = await asyncio.to_thread(
+                            sink.unpublish, [publication_of(row) for row in outputs], together=_together(outputs)
+                        )
                 except NotOurs as error:
                     raise Parked(str(error), **error.report) from error
                 await self._record(sql, outputs, done, "RETRACTED", retracted)
             # What other steps have staged waits for their own undo.
             hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
             for row in hidden:
-                await asyncio.to_thread(clean_sink, row, self._settings)
+                with _again():
+                    await asyncio.to_thread(clean_sink, row, self._settings)
                 await sql.execute(ledger.settled(row.target, "DISCARDED"))
             for row in [*own, *(row for row in visible if row not in own)]:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
@@ -145,6 +149,16 @@ class Publishing:
         for _, group in itertools.groupby(sorted(rows, key=place), key=place):
             outputs = list(group)
             yield sink_for(output_of(outputs[0]).kind, self._settings), outputs
+
+
+@contextlib.contextmanager
+def _again() -> Iterator[None]:
+    """Others were faster in the sink: like a serialization failure that says nothing about the saga, and is not counted
+    among the attempts after which an undo is given up."""
+    try:
+        yield
+    except Conflict as error:
+        raise Infrastructure(str(error)) from error
 
 
 def _together(rows: Sequence[OutputRow]) -> bool:

@@ -15,11 +15,11 @@ from sagas.errors import Rejected
 from sagas.wire import Invocation
 from spark_steps import ledger
 from spark_steps.audit.sides import other_side, side_name
-from spark_steps.beating import Beating
 from spark_steps.job import Input, Job
 from spark_steps.keys import Mark, Target
 from spark_steps.ledger import OutputRow
 from spark_steps.manifest import Manifest
+from spark_steps.progress import Progress
 from spark_steps.results import refusal, step_result
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.registry import ask_catalogs, sink_for, validate_together
@@ -49,7 +49,7 @@ class StagingAttempt:
         self._attempt = attempt
         self._area = StageArea(settings.stage)
         self._job = Job.parse(invocation.arguments)
-        self._beating = Beating(attempt)
+        self._progress = Progress(attempt)
         self.rows: dict[str, OutputRow] = {}
         self.manifests: dict[str, Manifest] = {}
         self.result: dict[str, Any] = {}
@@ -62,20 +62,19 @@ class StagingAttempt:
             outputs = list(self._job.outputs.values())
             validate_together(outputs)
             await asyncio.to_thread(ask_catalogs, outputs, self._settings)
-        async with self._beating.running():
-            self.rows = await self._take_over()
+        self.rows = await self._take_over()
+        try:
+            inputs = await self._inputs()
+            await self._stage(inputs)
+            report = await self._audit(inputs)
+            await asyncio.to_thread(self._place)
+            await self._still_ours()
+        except BaseException:
             try:
-                inputs = await self._inputs()
-                await self._stage(inputs)
-                report = await self._audit(inputs)
-                await asyncio.to_thread(self._place)
-                await self._still_ours()
-            except BaseException:
-                try:
-                    await self._leave_nothing()
-                except (SQLAlchemyError, OSError) as error:
-                    self._attempt.logger.warning("what the attempt staged is left to the clean-up: %s", error)
-                raise
+                await self._leave_nothing()
+            except (SQLAlchemyError, OSError) as error:
+                self._attempt.logger.warning("what the attempt staged is left to the clean-up: %s", error)
+            raise
         self.result = step_result(self.manifests, report)
 
     # ── the parts, in order ─────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +99,7 @@ class StagingAttempt:
         wanted = all_inputs(self._job)
         if first.inputs is not None or not wanted:
             return first.inputs or {}
-        self._beating.say("reading the inputs")
+        self._progress.say("reading the inputs")
         known = {}
         for name, one in wanted.items():
             if one.kind == "step":
@@ -123,13 +122,13 @@ class StagingAttempt:
         if all(one is not None for one in known.values()):
             manifests = {name: one for name, one in known.items() if one is not None}
             if all([await asyncio.to_thread(self._area.is_whole, one) for one in manifests.values()]):
-                self._beating.say("an earlier attempt has staged the output")
+                self._progress.say("an earlier attempt has staged the output")
                 self.manifests = manifests
                 return
-        self._beating.say("running the job")
+        self._progress.say("running the job")
         request = {
             "arguments": dict(self._invocation.arguments),
-            "inputs": inputs,
+            "inputs": {name: inputs[name] for name in self._job.inputs},  # not what only the audit reads
             "targets": {
                 name: {
                     "folder": self._area.folder(row.target, row.epoch),
@@ -151,7 +150,7 @@ class StagingAttempt:
         """The report; a failed check refuses the output, which stays in the stage for people to look at."""
         problems = await asyncio.to_thread(self._problems)
         first = next(iter(self.rows.values()))
-        self._beating.say("auditing")
+        self._progress.say("auditing")
         report = await self._run(
             "audit",
             {
@@ -184,12 +183,12 @@ class StagingAttempt:
         found: dict[str, int | None] = {}
         async with self._engine.connect() as connection:
             for name, row in self.rows.items():
-                found[name] = (await connection.execute(ledger.last_published(row.saga, row.place))).scalar()
+                found[name] = (await connection.execute(ledger.last_published(row))).scalar()
         return found
 
     def _place(self) -> None:
         for publication in self.publications():
-            self._beating.say("bringing the rows to where they will live")
+            self._progress.say("bringing the rows to where they will live")
             sink_for(publication.output.kind, self._settings).place(publication)
 
     async def _still_ours(self) -> None:
@@ -228,7 +227,7 @@ class StagingAttempt:
     async def _run(self, task: str, request: Mapping[str, Any]) -> dict[str, Any]:
         first = next(iter(self.rows.values()))
         tag = f"{first.target.name}-e{first.epoch}"
-        return await self._runner.run(task, request, tag=tag, on_progress=self._beating.add)
+        return await self._runner.run(task, request, tag=tag, on_progress=self._progress.add)
 
 
 def _keeps(row: OutputRow, epoch: int) -> bool:

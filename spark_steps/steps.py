@@ -12,8 +12,8 @@ from sagas.builtins_spark import PUBLISH, SPARK, UNPUBLISH
 from sagas.errors import UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
-from spark_steps.beating import Beating
 from spark_steps.ledger import Overtaken
+from spark_steps.progress import Progress
 from spark_steps.publishing import Publishing
 from spark_steps.runner.client import Runner
 from spark_steps.settings import SparkSettings
@@ -38,13 +38,10 @@ class SparkSteps:
             await staging.run()
             return _staged(staging)
         publishing = Publishing(self._settings, engine, invocation)
-        beating = Beating(attempt)
-        async with beating.running():
-            beating.say("publishing" if action == PUBLISH else "taking back")
-            body = await (
-                publishing.publish() if action == PUBLISH else publishing.take_back(confirmed=action == UNPUBLISH)
-            )
-        return _beating(beating, body)
+        Progress(attempt).say("publishing" if action == PUBLISH else "taking back")
+        if action == PUBLISH:
+            return await publishing.publish()
+        return await publishing.take_back(confirmed=action == UNPUBLISH)
 
     async def read(self, invocation: Invocation, attempt: Attempt) -> Any:
         from spark_steps.reconcile.step import reconcile_step
@@ -59,14 +56,6 @@ class SparkSteps:
 
     async def close(self) -> None:
         await self._runner.close()
-
-
-def _beating(beating: Beating, body: Body) -> Body:
-    async def run(sql: Sql | None) -> Any:
-        async with beating.running():
-            return await body(sql)
-
-    return run
 
 
 def _staged(staging: StagingAttempt) -> Body:

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from activities.guard import errors, protocol
 from activities.guard.address import Address
 from activities.guard.codec import UnusableResult
+from activities.guard.keeping import kept_alive
 from activities.guard.protocol import Body, Mode, Verdict
 from activities.guard.sql_handle import Sql
 from activities.guard.transaction import BelowWatermark, LostCommit, RowOp, Transaction
@@ -45,6 +46,10 @@ class Guard:
     ``scheduled_at`` is when the platform scheduled the attempt (the watermark is compared with it), ``deadline``
     when the attempt ends: no transaction outlives it. No method raises for what a participant, a database or an
     action does: that is in the outcome. A cancelled call rolls back first, unless COMMIT is on its way.
+
+    ``idle_limit`` (seconds) is for bodies that are busy elsewhere for long: the server ends the transaction of a
+    process that has frozen by then, and while the body works something is said often enough. None: such a
+    transaction ends with its attempt.
     """
 
     def __init__(self, name: str, engine: AsyncEngine, *, isolation: str | None = None) -> None:
@@ -53,11 +58,25 @@ class Guard:
         self._isolation = isolation
 
     async def do(
-        self, address: Address, arguments_hash: str | None, body: Body, *, scheduled_at: float, deadline: float
+        self,
+        address: Address,
+        arguments_hash: str | None,
+        body: Body,
+        *,
+        scheduled_at: float,
+        deadline: float,
+        idle_limit: float | None = None,
     ) -> Outcome:
         """Run ``body`` once; later deliveries get its stored result."""
+        body = kept_alive(body, idle_limit)
         return await self._run(
-            address, "do", lambda tx: protocol.do(tx, arguments_hash, body), scheduled_at, deadline, arguments_hash
+            address,
+            "do",
+            lambda tx: protocol.do(tx, arguments_hash, body),
+            scheduled_at,
+            deadline,
+            arguments_hash,
+            idle_limit,
         )
 
     async def undo(
@@ -70,6 +89,7 @@ class Guard:
         confirmed_body: Body | Literal["elsewhere"] | None = None,
         scheduled_at: float,
         deadline: float,
+        idle_limit: float | None = None,
     ) -> Outcome:
         """Undo the step, or see to it that it never happens; see :class:`sagas.machine.commands.Guard`.
 
@@ -78,20 +98,34 @@ class Guard:
         confirmed step.
         """
         op: RowOp = "own_undo" if mode == "own" else "undo"
+        body = body and kept_alive(body, idle_limit)
+        if callable(confirmed_body):
+            confirmed_body = kept_alive(confirmed_body, idle_limit)
         return await self._run(
             address,
             op,
             lambda tx: protocol.undo(tx, body, confirmed_body, known_done, mode),
             scheduled_at,
             deadline,
+            idle_limit=idle_limit,
         )
 
     async def confirm(
-        self, address: Address, body: Body | None, *, mode: Mode = "decide", scheduled_at: float, deadline: float
+        self,
+        address: Address,
+        body: Body | None,
+        *,
+        mode: Mode = "decide",
+        scheduled_at: float,
+        deadline: float,
+        idle_limit: float | None = None,
     ) -> Outcome:
         """Confirm a step that is done; ``late`` when it was not done or has been undone."""
         op: RowOp = "own_confirm" if mode == "own" else "confirm"
-        return await self._run(address, op, lambda tx: protocol.confirm(tx, body, mode), scheduled_at, deadline)
+        body = body and kept_alive(body, idle_limit)
+        return await self._run(
+            address, op, lambda tx: protocol.confirm(tx, body, mode), scheduled_at, deadline, idle_limit=idle_limit
+        )
 
     async def seal(self, address: Address, *, scheduled_at: float, deadline: float) -> Outcome:
         """Marker ``sealed``: it never happened and never will; ``done`` with the stored result; or ``late``."""
@@ -154,12 +188,13 @@ class Guard:
         scheduled_at: float,
         deadline: float,
         args_hash: str | None = None,
+        idle_limit: float | None = None,
     ) -> Outcome:
         if deadline <= time.time():
             return _timed_out("the attempt's time was over before it began")
-        attempt = await self._try(address, script, scheduled_at, deadline)
+        attempt = await self._try(address, script, scheduled_at, deadline, idle_limit)
         if isinstance(attempt, _Stale):  # the server was restarted; nothing of ours has run yet
-            attempt = await self._try(address, script, scheduled_at, deadline)
+            attempt = await self._try(address, script, scheduled_at, deadline, idle_limit)
         if isinstance(attempt, _Stale):
             return errors.failed(attempt.trouble)
         if isinstance(attempt, Outcome):
@@ -171,7 +206,7 @@ class Guard:
         return await _finish(self._commit(tx, verdict, address, op, scheduled_at, args_hash))
 
     async def _try(
-        self, address: Address, script: Script, scheduled_at: float, deadline: float
+        self, address: Address, script: Script, scheduled_at: float, deadline: float, idle_limit: float | None
     ) -> tuple[Transaction, Verdict] | Outcome | _Stale:
         """Run the script up to, not including, COMMIT; an outcome means it was rolled back."""
         tx: Transaction | None = None
@@ -181,7 +216,12 @@ class Guard:
             async with limit:
                 async with room:
                     tx = await begin(
-                        self.engine, address, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
+                        self.engine,
+                        address,
+                        scheduled_at=scheduled_at,
+                        deadline=deadline,
+                        isolation=self._isolation,
+                        idle_limit=idle_limit,
                     )
                 verdict = await script(tx)
                 _refuse_doomed(tx.sql)

@@ -52,6 +52,7 @@ class PostgresTransaction:
         scheduled_at: float,
         deadline: float,
         isolation: str | None,
+        idle_limit: float | None,
     ) -> None:
         self.sql = PostgresSql(connection, raw)
         self._connection = connection
@@ -61,6 +62,7 @@ class PostgresTransaction:
         self._scheduled_at = scheduled_at
         self._deadline = deadline
         self._isolation = isolation
+        self._idle_limit = idle_limit
         self.answered = False
 
     @staticmethod
@@ -141,7 +143,9 @@ class PostgresTransaction:
         limits = {
             "lock_timeout": max(25, left * 9 // 10),
             "statement_timeout": left,
-            "idle_in_transaction_session_timeout": left,
+            "idle_in_transaction_session_timeout": left
+            if self._idle_limit is None
+            else min(left, int(self._idle_limit * 1000)),
         }
         if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             limits["transaction_timeout"] = left + 1000  # the others say more clearly what was slow

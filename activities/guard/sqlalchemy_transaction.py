@@ -41,7 +41,13 @@ class SqlAlchemyTransaction:
     _rows: ClassVar[Any]
 
     def __init__(
-        self, connection: AsyncConnection, address: Address, scheduled_at: float, deadline: float, isolation: str | None
+        self,
+        connection: AsyncConnection,
+        address: Address,
+        scheduled_at: float,
+        deadline: float,
+        isolation: str | None,
+        idle_limit: float | None,
     ) -> None:
         self.sql = Sql(connection)
         self.answered = False
@@ -50,6 +56,7 @@ class SqlAlchemyTransaction:
         self._scheduled_at = scheduled_at
         self._deadline = deadline
         self._isolation = isolation
+        self._idle_limit = idle_limit
         self._cut_short = False
 
     @classmethod
@@ -61,8 +68,9 @@ class SqlAlchemyTransaction:
         scheduled_at: float,
         deadline: float,
         isolation: str | None,
+        idle_limit: float | None,
     ) -> Self:
-        return cls(connection, address, scheduled_at, deadline, isolation)
+        return cls(connection, address, scheduled_at, deadline, isolation, idle_limit)
 
     async def insert(
         self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
@@ -173,17 +181,18 @@ class MysqlTransaction(SqlAlchemyTransaction):
             await self._connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             info["saga_isolation"] = level
         left = math.ceil(self._left())
-        if info.get("saga_limit") != left:
-            await self._connection.exec_driver_sql(f"SET SESSION {self._limits(left)}")
-            info["saga_limit"] = left
+        idle = left if self._idle_limit is None else min(left, math.ceil(self._idle_limit))
+        if info.get("saga_limits") != (left, idle):
+            await self._connection.exec_driver_sql(f"SET SESSION {self._limits(left, idle)}")
+            info["saga_limits"] = (left, idle)
         await self._send("START TRANSACTION")
 
-    def _limits(self, left: int) -> str:
+    def _limits(self, left: int, idle: int) -> str:
         waiting = f"innodb_lock_wait_timeout = {max(1, left * 9 // 10)}"
         if getattr(self._connection.dialect, "is_mariadb", False):
-            return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {left}"
+            return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {idle}"
         # MySQL cannot tell an idle transaction from an idle connection; the pool replaces what it closes.
-        return f"{waiting}, max_execution_time = {left * 1000}, wait_timeout = {left}"
+        return f"{waiting}, max_execution_time = {left * 1000}, wait_timeout = {idle}"
 
     async def _abandon(self) -> None:
         """Kill the connection on the server: without that its statement, and its locks, would live on."""

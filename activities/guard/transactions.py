@@ -18,13 +18,27 @@ _KINDS = {
 
 
 async def begin(
-    engine: AsyncEngine, address: Address, *, scheduled_at: float, deadline: float, isolation: str | None
+    engine: AsyncEngine,
+    address: Address,
+    *,
+    scheduled_at: float,
+    deadline: float,
+    isolation: str | None,
+    idle_limit: float | None = None,
 ) -> Transaction:
-    """A transaction on a connection of the pool; nothing is sent before its first statement."""
+    """A transaction on a connection of the pool; nothing is sent before its first statement. ``idle_limit`` (seconds)
+    ends it when nothing is said for so long; SQLite has no server that could."""
     kind = _KINDS[engine.dialect.name]
     connection = await engine.connect()
     try:
-        return await kind.start(connection, address, scheduled_at=scheduled_at, deadline=deadline, isolation=isolation)
+        return await kind.start(
+            connection,
+            address,
+            scheduled_at=scheduled_at,
+            deadline=deadline,
+            isolation=isolation,
+            idle_limit=idle_limit,
+        )
     except BaseException:
         await connection.close()
         raise

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from activities.attempt import Attempt
 from sagas.errors import Rejected
-from spark_steps.beating import Beating
 from spark_steps.job import Input
+from spark_steps.progress import Progress
 from spark_steps.reconcile.spec import Spec
 from spark_steps.settings import SparkSettings
 from spark_steps.stage_area import StageArea
@@ -56,12 +56,10 @@ async def reconcile_step(
         "known": known,
         "arguments": dict(arguments),
     }
-    beating = Beating(attempt)
+    progress = Progress(attempt)
+    progress.say("comparing")
     try:
-        async with beating.running():
-            beating.say("comparing")
-            tag = f"reconcile-{uuid.uuid4().hex}"
-            found = await runner.run("reconcile", request, tag=tag, on_progress=beating.add)
+        found = await runner.run("reconcile", request, tag=f"reconcile-{uuid.uuid4().hex}", on_progress=progress.add)
     finally:
         await asyncio.to_thread(StageArea(settings.stage).remove, folder)
     if found["verdict"] == "different" and arguments.get("severity", "error") == "error":

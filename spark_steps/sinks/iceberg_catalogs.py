@@ -50,6 +50,11 @@ from spark_steps.sinks.sink import Conflict
 
 _TRANSACTIONS = "transactions/commit"
 
+_LIMITS = (
+    "select set_config('idle_in_transaction_session_timeout', '30s', true), set_config('lock_timeout', '30s', true)"
+)
+"""For the few milliseconds of a commit: a process that freezes in them keeps nobody from the pointers for long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -202,6 +207,8 @@ def _commit_sql(catalog: SqlCatalog, changes: Sequence[Change]) -> None:
         staged.append((change, new.metadata_location))
     try:
         with catalog.engine.begin() as connection:
+            if catalog.engine.dialect.name == "postgresql":
+                connection.execute(sa.text(_LIMITS))
             # Always in the same order: two publishers of the same tables wait for each other instead of for ever.
             for change, location in sorted(staged, key=lambda one: one[0].place.identifier):
                 _swap(catalog, connection, change, location)

@@ -8,13 +8,14 @@ missing is created by the publication, and dropped by its undo when nothing else
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import psycopg
 from psycopg import errors, sql
 
+from sagas.builtins_spark import PUBLISH_TIMEOUT
 from sagas.errors import Infrastructure, Rejected, UsageError
 from spark_steps.job import Output
 from spark_steps.keys import Target
@@ -31,8 +32,15 @@ MODES = ("append", "overwrite", "overwrite_where", "merge")
 CONNECT_TIMEOUT = 5
 """Seconds until a server that does not answer counts as down."""
 
-LIMITS = {"statement_timeout": "3600s", "lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+LIMITS = {
+    "statement_timeout": f"{PUBLISH_TIMEOUT:.0f}s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "30s",
+}
 """No transaction of ours outlives its attempt: a frozen one is ended by the server, and holds nobody up."""
+
+LOADING = {**LIMITS, "statement_timeout": "0"}
+"""Loading a stage table lasts as long as the step may; nobody waits for it, other attempts have tables of their own."""
 
 
 class PostgreSqlSink:
@@ -59,7 +67,7 @@ class PostgreSqlSink:
     def place(self, publication: Publication) -> None:
         """Load the stage table. Raises Rejected: rows that the table would refuse; Infrastructure."""
         try:
-            with self._session(publication.output) as connection:
+            with self._session(publication.output, LOADING) as connection:
                 markers.create(connection)
                 # Another attempt with the same manifest is waited for, and has then done the work.
                 connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (stages.stage_name(publication),))
@@ -202,14 +210,14 @@ class PostgreSqlSink:
         return url
 
     @contextmanager
-    def _session(self, output: Output) -> Iterator[Connection]:
+    def _session(self, output: Output, limits: Mapping[str, str] = LIMITS) -> Iterator[Connection]:
         """A connection with an open transaction; what is not committed is rolled back. Raises Conflict: others hold
         what is needed; Infrastructure: the server is in trouble; Rejected: it refuses for good."""
         url = self._url(output)
         try:
             name = f"saga-sink-{os.getpid()}"
             with psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT, application_name=name) as connection:
-                for setting, value in {**LIMITS, "timezone": "UTC", "datestyle": "ISO"}.items():
+                for setting, value in {**limits, "timezone": "UTC", "datestyle": "ISO"}.items():
                     connection.execute("select set_config(%s, %s, false)", (setting, value))
                 connection.commit()  # or a rollback would take the settings back
                 try:

@@ -98,6 +98,7 @@ class MemoryGuard(Guard):
         scheduled_at: float,
         deadline: float,
         args_hash: str | None = None,
+        idle_limit: float | None = None,
     ) -> Outcome:
         tx = MemoryTransaction(self.memory, address.generation)
         try:

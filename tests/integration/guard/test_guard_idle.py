@@ -1,0 +1,79 @@
+"""A body that is busy elsewhere for long: its transaction lives as long as its process does, and hardly longer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from activities.guard import Sql
+from tests.integration.guard.conftest import Laboratory, clock, new_address
+
+PUBLISHER = """
+import asyncio, sys, time
+from activities.connections import Connections
+from activities.guard import Address
+
+async def main(url, saga_id):
+    async def act(sql):
+        await asyncio.sleep(5)
+        print("busy", flush=True)
+        await asyncio.sleep(5)
+    guard = Connections({"shop": {"url": url}}).guard("shop")
+    now = time.time()
+    outcome = await guard.do(
+        Address(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 600, idle_limit=2.0)
+    print(outcome.kind, outcome.infrastructure, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_frozen_process_loses_its_transaction_long_before_its_attempt_is_over(
+    server_laboratory: Laboratory,
+) -> None:
+    laboratory, address = server_laboratory, new_address()
+    laboratory.current = address
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PUBLISHER, laboratory.url, address.saga_id),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    try:
+        assert worker.stdout is not None
+        assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"busy\n"
+        worker.send_signal(signal.SIGSTOP)
+        outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(60))
+        assert outcome.marker == "nothing_to_undo"
+        worker.send_signal(signal.SIGCONT)
+        assert (await asyncio.wait_for(worker.stdout.readline(), 60)).strip() == b"failed True"
+    finally:
+        if worker.returncode is None:
+            worker.send_signal(signal.SIGCONT)
+            worker.kill()
+        await worker.wait()
+    assert (await laboratory.state(address)).do == "undo"
+
+
+async def test_a_busy_process_keeps_its_transaction(laboratory: Laboratory) -> None:
+    """Also one that says something itself meanwhile; and the next transaction of the connection has limits of its own."""
+    address = laboratory.current = new_address()
+
+    async def busy(sql: Sql) -> str:
+        for _ in range(3):
+            await laboratory.body("applied")(sql)
+            await asyncio.sleep(1.5)
+        return "done"
+
+    outcome = await laboratory.guard.do(address, "h", busy, **clock(60), idle_limit=1.0)
+    assert (outcome.kind, outcome.result) == ("done", "done")
+
+    async def silent(sql: Sql) -> None:
+        await laboratory.body("confirmed")(sql)
+        await asyncio.sleep(3)
+
+    assert (await laboratory.guard.confirm(address, silent, **clock(60))).kind == "done"
+    state = await laboratory.state(address)
+    assert (state.applied, state.confirmed) == (3, 1)
