@@ -25,7 +25,7 @@ def check_messaging(draft: Draft, report: Report) -> None:
             if uses in EMITTERS and operation.operation.with_ is not None:
                 _check_events(operation, given, report)
             if uses == PUBLISH:
-                _check_home(draft, operation.place, report)
+                check_home(draft, PUBLISH, operation.place, report)
             for node in _holds(uses, given):
                 _check_hold(step, operation, node, report)
 
@@ -46,13 +46,14 @@ def _check_events(operation: OperationDraft, given: dict[str, Node], report: Rep
         report.add("SAGA113", given["wait"], message)
 
 
-def _check_home(draft: Draft, place: Place, report: Report) -> None:
+def check_home(draft: Draft, uses: str, place: Place, report: Report) -> None:
+    """``uses`` keeps what it sends in the database of ``[kafka] outbox``."""
     if draft.kafka is None:
         return
     if draft.kafka.outbox is None:
-        report.add("SAGA412", place, f"`{PUBLISH}` has no database for its events")
+        report.add("SAGA412", place, f"`{uses}` has no database for what it sends")
     else:
-        check_connection(draft, PUBLISH, draft.kafka.outbox, "sql", place, report)
+        check_connection(draft, uses, draft.kafka.outbox, "sql", place, report)
 
 
 def _check_hold(step: StepDraft, operation: OperationDraft, node: Node, report: Report) -> None:
