@@ -22,7 +22,7 @@ from spark_steps.manifest import Manifest
 from spark_steps.progress import Progress
 from spark_steps.results import refusal, step_result
 from spark_steps.settings import SparkSettings
-from spark_steps.sinks.registry import ask_catalogs, sink_for, validate_together
+from spark_steps.sinks.registry import sink_for, validate_together
 from spark_steps.sinks.sink import Publication
 from spark_steps.stage_area import StageArea
 from spark_steps.staged_files import staged_files
@@ -59,9 +59,7 @@ class StagingAttempt:
         for output in self._job.outputs.values():
             sink_for(output.kind, self._settings).validate(output)
         if self._job.together:
-            outputs = list(self._job.outputs.values())
-            validate_together(outputs)
-            await asyncio.to_thread(ask_catalogs, outputs, self._settings)
+            await asyncio.to_thread(validate_together, list(self._job.outputs.values()), self._settings)
         self.rows = await self._take_over()
         try:
             inputs = await self._inputs()

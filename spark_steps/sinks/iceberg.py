@@ -52,13 +52,19 @@ class IcebergSink:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
 
-    def validate(self, output: Output, *, together: bool = False) -> None:
-        """``together``: the output is published in one commit with others. Raises UsageError, one sentence."""
-        place = Place.parse(output.place)
-        self._settings.catalog(place.catalog)
-        with trouble(output.place):
-            if together and not can_commit_together(self._open(place.catalog)):
-                raise UsageError(f"the catalog {place.catalog} cannot publish several tables together")
+    def validate(self, output: Output) -> None:
+        """Raises UsageError."""
+        self._settings.catalog(Place.parse(output.place).catalog)
+
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """One catalog, and it has transactions over several tables. Raises UsageError, Infrastructure."""
+        names = sorted({Place.parse(output.place).catalog for output in outputs})
+        if len(names) > 1:
+            raise UsageError(f"no single commit can publish tables of the catalogs {' and '.join(names)} together")
+        for name in names:
+            with trouble(f"[catalogs.{name}]"):
+                if not can_commit_together(self._open(name)):
+                    raise UsageError(f"the catalog {name} cannot publish several tables together")
 
     def check(self, publication: Publication) -> list[str]:
         with trouble(publication.output.place):

@@ -54,6 +54,14 @@ class ParquetSink:
             )
         self._folder(output)
 
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """Raises UsageError."""
+        if len(outputs) > 1:
+            raise UsageError(
+                f"the output {outputs[0].name} is Parquet with its own pointer, which cannot be published together "
+                "with others"
+            )
+
     def check(self, publication: Publication) -> list[str]:
         """Folder, space and schema."""
         folder = self._folder(publication.output)

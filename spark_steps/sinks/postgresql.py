@@ -58,6 +58,12 @@ class PostgreSqlSink:
             )
         self._url(output)
 
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """Raises UsageError."""
+        names = sorted({str(output.connection) for output in outputs})
+        if len(names) > 1:
+            raise UsageError(f"no single commit can publish tables of {' and '.join(names)} together")
+
     def check(self, publication: Publication) -> list[str]:
         """Permission, columns, types and keys. Raises Infrastructure."""
         with self._session(publication.output) as connection:

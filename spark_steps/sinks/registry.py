@@ -27,35 +27,13 @@ def sink_for(kind: Kind, settings: SparkSettings) -> Sink:
     return getattr(import_module(module), name)(settings)
 
 
-def transaction_domain(output: Output) -> str | None:
-    """What one atomic commit can span: outputs of the same domain can be published together. None: this output can be
-    published alone only."""
-    if output.kind == "iceberg":
-        return f"the catalog {output.place.partition('.')[0]}"
-    return f"the database of the connection {output.connection}" if output.kind == "postgresql" else None
-
-
-def validate_together(outputs: Sequence[Output]) -> None:
-    """Refuse `publish: together` where no single commit spans all outputs. Raises UsageError, one sentence."""
-    if len(outputs) < 2:
-        return
-    domains = {output.name: transaction_domain(output) for output in outputs}
-    for name, domain in domains.items():
-        if domain is None:
-            raise UsageError(
-                f"the output {name} is Parquet with its own pointer, which cannot be published together with others"
-            )
-    if len(set(domains.values())) > 1:
-        told = " and ".join(f"{name} in {domain}" for name, domain in domains.items())
-        raise UsageError(f"no single commit can publish these together: {told}")
-
-
-def ask_catalogs(outputs: Sequence[Output], settings: SparkSettings) -> None:
-    """Refuse `publish: together` where a catalog, asked itself, has no transactions over several tables.
+def validate_together(outputs: Sequence[Output], settings: SparkSettings) -> None:
+    """Refuse `publish: together` where no single commit spans all outputs. May ask a catalog, so it blocks.
 
     Raises UsageError, one sentence; Infrastructure: a catalog does not answer.
     """
-    for output in outputs:
-        if output.kind == "iceberg":
-            module, name = _SINKS["iceberg"]
-            getattr(import_module(module), name)(settings).validate(output, together=True)
+    kinds: list[Kind] = sorted({output.kind for output in outputs})
+    if len(kinds) > 1:
+        raise UsageError(f"no single commit can publish outputs of the kinds {' and '.join(kinds)} together")
+    for kind in kinds:
+        sink_for(kind, settings).validate_together(outputs)

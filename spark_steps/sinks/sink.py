@@ -63,6 +63,11 @@ class Sink(Protocol):
         """Refuse what this sink cannot do (a mode, a missing key). Raises UsageError, one sentence."""
         ...
 
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """Refuse outputs that no single commit of this sink can publish together; where only a catalog can say, it is
+        asked. Raises UsageError, one sentence; Infrastructure: it does not answer."""
+        ...
+
     def check(self, publication: Publication) -> list[str]:
         """Everything that could refuse a later publish: schema, permission, space. One sentence for each problem."""
         ...

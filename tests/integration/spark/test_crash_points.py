@@ -27,8 +27,6 @@ from workers.client import Client
 from workers.headers import HeaderInterceptor
 
 PATIENCE = "240s"
-THAWED = "900s"
-"""The frozen attempt's transaction holds the guard's row until its time is over: ten minutes for a publication."""
 ROOT = Path(__file__).parents[3]
 SINKS = {"iceberg": ICEBERG, "parquet": PARQUET, "postgresql": POSTGRESQL}
 
@@ -211,7 +209,7 @@ async def test_a_frozen_publisher_wakes_after_its_publication_was_taken_back(the
         frozen = next(one for one in theatre.workers if _stands(one.pid, books))
         frozen.freeze()
     try:
-        story = await finished(theatre.client, saga, THAWED)
+        story = await finished(theatre.client, saga, PATIENCE)
         assert story["state"] == "COMPLETED"
         await (await theatre.client.undo(saga, reason="wrong day", who="test")).result()
         assert rows(theatre) == before

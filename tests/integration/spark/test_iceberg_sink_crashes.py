@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sagas.errors import UsageError
-from spark_steps.sinks.registry import ask_catalogs
+from spark_steps.sinks.registry import validate_together
 from spark_steps.sinks.sink import Conflict, NotOurs, Publication
 from tests.integration.spark.iceberg_world import QUICK, Lake, open_lake, some
 from tests.integration.spark.staged import Publisher
@@ -249,7 +249,7 @@ def test_a_catalog_without_transactions_refuses_together_and_publishes_alone(
         for one in ours:
             lake.sink.validate(one.output)
             with pytest.raises(UsageError, match="the catalog lake cannot publish several tables together"):
-                ask_catalogs([one.output], lake.settings)
+                validate_together([one.output], lake.settings)
         refuse_together(lake, ours)
         lake.publish(*ours)
         assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([1], [1])

@@ -335,7 +335,7 @@ def test_a_schema_that_others_changed_meanwhile_is_refused(settings: SparkSettin
         sink.publish([ours], sink.read_state([ours]), together=False)
 
 
-def test_what_the_sink_cannot_do_is_refused(sink: ParquetSink) -> None:
+def test_what_the_sink_cannot_do_is_refused(settings: SparkSettings, sink: ParquetSink) -> None:
     def output(**more: Any) -> Output:
         return Output.parse("facts", {"parquet": "out", **more})
 
@@ -345,7 +345,10 @@ def test_what_the_sink_cannot_do_is_refused(sink: ParquetSink) -> None:
     with pytest.raises(UsageError, match="local or mounted"):
         sink.validate(output(parquet="s3://bucket/out"))
     with pytest.raises(UsageError, match="cannot be published together"):
-        validate_together([output(), output()])
+        validate_together([output(), output()], settings)
+    table = Output.parse("facts", {"connection": "shop", "table": "t"})
+    with pytest.raises(UsageError, match="of the kinds parquet and postgresql"):
+        validate_together([output(), table], settings)
 
 
 def test_a_disk_that_is_full_or_read_only_is_one_sentence(settings: SparkSettings, sink: ParquetSink) -> None:

@@ -209,7 +209,7 @@ def test_together_is_one_transaction(house: Warehouse) -> None:
     house.run("create table totals (day date primary key check (day > '2026-01-02'), n bigint)")
     facts = house.stage(house.output(), [sale(3)], name="facts")
     totals = house.stage(house.output("append", "totals"), [{"day": date(2026, 1, 3), "n": 1}], name="totals")
-    validate_together([facts.output, totals.output])
+    validate_together([facts.output, totals.output], house.settings)
     for one in (facts, totals):
         house.sink.place(one)
     house.run("insert into totals values ('2026-01-03', 0)")
@@ -316,4 +316,4 @@ def test_what_the_sink_cannot_do_is_refused(house: Warehouse) -> None:
         house.sink.check(house.stage(house.output("append", "a b"), [sale(3)]))
     two = [Output.parse(name, {"connection": name, "table": "t"}) for name in ("a", "b")]
     with pytest.raises(UsageError, match="no single commit"):
-        validate_together(two)
+        validate_together(two, house.settings)
