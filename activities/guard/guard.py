@@ -156,6 +156,12 @@ class Guard:
             return await self.confirm(address, said, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
         raise ValueError(f"a person can settle do, undo or confirm, not {op}")
 
+    async def settle_held(self, address: Address, *, committed: bool, scheduled_at: float, deadline: float) -> Outcome:
+        """Decide about the held events of an entry that nobody else decides about: released when its saga is past the
+        commit point (``committed``), dropped when it ended without it. What has been decided already stays so."""
+        script = protocol.release_held if committed else protocol.drop_held
+        return await self._run(address, "confirm", script, scheduled_at, deadline)
+
     async def known(
         self, address: Address, op: RowOp, args_hash: str | None = None, *, deadline: float
     ) -> Outcome | None:

@@ -22,7 +22,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection as Connection
 from activities.guard.address import Address
 from activities.guard.errors import classify
 from activities.guard.postgresql_sql import PostgresSql
-from activities.guard.transaction import BelowWatermark, GuardRow, LostCommit, NotCommitted, Reason, RowOp, Save
+from activities.guard.transaction import (
+    HELD_BECOMES,
+    BelowWatermark,
+    GuardRow,
+    LostCommit,
+    NotCommitted,
+    Reason,
+    RowOp,
+    Save,
+)
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
 _FIRST = (
@@ -35,6 +44,7 @@ _ROWS = (
     "SELECT op, reason, args_hash, result FROM saga_guard"
     " WHERE saga_id = %s AND step = %s AND generation = %s FOR SHARE"
 )
+_HELD = "UPDATE saga_outbox SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
 _BELOW = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
@@ -97,6 +107,8 @@ class PostgresTransaction:
         elif save is not None and save.result is not None:
             values = (save.result, *self._key(), save.op)
             text = f"{_RESULT}; COMMIT"
+        if save is not None and save.held is not None:
+            text, values = f"{_HELD}; {text}", (HELD_BECOMES[save.held], *self._key(), *values)
         try:
             cursor = await self._send(text, values)
         except psycopg.Error as error:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from activities.guard import codec
 from activities.guard.sql_handle import Sql
-from activities.guard.transaction import GuardRow, Reason, RowOp, Save, Transaction
+from activities.guard.transaction import GuardRow, Held, Reason, RowOp, Save, Transaction
 from sagas.outcomes import Failure, Marker, Outcome
 
 Body = Callable[[Sql], Awaitable[Any]]
@@ -121,6 +121,29 @@ async def seal(tx: Transaction) -> Verdict:
     return Verdict(told_seal(await tx.rows()))
 
 
+async def release_held(tx: Transaction) -> Verdict:
+    """The saga is past its commit point: release what this entry still holds. (What was undone holds nothing.)"""
+    await tx.rows()
+    return settled("release")
+
+
+async def drop_held(tx: Transaction) -> Verdict:
+    """The saga ended without its commit point: drop what this entry still holds. (What was confirmed holds nothing.)
+
+    With the fence of an undo, so that no confirm can be right later.
+    """
+    if await tx.insert("do", "undo"):
+        await fill_seal(tx)
+    else:
+        await tx.insert("confirm", "undo")
+    return settled("drop")
+
+
+def settled(held: Held) -> Verdict:
+    """The decision about held events alone; no row of an operation is written with it."""
+    return Verdict(Outcome.done({"held": held}, attempt=None), commit=True, save=Save("confirm", None, held=held))
+
+
 def told_seal(rows: Rows) -> Outcome:
     """What a seal is told that found the row of `do`."""
     if is_sealed(rows["do"]):
@@ -170,6 +193,11 @@ def may_be_confirmed(rows: Rows) -> bool:
     return "confirm" not in rows or rows["confirm"].reason == "confirm"
 
 
+def held_after(op: RowOp) -> Held | None:
+    """What an operation decides about the entry's held events, whatever action it runs, and wherever that lives."""
+    return {"confirm": "release", "undo": "drop"}.get(op)  # pyright: ignore[reportReturnType]
+
+
 async def fill_seal(tx: Transaction) -> None:
     """A sealed step also has its other rows, so that no confirm and no undo finds room later."""
     await tx.insert("confirm", "undo", result=codec.encode_marker(NOTHING_TO_UNDO))
@@ -185,13 +213,17 @@ async def _own(tx: Transaction, op: RowOp, reason: Reason, body: Body | None) ->
 async def _act(tx: Transaction, body: Body | None, op: RowOp, insert: Reason | None = None) -> Verdict:
     """Run the action; its result goes into the row of ``op``, which is inserted first if it is not there yet."""
     result = codec.encode(None if body is None else await body(tx.sql))
-    return Verdict(Outcome.done(codec.decode(result), attempt=None), commit=True, save=Save(op, result, insert))
+    return Verdict(Outcome.done(codec.decode(result), attempt=None), commit=True, save=_save(op, result, insert))
 
 
 def _decided(op: RowOp, insert: Reason | None, word: str) -> Verdict:
     """Decided here; the action lives elsewhere."""
     outcome = Outcome.done(attempt=None, marker=MARKERS[word])
-    return Verdict(outcome, commit=True, save=Save(op, codec.encode_marker(word), insert))
+    return Verdict(outcome, commit=True, save=_save(op, codec.encode_marker(word), insert))
+
+
+def _save(op: RowOp, result: str | None, insert: Reason | None) -> Save:
+    return Save(op, result, insert, held_after(op))
 
 
 def done(row: GuardRow) -> Outcome:

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from activities.guard.address import Address
 from activities.guard.errors import classify
 from activities.guard.sql_handle import Sql
-from activities.guard.transaction import BelowWatermark, GuardRow, LostCommit, Reason, RowOp, Save
+from activities.guard.transaction import HELD_BECOMES, BelowWatermark, GuardRow, LostCommit, Reason, RowOp, Save
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
 _PLACES = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :created_at"
@@ -30,6 +30,7 @@ _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
 _BELOW = text("SELECT 1 FROM saga_watermark WHERE watermark > :created_at")
 _RESULT = text(f"UPDATE saga_guard SET result = :result WHERE {_ENTRY} AND op = :op")
+_HELD = text(f"UPDATE saga_outbox SET status = :status WHERE {_ENTRY} AND status = 'HELD'")
 _PLAIN = text(f"INSERT INTO saga_guard ({_COLUMNS}) VALUES ({_PLACES})")
 
 
@@ -96,6 +97,8 @@ class SqlAlchemyTransaction:
             await self._send(_PLAIN, {**row, "created_at": self._scheduled_at})
         elif save is not None and save.result is not None:
             await self._send(_RESULT, {**self._entry, "op": save.op, "result": save.result})
+        if save is not None and save.held is not None:
+            await self._send(_HELD, {**self._entry, "status": HELD_BECOMES[save.held]})
         try:
             await self._send("COMMIT")
         except SQLAlchemyError as error:

@@ -25,13 +25,25 @@ class GuardRow:
     result: str | None = None
 
 
+Held = Literal["release", "drop"]
+"""What becomes of the entry's held events: the relay may publish them, or nobody ever will."""
+
+
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What is stored with the effect: the result of a row inserted before, or a row of its own."""
+    """What is stored with the effect: the result of a row inserted before, or a row of its own.
+
+    ``held`` decides about the entry's held events in the same transaction; None leaves them held.
+    """
 
     op: RowOp
     result: str | None
     insert: Reason | None = None
+    held: Held | None = None
+
+
+HELD_BECOMES: Mapping[Held, str] = {"release": "NEW", "drop": "DROPPED"}
+"""The status in the outbox."""
 
 
 class BelowWatermark(Exception):

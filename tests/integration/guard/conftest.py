@@ -17,7 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from activities.connections import ISOLATIONS, Connections
 from activities.guard import Address, Body, Guard, Sql
 from activities.guard.schema import create
+from activities.outbox import insert_event
 from sagas.errors import Rejected
+from sagas.step import Event
+from sagas.wire import Invocation
 from tests.servers import DatabaseServer, mariadb, postgres
 from tests.unit.guard.model import State
 
@@ -72,6 +75,8 @@ class Laboratory:
                     "now": time.time(),
                 },
             )
+            if kind in (None, "applied"):
+                await insert_event(sql, Event("charged", "k", {"n": 1}, hold=True), _invocation(where))
             if kind is None:
                 raise Rejected("no", why="the test says so")
             return {"effect": kind}
@@ -101,7 +106,18 @@ class Laboratory:
             confirmed=kinds.count("confirmed"),
             undone=kinds.count("undone"),
             undone_confirmed=kinds.count("undone_confirmed"),
+            event=await self._event(where, key),
         )
+
+    async def _event(self, where: str, key: dict[str, Any]) -> str | None:
+        """What has become of the event that each effect has emitted."""
+        found = {status for (status,) in await self.rows(f"select status from saga_outbox where {where}", **key)}
+        return " and ".join(sorted(found)) or None
+
+
+def _invocation(address: Address) -> Invocation:
+    key = str(address)
+    return Invocation("charge", {}, key, address.saga_id, address.step, "do", address.generation)
 
 
 def clock(seconds: float = 30.0) -> Any:

@@ -66,4 +66,4 @@ async def test_random_orders_over_two_generations(laboratory: Laboratory) -> Non
             assert (told, after) == model_deliver(before, event), path
             assert violations(before, event, told, after, watches[generation]) == [], path
             states[generation] = after
-            watches[generation] = watched(watches[generation], event, told)
+            watches[generation] = watched(watches[generation], event, told, after)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from activities.guard import protocol
 from activities.guard.address import Address
 from activities.guard.guard import Guard, Script
-from activities.guard.transaction import GuardRow, Reason, RowOp, Save
+from activities.guard.transaction import HELD_BECOMES, GuardRow, Reason, RowOp, Save
 from sagas.errors import Rejected
 from sagas.outcomes import Failure, Outcome
 from tests.unit.guard.model import Event, State
@@ -59,7 +59,8 @@ class MemoryTransaction:
 
     async def effect(self, name: str) -> None:
         state = self.memory.states.get(self.generation, State())
-        self.memory.states[self.generation] = replace(state, **{name: getattr(state, name) + 1})
+        event = "HELD" if name == "applied" else state.event
+        self.memory.states[self.generation] = replace(state, **{name: getattr(state, name) + 1}, event=event)
 
     async def insert(
         self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
@@ -73,7 +74,11 @@ class MemoryTransaction:
         return {op: row for (generation, op), row in self.memory.rows.items() if generation == self.generation}
 
     async def commit(self, save: Save | None) -> None:
-        if save is not None:
+        if save is not None and save.held is not None:
+            state = self.memory.states.get(self.generation, State())
+            if state.event == "HELD":
+                self.memory.states[self.generation] = replace(state, event=HELD_BECOMES[save.held])
+        if save is not None and (save.insert is not None or save.result is not None):
             row = self.memory.rows.get((self.generation, save.op))
             reason = save.insert or (row.reason if row else "do")
             self.memory.rows[self.generation, save.op] = GuardRow(reason, row.args_hash if row else None, save.result)
@@ -147,8 +152,12 @@ async def deliver(guard: Guard, address: Address, event: Event, make_body: Any, 
             return await guard.confirm(address, act, **clock)
         case "seal":
             return await guard.seal(address, **clock)
+        case "ask_committed" | "ask_over":
+            return await guard.settle_held(address, committed=event == "ask_committed", **clock)
 
 
 def answer(outcome: Outcome) -> str:
     """The outcome in the model's words."""
+    if isinstance(outcome.result, dict) and "held" in outcome.result:
+        return outcome.result["held"]
     return outcome.marker or outcome.kind

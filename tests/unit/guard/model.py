@@ -8,18 +8,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Event = Literal["do", "refused_do", "undo", "undo_confirmed", "refused_undo", "confirm", "seal"]
+Event = Literal[
+    "do", "refused_do", "undo", "undo_confirmed", "refused_undo", "confirm", "seal", "ask_committed", "ask_over"
+]
 """One delivery. ``refused_…``: the action says no. ``undo_confirmed``: an undo that has an action for a confirmed
-step."""
+step. ``ask_…``: somebody found the step's event held and asked the saga, which is committed, or over without that."""
 
-Answer = Literal["done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed"]
+Answer = Literal["done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed", "release", "drop"]
 
-EVENTS: tuple[Event, ...] = ("do", "refused_do", "undo", "undo_confirmed", "refused_undo", "confirm", "seal")
+EVENTS: tuple[Event, ...] = (
+    "do",
+    "refused_do",
+    "undo",
+    "undo_confirmed",
+    "refused_undo",
+    "confirm",
+    "seal",
+    "ask_committed",
+    "ask_over",
+)
 
 
 @dataclass(frozen=True)
 class State:
-    """The reasons of the three rows (None: no such row), and how often each action took effect."""
+    """The reasons of the three rows (None: no such row), how often each action took effect, and what has become of the
+    event that the step emitted with `hold`."""
 
     do: str | None = None
     confirm: str | None = None
@@ -28,6 +41,7 @@ class State:
     confirmed: int = 0
     undone: int = 0
     undone_confirmed: int = 0
+    event: str | None = None
 
     @property
     def net(self) -> int:
@@ -45,7 +59,7 @@ def deliver(state: State, event: Event) -> tuple[Answer, State]:
             if state.do is None:
                 if event == "refused_do":
                     return "rejected", state
-                return "done", replace(state, do="do", applied=state.applied + 1)
+                return "done", replace(state, do="do", applied=state.applied + 1, event="HELD")
             return ("late" if state.sealed or state.undo else "done"), state
         case "undo" | "undo_confirmed" | "refused_undo":
             return _undo(state, event)
@@ -53,14 +67,24 @@ def deliver(state: State, event: Event) -> tuple[Answer, State]:
             if state.do != "do" or state.undo:
                 return "late", state
             if state.confirm is None:
-                return "done", replace(state, confirm="confirm", confirmed=state.confirmed + 1)
-            return "done", state
+                return "done", _settled(replace(state, confirm="confirm", confirmed=state.confirmed + 1), "NEW")
+            return ("late" if state.confirm == "undo" else "done"), state
         case "seal":
             if state.do is None:
                 return "sealed", replace(state, do="undo", confirm="undo", undo="undo")
             if state.sealed:
                 return "sealed", state
             return ("late" if state.undo else "done"), state
+        case "ask_committed":
+            return "release", _settled(state, "NEW")
+        case "ask_over":
+            if state.do is None:
+                return "drop", replace(state, do="undo", confirm="undo", undo="undo")
+            return "drop", _settled(replace(state, confirm=state.confirm or "undo"), "DROPPED")
+
+
+def _settled(state: State, event: str) -> State:
+    return replace(state, event=event) if state.event == "HELD" else state
 
 
 def _undo(state: State, event: Event) -> tuple[Answer, State]:
@@ -76,7 +100,7 @@ def _undo(state: State, event: Event) -> tuple[Answer, State]:
         return "done", replace(state, undo="undo", undone_confirmed=state.undone_confirmed + 1)
     if event == "refused_undo":
         return "rejected", state
-    return "done", replace(state, confirm="undo", undo="undo", undone=state.undone + 1)
+    return "done", _settled(replace(state, confirm="undo", undo="undo", undone=state.undone + 1), "DROPPED")
 
 
 @dataclass(frozen=True)
@@ -89,6 +113,7 @@ class Watch:
 def violations(before: State, event: Event, answer: str, after: State, watch: Watch) -> list[str]:
     """Which promises this delivery broke. ``before`` and ``after`` come from whatever is under test."""
     told_do = event in ("do", "refused_do") and answer == "done"
+    released = after.event == "NEW" and before.event != "NEW"
     told_undo = event in ("undo", "undo_confirmed", "refused_undo") and answer in ("done", "nothing_to_undo")
     broken = {
         "an action took effect twice": after.applied > 1 or after.confirmed > 1,
@@ -107,11 +132,19 @@ def violations(before: State, event: Event, answer: str, after: State, watch: Wa
         "an unconfirmed effect was undone by the wrong action": (
             after.undone_confirmed > before.undone_confirmed and before.confirmed == 0
         ),
+        "the event of a compensated step was released": released and (after.undone > 0 or watch.gone),
+        "the event of a confirmed step was dropped": after.confirmed > 0 and after.event == "DROPPED",
+        "compensated, and its event is still held": told_undo and after.event == "HELD",
+        "confirmed, and its event is still held": after.confirmed > 0 and after.event == "HELD",
+        "told confirmed, and its event is dropped": event == "confirm"
+        and answer == "done"
+        and after.event == "DROPPED",
+        "a dropped event came back": before.event == "DROPPED" and after.event != "DROPPED",
     }
     return [name for name, is_broken in broken.items() if is_broken]
 
 
-def watched(watch: Watch, event: Event, answer: str) -> Watch:
-    """What is promised after ``answer``."""
+def watched(watch: Watch, event: Event, answer: str, after: State) -> Watch:
+    """What is promised after ``answer``; who asks about an event may have sealed the step."""
     undone = event in ("undo", "undo_confirmed", "refused_undo") and answer in ("done", "nothing_to_undo")
-    return Watch(gone=True) if undone or answer == "sealed" else watch
+    return Watch(gone=True) if undone or answer == "sealed" or after.sealed else watch

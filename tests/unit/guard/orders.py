@@ -36,11 +36,22 @@ TWO_GENERATIONS: Budget = {
     (2, "undo"): 1,
     (2, "confirm"): 1,
 }
+HELD_AND_COMMITTED: Budget = {(1, "do"): 2, (1, "confirm"): 2, (1, "ask_committed"): 2, (1, "undo_confirmed"): 2}
+HELD_AND_OVER: Budget = {
+    (1, "do"): 2,
+    (1, "undo"): 2,
+    (1, "confirm"): 1,
+    (1, "ask_over"): 2,
+    (1, "ask_committed"): 1,
+    (1, "seal"): 1,
+}
 BUDGETS: Mapping[str, Budget] = {
     "one generation": ONE_GENERATION,
     "refusals": REFUSALS,
     "confirmed": CONFIRMED,
     "two generations": TWO_GENERATIONS,
+    "held, committed": HELD_AND_COMMITTED,
+    "held, over": HELD_AND_OVER,
 }
 
 
@@ -87,7 +98,7 @@ def _step(
             budget,
             guard.memory,
             {**states, generation: wanted},
-            {**watches, generation: watched(watches[generation], event, told)},
+            {**watches, generation: watched(watches[generation], event, told, after)},
             here,
         )
         budget[generation, event] += 1

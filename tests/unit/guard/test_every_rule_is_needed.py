@@ -112,9 +112,9 @@ def test_generations_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryGuard._run
 
-    async def tidy(self: MemoryGuard, address: Address, op: RowOp, *more: Any) -> Outcome:
+    async def tidy(self: MemoryGuard, address: Address, op: RowOp, *more: Any, **limits: Any) -> Outcome:
         there = (address.generation, "do") in self.memory.rows
-        outcome = await real(self, address, op, *more)
+        outcome = await real(self, address, op, *more, **limits)
         if op == "do" and there:
             self.memory.rows.pop((address.generation, "do"), None)
         return outcome
@@ -126,8 +126,8 @@ def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.Monke
 def test_a_refused_action_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryGuard._run
 
-    async def keeps_the_row(self: MemoryGuard, address: Address, op: RowOp, *more: Any) -> Outcome:
-        outcome = await real(self, address, op, *more)
+    async def keeps_the_row(self: MemoryGuard, address: Address, op: RowOp, *more: Any, **limits: Any) -> Outcome:
+        outcome = await real(self, address, op, *more, **limits)
         if outcome.kind == "rejected" and op == "do":
             self.memory.rows[address.generation, "do"] = GuardRow("do", "hash")
         return outcome
@@ -177,3 +177,42 @@ def test_a_seal_fills_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(protocol, "fill_seal", leaves_gaps)
     assert told() is None
+
+
+HELD: tuple[Budget, ...] = (
+    {(1, "do"): 2, (1, "undo"): 2, (1, "confirm"): 1, (1, "ask_over"): 1, (1, "ask_committed"): 1},
+    {(1, "do"): 2, (1, "undo_confirmed"): 1, (1, "confirm"): 2, (1, "ask_committed"): 1},
+)
+
+
+def broken_promises_of_events() -> set[str]:
+    return {name for budget in HELD for name in walk(budget).broken}
+
+
+def test_held_events_are_safe_in_the_guard_as_it_is() -> None:
+    assert broken_promises_of_events() == set()
+
+
+@pytest.mark.parametrize(
+    ("op", "promise"),
+    [
+        ("confirm", "confirmed, and its event is still held"),
+        ("undo", "compensated, and its event is still held"),
+    ],
+)
+def test_confirm_and_undo_decide_about_events(op: str, promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = protocol.held_after
+    monkeypatch.setattr(protocol, "held_after", lambda one: None if one == op else real(one))
+    assert promise in broken_promises_of_events()
+
+
+def test_who_drops_an_event_fences_the_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_a_fence(tx: Any) -> protocol.Verdict:
+        await tx.rows()
+        return protocol.settled("drop")
+
+    monkeypatch.setattr(protocol, "drop_held", without_a_fence)
+    assert broken_promises_of_events() & {
+        "the event of a confirmed step was dropped",
+        "told confirmed, and its event is dropped",
+    }
