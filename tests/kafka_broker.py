@@ -76,7 +76,7 @@ class Broker(Process):
         from confluent_kafka.cimpl import NewTopic
 
         name = name or f"topic-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": self.address})
+        admin = AdminClient(self._client())
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
         admin.create_topics([topic], operation_timeout=PATIENCE)[name].result(PATIENCE)
         end = time.monotonic() + PATIENCE
@@ -91,7 +91,7 @@ class Broker(Process):
         """Write records outside any transaction: JSON, or bytes as they are."""
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True})
+        producer = Producer({**self._client(), "enable.idempotence": True})
         failed: list[Any] = []
         for value in values:
             producer.produce(
@@ -104,13 +104,27 @@ class Broker(Process):
         assert producer.flush(PATIENCE) == 0
         assert not failed, failed
 
-    def read_committed(self, *topics: str) -> list[Record]:
-        """All that a read_committed consumer sees up to the last stable offset, in the order of each partition."""
+    def read_committed(self, *topics: str, settle: float = 2.0) -> list[Record]:
+        """All that a read_committed consumer sees up to the last stable offset, in the order of each partition.
+
+        A commit returns before its markers are written: so transactions get ``settle`` seconds to end first.
+        """
+        end = time.monotonic() + settle
+        while not self.is_settled(*topics) and time.monotonic() < end:
+            time.sleep(0.05)
         return self._read(topics, "read_committed")
+
+    def is_settled(self, *topics: str) -> bool:
+        """True when no transaction is open: last stable offset and high watermark are the same everywhere."""
+        return all(stable == high for topic in topics for stable, high in self.offsets(topic).values())
 
     def read_uncommitted(self, *topics: str) -> list[Record]:
         """The same with what open and aborted transactions have written, up to the high watermark."""
         return self._read(topics, "read_uncommitted")
+
+    def _client(self) -> dict[str, Any]:
+        # The library writes to standard error otherwise, for as long as a broker is down.
+        return {"bootstrap.servers": self.address, "log_level": 1}
 
     def _read(self, topics: Sequence[str], isolation: str) -> list[Record]:
         from confluent_kafka import Consumer, TopicPartition
@@ -122,7 +136,7 @@ class Broker(Process):
         }
         consumer = Consumer(
             {
-                "bootstrap.servers": self.address,
+                **self._client(),
                 "group.id": f"reader-{uuid.uuid4()}",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
@@ -160,7 +174,7 @@ class Broker(Process):
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.admin._listoffsets import OffsetSpec
 
-        admin = AdminClient({"bootstrap.servers": self.address})
+        admin = AdminClient(self._client())
         partitions = list(admin.list_topics(topic, PATIENCE).topics[topic].partitions)
         asked: Any = {TopicPartition(topic, one): OffsetSpec.latest() for one in partitions}
         found: dict[int, list[int]] = {one: [] for one in partitions}
@@ -172,7 +186,7 @@ class Broker(Process):
     def topics(self) -> set[str]:
         from confluent_kafka.admin import AdminClient
 
-        return set(AdminClient({"bootstrap.servers": self.address}).list_topics(timeout=PATIENCE).topics)
+        return set(AdminClient(self._client()).list_topics(timeout=PATIENCE).topics)
 
 
 def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:

@@ -1,0 +1,81 @@
+"""The one place that says how clients of Kafka are configured.
+
+librdkafka's own defaults are not those of the Java client: idempotence is off and offsets commit themselves. So all
+that a guarantee rests on is said here; the settings cannot weaken it (:mod:`sagas.settings.kafka_table`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any
+
+from sagas.errors import UsageError
+from sagas.settings import KafkaSettings
+
+LOG = logging.getLogger("saga.kafka")
+
+_FRAMING = 2_048
+"""Bytes that a batch and a record add to key, value and headers."""
+
+Properties = dict[str, Any]
+
+
+def require_client() -> None:
+    """Raises UsageError: the package confluent-kafka is not installed."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise UsageError(
+            "Kafka needs the package confluent-kafka, which is not installed.",
+            help="pip install 'saga-orchestrator[kafka]'",
+        )
+
+
+def producer_config(settings: KafkaSettings, *, transactional_id: str | None = None) -> Properties:
+    """A producer that neither loses nor doubles within its life; with an id also across lives, by transactions.
+
+    Raises:
+        UsageError: no address is known, a secret is missing, or confluent-kafka is not installed.
+    """
+    config = _common(settings) | {
+        "enable.idempotence": True,
+        "acks": "all",
+        "message.max.bytes": settings.max_message_bytes + _FRAMING,
+        # A topic that is not there is told after this, and not after half a minute.
+        "topic.metadata.propagation.max.ms": 5_000,
+    }
+    # The partition of a key is the one that Java clients choose.
+    config.setdefault("partitioner", "murmur2_random")
+    if transactional_id is not None:
+        config["transactional.id"] = transactional_id
+        config["transaction.timeout.ms"] = round(settings.transaction_timeout * 1000)
+    return config
+
+
+def consumer_config(settings: KafkaSettings, group: str) -> Properties:
+    """A consumer that sees committed events only, from the first one on, and moves its offset only when told.
+
+    Raises:
+        UsageError: as for a producer.
+    """
+    return _common(settings) | {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
+
+
+def admin_config(settings: KafkaSettings) -> Properties:
+    """Raises UsageError: as for a producer."""
+    return _common(settings)
+
+
+def _common(settings: KafkaSettings) -> Properties:
+    require_client()
+    return {
+        **settings.client_properties(),
+        "bootstrap.servers": settings.servers,
+        "client.id": settings.prefix,
+        "logger": LOG,
+    }

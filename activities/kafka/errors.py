@@ -1,0 +1,135 @@
+"""What an error of Kafka means for the work at hand: one table, so that every producer and consumer decides alike.
+
+| what happens | verdict |
+|---|---|
+| the coordinator moves, loads, or still ends an earlier transaction | retry: the same call again |
+| the broker or the client says that the transaction cannot go on | abort: end it, then do its work again |
+| a newer producer has the transactional id | rebuild, ``fenced``: somebody else may own the shard now |
+| anything whose outcome is unknown: time-outs, broken connections, a state the broker does not know | rebuild |
+| too large, not allowed, not there, wrong credentials | refused: only a person can change that |
+
+After *rebuild* a producer is never used again: with the protocol that librdkafka speaks, a commit that is still under
+way could end a later transaction. A new producer's ``init_transactions`` ends the old one's first; what came of it is
+then read, not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, KafkaException
+
+Action = Literal["retry", "abort", "rebuild", "refused"]
+Scope = Literal["event", "topic", "client"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A KafkaError as a value. ``name`` is librdkafka's; names with ``_`` in front are errors of the client itself."""
+
+    name: str
+    text: str = ""
+    retriable: bool = False
+    requires_abort: bool = False
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do. ``reason`` is one sentence; ``scope`` says what is refused: an event, a topic, or all we do."""
+
+    action: Action
+    reason: str
+    scope: Scope | None = None
+    fenced: bool = False
+
+
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
+
+_UNKNOWN_OUTCOME = {
+    "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_FAIL", "_RESOLVE",
+    "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "INVALID_TXN_STATE", "INVALID_PRODUCER_ID_MAPPING",
+    "UNKNOWN_PRODUCER_ID", "OUT_OF_ORDER_SEQUENCE_NUMBER", "TRANSACTION_COORDINATOR_FENCED",
+}  # fmt: skip
+
+_PASSING = {
+    "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
+    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "THROTTLING_QUOTA_EXCEEDED", "UNSTABLE_OFFSET_COMMIT",
+    "_QUEUE_FULL", "_WAIT_COORD", "_RETRY",
+}  # fmt: skip
+
+_NEEDS_ABORT = {"TRANSACTION_ABORTABLE", "_INVALID_DIFFERENT_RECORD", "_PURGE_QUEUE", "_PURGE_INFLIGHT"}
+
+_REFUSED: Mapping[str, tuple[Scope, str]] = {
+    "MSG_SIZE_TOO_LARGE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
+    "RECORD_LIST_TOO_LARGE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
+    "INVALID_MSG_SIZE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
+    "INVALID_RECORD": ("event", "the topic does not take an event of this form (compacted topics need a key)"),
+    "POLICY_VIOLATION": ("event", "a policy of the broker does not allow it"),
+    "INVALID_TIMESTAMP": ("event", "the topic does not take an event of this time"),
+    "UNKNOWN_TOPIC_OR_PART": ("topic", "the topic is not there"),
+    "_UNKNOWN_TOPIC": ("topic", "the topic is not there"),
+    "_UNKNOWN_PARTITION": ("topic", "the topic has no such partition"),
+    "TOPIC_EXCEPTION": ("topic", "the name is none for a topic"),
+    "TOPIC_AUTHORIZATION_FAILED": ("topic", "this user may not use the topic: an ACL is missing"),
+    "GROUP_AUTHORIZATION_FAILED": ("client", "this user may not use the consumer group: an ACL is missing (READ)"),
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (
+        "client", "this user may not use the transactional id: an ACL is missing (WRITE and DESCRIBE)",
+    ),
+    "CLUSTER_AUTHORIZATION_FAILED": ("client", "this user may not do that on the cluster: an ACL is missing"),
+    "INVALID_TRANSACTION_TIMEOUT": (
+        "client", "kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)",
+    ),
+    "_AUTHENTICATION": ("client", "it does not accept the credentials"),
+    "SASL_AUTHENTICATION_FAILED": ("client", "it does not accept the credentials"),
+    "UNSUPPORTED_SASL_MECHANISM": ("client", "it does not know this sasl.mechanism"),
+    "ILLEGAL_SASL_STATE": ("client", "it does not accept the credentials"),
+    "_SSL": ("client", "there is no TLS connection"),
+    "UNSUPPORTED_VERSION": ("client", "the broker is too old"),
+    "_UNSUPPORTED_FEATURE": ("client", "the broker is too old"),
+    "_INVALID_ARG": ("client", "the client does not accept a setting"),
+}  # fmt: skip
+
+
+def classify(error: KafkaError | KafkaException | Failure) -> Verdict:
+    """What to do about an error of a producer, a consumer or the admin client."""
+    failure = error if isinstance(error, Failure) else failure_of(error)
+    said = _sentence(failure)
+    if failure.name in _REFUSED:
+        return Verdict("refused", said, scope=_REFUSED[failure.name][0])
+    if failure.name in _FENCED:
+        return Verdict("rebuild", said, fenced=True)
+    if failure.fatal or failure.name in _UNKNOWN_OUTCOME:
+        return Verdict("rebuild", said)
+    if failure.requires_abort or failure.name in _NEEDS_ABORT:
+        return Verdict("abort", said)
+    if failure.retriable or failure.name in _PASSING:
+        return Verdict("retry", said)
+    return Verdict("rebuild", said)
+
+
+def failure_of(error: KafkaError | KafkaException) -> Failure:
+    """The error as a value; an exception carries one."""
+    inner: Any = error.args[0] if isinstance(error, Exception) and error.args else error
+    if not hasattr(inner, "txn_requires_abort"):
+        return Failure("_FAIL", str(inner))
+    return Failure(
+        name=inner.name(),
+        text=inner.str(),
+        retriable=inner.retriable(),
+        requires_abort=inner.txn_requires_abort(),
+        fatal=inner.fatal(),
+    )
+
+
+def _sentence(failure: Failure) -> str:
+    text = failure.text.strip().rstrip(".")
+    for who in ("Broker: ", "Local: "):
+        text = text.removeprefix(who)
+    if failure.name in _REFUSED:
+        meaning = _REFUSED[failure.name][1]
+        return f"{meaning} ({text})" if text else meaning
+    return f"{text} ({failure.name})" if text else failure.name

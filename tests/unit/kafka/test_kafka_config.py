@@ -1,0 +1,40 @@
+"""What clients of Kafka are told, whatever the settings say."""
+
+from __future__ import annotations
+
+from activities.kafka.config import admin_config, consumer_config, producer_config
+from sagas.settings import KafkaSettings
+
+SETTINGS = KafkaSettings(
+    bootstrap_servers="one:9092",
+    prefix="shop",
+    transaction_timeout=30.0,
+    client={"security.protocol": "SSL", "partitioner": "random"},
+)
+
+
+def test_a_producer_neither_loses_nor_doubles() -> None:
+    config = producer_config(SETTINGS)
+    assert config["enable.idempotence"] is True
+    assert config["acks"] == "all"
+    assert "transactional.id" not in config
+    with_id = producer_config(SETTINGS, transactional_id="shop-relay-1")
+    assert (with_id["transactional.id"], with_id["transaction.timeout.ms"]) == ("shop-relay-1", 30_000)
+
+
+def test_a_consumer_sees_what_is_committed_and_moves_when_told() -> None:
+    config = consumer_config(SETTINGS, "shop-trigger-x")
+    assert config["isolation.level"] == "read_committed"
+    assert config["enable.auto.commit"] is False
+    assert config["enable.auto.offset.store"] is False
+    assert config["auto.offset.reset"] == "earliest"
+    assert config["group.id"] == "shop-trigger-x"
+
+
+def test_all_of_them_go_to_the_same_cluster_with_the_same_properties() -> None:
+    for config in (producer_config(SETTINGS), consumer_config(SETTINGS, "g"), admin_config(SETTINGS)):
+        assert config["bootstrap.servers"] == "one:9092"
+        assert config["security.protocol"] == "SSL"
+    # what decides nothing but speed and placement is the project's
+    assert producer_config(SETTINGS)["partitioner"] == "random"
+    assert producer_config(KafkaSettings(bootstrap_servers="x:1"))["partitioner"] == "murmur2_random"

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.kafka import wire
+
+
+class Arrived:
+    """A record as the library hands it over."""
+
+    def __init__(self, value: bytes | None, key: bytes | None = None, headers: Any = None, stamp: Any = (1, 1500)):
+        self.parts = (value, key, headers, stamp)
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return 42
+
+    def value(self) -> bytes | None:
+        return self.parts[0]
+
+    def key(self) -> bytes | None:
+        return self.parts[1]
+
+    def headers(self) -> Any:
+        return self.parts[2]
+
+    def timestamp(self) -> Any:
+        return self.parts[3]
+
+
+def read(record: wire.Record) -> wire.Received:
+    return wire.decode(Arrived(record.value, record.key, list(record.headers)))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_record_says_what_it_is_and_where_it_is_from() -> None:
+    record = wire.encode(
+        '{"order": "ü"}', id="e1", type="order.paid", source="saga", time=0.25, key="o-1",
+        headers={"team": "finance", "ce_id": "of somebody else"}, saga_id="o-1", step="pay", step_key="o-1/pay",
+    )  # fmt: skip
+    received = read(record)
+    assert received.value == {"order": "ü"}
+    assert (received.key, received.id, received.type, received.source) == ("o-1", "e1", "order.paid", "saga")
+    assert received.headers == {
+        "team": "finance",
+        "ce_specversion": "1.0",
+        "ce_id": "e1",
+        "ce_source": "saga",
+        "ce_type": "order.paid",
+        "ce_time": "1970-01-01T00:00:00.250Z",
+        "content-type": "application/json",
+        "sagaid": "o-1",
+        "sagastep": "pay",
+        "sagakey": "o-1/pay",
+    }
+    assert received.timestamp == 1.5
+
+
+def test_the_size_counts_bytes_of_everything() -> None:
+    record = wire.Record("ü".encode(), b"key", (("é", b"12"),))
+    assert record.size == 2 + 3 + 2 + 2
+
+
+def test_a_record_without_an_id_is_known_by_its_place() -> None:
+    received = wire.decode(Arrived(b"1", stamp=(0, -1)))  # pyright: ignore[reportArgumentType]
+    assert (received.id, received.timestamp, received.key, received.headers) == ("orders/3/42", None, None, {})
+
+
+def test_a_tombstone_has_no_value() -> None:
+    assert wire.decode(Arrived(None, b"k")).value is None  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("arrived", "why"),
+    [
+        (Arrived(b"{"), "the value is not JSON"),
+        (Arrived(b""), "the value is not JSON"),
+        (Arrived(b'"\xff"'), "the value is not UTF-8 text"),
+        (Arrived(b"NaN"), "the value is not JSON: NaN is no number"),
+        (Arrived(b"[" * 100_000), "the value is not JSON"),
+        (Arrived(b"1", b"\xff\xfe"), "the key is not UTF-8 text"),
+    ],
+)
+def test_what_nobody_can_read_says_why(arrived: Any, why: str) -> None:
+    with pytest.raises(wire.Unreadable, match=why):
+        wire.decode(arrived)
+
+
+def test_a_strange_header_makes_no_event_unreadable() -> None:
+    received = wire.decode(Arrived(b"1", headers=[("a", b"\xff"), ("b", None)]))  # pyright: ignore[reportArgumentType]
+    assert received.headers == {"a": "\\xff", "b": ""}
