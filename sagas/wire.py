@@ -30,7 +30,12 @@ DEFINITION_HEADER = "saga-definition"
 GENERATION_HEADER = "saga-generation"
 CANCEL_SIGNAL = "saga-cancel"
 RESIDUE_SIGNAL = "saga-residue"
+AGAIN_SIGNAL = "saga-again"
 UNDO_SUFFIX = "~undo"
+NOTIFY = "saga.notify"
+"""The workflow type of a notification; no saga can have this name."""
+NOTIFICATION_MEMO = "notification"
+"""In the memo of a notification: how it stands."""
 LOAD = "saga.load"
 STARTED_MEMO = "saga-started-at"
 """In the memo of a run that continues another one: when the saga began, seconds since the epoch."""
@@ -38,7 +43,10 @@ STARTED_MEMO = "saga-started-at"
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One call as the worker sees it. ``timeout`` in seconds; ``intervals`` are the waits before attempt 2, 3 …"""
+    """One call as the worker sees it. ``timeout`` in seconds; ``intervals`` are the waits before attempt 2, 3 …
+
+    ``saga`` is the saga's name where the workflow's type is another one: in its notifications.
+    """
 
     action: str
     arguments: Mapping[str, Any]
@@ -53,6 +61,7 @@ class Invocation:
     at_most_once: bool = False
     deaf: bool = False
     intervals: tuple[float, ...] = ()
+    saga: str = ""
 
 
 def encode_call(call: Call, saga_id: str) -> dict[str, Any]:
@@ -97,6 +106,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         at_most_once=envelope.get("at_most_once", False),
         deaf=envelope.get("deaf", False),
         intervals=tuple(envelope.get("intervals", ())),
+        saga=envelope.get("saga", ""),
     )
 
 

@@ -21,7 +21,7 @@ from activities.temporal import SagaActivities
 from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.workflow import SagaWorkflow
+from sagas.workflow import NotifyWorkflow, SagaWorkflow
 from workers.attempt_log import log_attempt
 from workers.details import DetailsInterceptor
 from workers.headers import HeaderInterceptor
@@ -61,7 +61,7 @@ class SagaPlugin(SimplePlugin):
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
-            workflows=[SagaWorkflow],
+            workflows=[SagaWorkflow, NotifyWorkflow],
             workflow_runner=_pass_through,
             interceptors=[
                 HeaderInterceptor(),

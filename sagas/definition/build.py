@@ -21,6 +21,7 @@ from sagas.definition.model import (
     Probe,
     Step,
 )
+from sagas.definition.notifications import build_notifications
 from sagas.definition.operations import Environment, bare, wrapped
 from sagas.definition.records import Parsed
 from sagas.definition.spark_operations import is_spark_job, spark_operations
@@ -46,6 +47,7 @@ def build_draft(
     for id in graph.order:
         after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
         steps.append(_build_step(written[id], graph.needs[id], environment, after_commit))
+    notify, told = build_notifications(top.get("notify") or [], environment)
     definition = Definition(
         saga=top.get("saga", ""),
         steps=tuple(draft.step for draft in steps),
@@ -58,9 +60,10 @@ def build_draft(
         warn_after=top.get("warn_after"),
         recovery=top.get("recovery", "backward"),
         language=top.get("language", 1),
+        notify=notify,
         triggers=_triggers(top),
     )
-    return Draft(file, top, definition, tuple(steps), graph, actions, connections, spark)
+    return Draft(file, top, definition, tuple(steps), graph, actions, connections, spark, notify=told)
 
 
 def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment, after_commit: bool) -> StepDraft:

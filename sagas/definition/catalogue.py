@@ -70,6 +70,11 @@ CATALOGUE: dict[str, Entry] = {
         'Add `id`, for example id: "${{ trigger.headers.sagaid }}".',
     ),
     "SAGA132": _error("The input of a trigger does not fit `input`", "Write an input that the schema allows."),
+    "SAGA140": _error(
+        "An action that cannot notify anybody",
+        "Use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own.",
+    ),
+    "SAGA141": _warning("A moment that never comes", "Remove it from `when`."),
     # SAGA2xx: the graph and the kinds of the steps
     "SAGA201": _error("`needs` names no step", "Name the id of a step of this saga."),
     "SAGA202": _error("Steps need each other in a circle", "Remove one of the `needs`."),

@@ -15,7 +15,7 @@ from sagas.definition.source import Node
 if TYPE_CHECKING:
     from sagas.actions import Action
 
-Role = Literal["do", "compensate", "confirmed", "confirm", "probe"]
+Role = Literal["do", "compensate", "confirmed", "confirm", "probe", "notify"]
 Connections = Mapping[str, Mapping[str, Any]]
 
 
@@ -87,6 +87,7 @@ class Draft:
     actions: Mapping[str, Action]
     connections: Connections | None = None
     spark: SparkHome | None = None
+    notify: tuple[OperationDraft, ...] = ()
     by_id: Mapping[str, StepDraft] = field(init=False)
 
     def __post_init__(self) -> None:

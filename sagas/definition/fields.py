@@ -24,6 +24,7 @@ from sagas.definition.shapes import (
 LANGUAGE_VERSION = 1
 SAGA_NAME = "[a-z][a-z0-9-]*"
 STEP_ID = "[a-z][a-z0-9_]*"
+MOMENTS = ("completed", "compensated", "parked", "residue", "overdue")
 RESERVED_IDS = ("do", "undo", "confirm", "probe", "output")
 MAX_LABELS = 10
 MAX_PARALLEL = 200
@@ -158,6 +159,23 @@ TRIGGERS = Record(
     ),
 )
 
+NOTIFY = Record(
+    "a notification",
+    (
+        Field("when", OneOrMore(Choice(MOMENTS)), "the moments at which somebody is told", required=True),
+        _USES,
+        Field("with", Json(dict), "the arguments; may hold expressions, also over `event`"),
+        _TIMEOUT,
+        Field(
+            "intervals",
+            ListOf(Duration(zero=True), minimum=1),
+            "waits before attempt 2, 3 …, then it is given up; default 1s, 5s, 30s, 5m, 30m, 2h",
+        ),
+        _TASK_QUEUE,
+    ),
+    extensible=True,
+)
+
 TOP = Record(
     "a saga",
     (
@@ -179,7 +197,7 @@ TOP = Record(
         Field("defaults", DEFAULTS, "values for steps that have none of their own"),
         Field("locks", Json(), "semantic locks", later="semantic locks"),
         Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
-        Field("notify", Json(), "best-effort notifications", later="the messaging work"),
+        Field("notify", ListOf(NOTIFY), "who is told, best effort, when the saga comes to certain moments"),
         Field("triggers", TRIGGERS, "what starts or wakes sagas of itself: events of topics"),
         Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
     ),

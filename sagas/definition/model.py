@@ -19,6 +19,11 @@ Kind = Literal["compensatable", "pivot", "retriable", "read"]
 OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]
 Guarantee = Literal["guarded", "participant-keyed", "at-least-once"]
+Moment = Literal["completed", "compensated", "parked", "residue", "overdue"]
+"""What a saga can notify somebody of."""
+
+INTERVALS = (1.0, 5.0, 30.0, 300.0, 1800.0, 7200.0)
+"""Seconds between the attempts of a notification where the author says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,18 @@ class KafkaTrigger:
 
 
 @dataclass(frozen=True, slots=True)
+class Notification:
+    """Tells somebody, best effort, when the saga comes to one of the moments ``when``.
+
+    ``intervals`` are the waits (seconds) before attempt 2, 3 …; when the last attempt has failed it is given up.
+    """
+
+    when: tuple[Moment, ...]
+    do: Operation
+    intervals: tuple[float, ...] = INTERVALS
+
+
+@dataclass(frozen=True, slots=True)
 class Definition:
     """A whole saga. ``steps`` are in topological order, ties in the order of the file.
 
@@ -154,6 +171,7 @@ class Definition:
     recovery: Literal["backward", "forward"] = "backward"
     language: int = 1
     digest: str = ""
+    notify: tuple[Notification, ...] = ()
     triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata={"travels": False})
 
     def step(self, id: str) -> Step:

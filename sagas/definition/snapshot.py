@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, Step
+from sagas.definition.model import Compensation, Definition, Notification, Operation, Probe, Retry, Step
 
 
 def _table(model: type) -> tuple[tuple[str, Any], ...]:
@@ -23,7 +23,7 @@ def _table(model: type) -> tuple[tuple[str, Any], ...]:
     return tuple(table)
 
 
-_TABLES = {model: _table(model) for model in (Retry, Operation, Compensation, Probe, Step, Definition)}
+_TABLES = {model: _table(model) for model in (Retry, Operation, Compensation, Probe, Step, Notification, Definition)}
 
 
 def _pack(value: Any) -> Any:
@@ -49,7 +49,17 @@ def to_snapshot(definition: Definition) -> dict[str, Any]:
 
 def from_snapshot(data: Mapping[str, Any]) -> Definition:
     """The definition a run carries. Raises KeyError or TypeError for data that is no snapshot."""
-    return Definition(**{**data, "steps": tuple(_step(step) for step in data["steps"])})
+    values = {**data, "steps": tuple(_step(step) for step in data["steps"])}
+    if notify := data.get("notify"):
+        values["notify"] = tuple(_notification(one) for one in notify)
+    return Definition(**values)
+
+
+def _notification(data: Mapping[str, Any]) -> Notification:
+    values = {**data, "when": tuple(data["when"]), "do": _operation(data["do"])}
+    if (intervals := data.get("intervals")) is not None:
+        values["intervals"] = tuple(intervals)
+    return Notification(**values)
 
 
 def _step(data: Mapping[str, Any]) -> Step:

@@ -98,6 +98,16 @@ def _with(run: Run, place: tuple[str, ...], op: Operation, names: Mapping[str, A
         raise DefinitionFault(f"{'.'.join(place)}: {error.message}") from None
 
 
+def notification(run: Run, number: int, op: Operation, event: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a notification: all steps can be named, those that never ran with a null result."""
+    names = context(run)
+    names["saga"] = {**names["saga"], "state": run.state}
+    names["event"] = event
+    never = {"result": None, "results": None}
+    names["steps"] = {id: {**run.view.get(id, never), "state": step_state(rec)} for id, rec in run.steps.items()}
+    return _with(run, ("notify", str(number)), op, names)
+
+
 def wanted(run: Run, step: Step) -> bool:
     """The value of ``if``."""
     if step.if_ is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.machine import forward, nested
+from sagas.machine import forward, nested, notify
 from sagas.machine.commands import CancelCall, Finish, Record
 from sagas.machine.facts import Decide, Resolve, Roll, Undo, Undone
 from sagas.machine.plan import is_nested
@@ -195,4 +195,5 @@ def finish(run: Run) -> None:
     run.cancel_timer("warn_after")
     run.state = "RESIDUE" if run.residue else "COMPENSATED"
     run.emit(Record(run.state, None, run.reason["kind"] if run.reason else None))
+    notify.reached(run, "residue" if run.residue else "compensated")
     run.emit(Finish(run.state, False, None, run.reason))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sagas.definition.model import Execution, Retry
+from sagas.definition.model import Execution, Moment, Retry
 
 Op = Literal["do", "undo", "confirm", "probe", "seal"]
 
@@ -129,6 +129,24 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell somebody, best effort. Nothing answers it, and the saga goes on whatever becomes of it.
+
+    ``run`` is the id of the run that delivers it, ``intervals`` the waits (seconds) before attempt 2, 3 …, after the
+    last of which it is given up. ``call`` is what an attempt does; None when it could not be made, for the reason in
+    ``problem``.
+    """
+
+    id: str
+    run: str
+    moment: Moment
+    uses: str
+    intervals: tuple[float, ...]
+    call: Call | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The saga is over; ``committed`` tells the two kinds of RESIDUE: past the commit point, or before it."""
 
@@ -138,4 +156,4 @@ class Finish:
     reason: Mapping[str, Any] | None = field(default=None)
 
 
-Command = Call | CancelCall | StartTimer | CancelTimer | StartSaga | CancelSaga | UndoSaga | Record | Finish
+Command = Call | CancelCall | StartTimer | CancelTimer | StartSaga | CancelSaga | UndoSaga | Record | Notify | Finish

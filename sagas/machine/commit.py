@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.machine import arguments, calls, joining
+from sagas.machine import arguments, calls, joining, notify
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import Finish, Record
 from sagas.machine.facts import Closed, Confirm, ConfirmClosed
@@ -157,7 +157,9 @@ def close(run: Run) -> None:
     if run.residue:
         run.state = "RESIDUE"
         run.emit(Record("RESIDUE", None, None))
+        notify.reached(run, "residue")
         run.emit(Finish("RESIDUE", True, run.output, run.reason))
     else:
         run.state = "COMPLETED"
+        notify.reached(run, "completed")
         run.emit(Finish("COMPLETED", True, run.output, run.reason))

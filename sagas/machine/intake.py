@@ -14,6 +14,7 @@ from sagas.machine import (
     decisions,
     forward,
     nested,
+    notify,
     permission,
     resolve,
     waits,
@@ -112,6 +113,7 @@ def _timer_fired(run: Run, event: TimerFired) -> None:
         del run.timers[event.id]
         if event.id == "warn_after":
             run.overdue = True
+            notify.reached(run, "overdue")
         else:
             run.post(GoBack(_cause("deadline", "Deadline", "the deadline has passed", {})))
         return

@@ -22,3 +22,9 @@ def step_key(saga_id: str, entry: str, generation: int, suffix: Suffix = "", alt
     if alternate:
         key += f".{alternate}"
     return key
+
+
+def notification_run(saga_id: str, notification: str, generation: int) -> str:
+    """The id of the run that delivers a notification; another generation of the saga tells its own."""
+    run = f"{saga_id}~{notification}"
+    return f"{run}@{generation}" if generation > 1 else run

@@ -72,6 +72,8 @@ class Run:
         self.residue: list[dict[str, Any]] = []
         self.not_done: list[str] = []
         self.children: dict[str, dict[str, Any]] = {}
+        self.notifications: list[dict[str, Any]] = []
+        """Who was told what, and when; what became of it only the runs that deliver know."""
 
         # Derived or of one event only: never part of a snapshot.
         self.now = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.machine import answers, backward, commit, compensate, decisions, forward, resolve, scheduling
+from sagas.machine import answers, backward, commit, compensate, decisions, forward, notify, resolve, scheduling
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.facts import (
     Begin,
@@ -57,7 +57,9 @@ def _conclude(run: Run) -> bool:
                 return False
     working = "COMPENSATING" if run.phase == "backward" else "COMMITTED" if run.committed else "RUNNING"
     if run.parked and run.busy == 0:
-        run.change("PARKED", next(iter(run.parked)))
+        if run.state != "PARKED":
+            run.change("PARKED", next(iter(run.parked)))
+            notify.reached(run, "parked")
     elif run.state == "PARKED":
         run.change(working)
     return False

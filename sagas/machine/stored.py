@@ -57,6 +57,8 @@ def dump(run: Run) -> dict[str, Any]:
         "steps": [pack(record) for record in run.steps.values()],
     }
     data["kept_bytes"] = run.kept_bytes
+    if run.notifications:
+        data["notifications"] = run.notifications
     for name in PLAIN:
         data[name] = getattr(run, name)
     return data
@@ -80,6 +82,7 @@ def load(data: Mapping[str, Any]) -> Run:
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
     run.now = data["now"]
     run.kept_bytes = data.get("kept_bytes", 0)  # snapshots made before the budget have none
+    run.notifications = list(data.get("notifications", ()))
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: Parked(**parked) for parked in data["parked"]}
     run.steps = {record["id"]: unpack_step(record) for record in data["steps"]}

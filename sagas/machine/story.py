@@ -46,7 +46,12 @@ def story(run: Run, at: float) -> dict[str, Any]:
         "not_done": list(run.not_done),
         "residue": [dict(row) for row in run.residue],
         "operator": [dict(row) for row in run.operator],
+        "notifications": [{**row, **UNTOLD} for row in run.notifications],
     }
+
+
+UNTOLD: dict[str, Any] = {"state": None, "attempts": None, "error": None, "next_attempt_at": None, "ended_at": None}
+"""What a saga itself cannot know of a notification; whoever tells the story asks the run that delivers it."""
 
 
 def blank(saga_id: str, saga: str) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def shrink(story: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
         keep = len(small["steps"]) // 2
         omitted.update(f"{row['step']} {row['state']}" for row in small["steps"][keep:])
         small["steps"], small["steps_omitted"] = small["steps"][:keep], dict(omitted)
-    for name in ("operator", "residue", "parked", "not_done", "children"):
+    for name in ("notifications", "operator", "residue", "parked", "not_done", "children"):
         while _bytes(small) > limit_bytes and small[name]:
             small[name] = small[name][: len(small[name]) // 2]
     return small

@@ -11,6 +11,7 @@ from temporalio import workflow
 # In Temporal's sandbox too the engine is imported once, not once for every run.
 with workflow.unsafe.imports_passed_through():
     from sagas.workflow.failures import Sentence
+    from sagas.workflow.notify import NotifyWorkflow
     from sagas.workflow.saga import SagaWorkflow
 
-__all__ = ["SagaWorkflow", "Sentence"]
+__all__ = ["NotifyWorkflow", "SagaWorkflow", "Sentence"]

@@ -20,6 +20,7 @@ from sagas.machine.commands import (
     CancelTimer,
     Command,
     Finish,
+    Notify,
     Record,
     StartSaga,
     StartTimer,
@@ -34,6 +35,7 @@ from sagas.workflow.attempts import Attempts
 from sagas.workflow.failures import closed_without, refused
 from sagas.workflow.limits import HISTORY_ROOM, STORY_LIMIT, Pace, fitting, one_line, story_payload
 from sagas.workflow.nested import Children, tell_parent
+from sagas.workflow.notify import Notices
 from sagas.workflow.opening import handed_on, open_run
 from sagas.workflow.visibility import Visibility
 from sagas.workflow.work import Work
@@ -50,6 +52,7 @@ class SagaWorkflow:
         self._work = Work()
         self._attempts = Attempts(self._work, pace, self._feed)
         self._children = Children(self._work, pace, self._feed)
+        self._notices = Notices(self._work, pace)
         self._visibility = Visibility()
         self._finish: Finish | None = None
         self._begun = False
@@ -73,6 +76,9 @@ class SagaWorkflow:
                 if self._may_continue:
                     self._continue()
         await self._rest(workflow.all_handlers_finished)
+        await self._rest(lambda: not self._notices.beginning or self._work.crash is not None)
+        if self._work.crash is not None:
+            raise self._work.crash
         await self._tell_parent(self._finish)
         return self._close(self._finish)
 
@@ -183,6 +189,8 @@ class SagaWorkflow:
                 self._children.undo(command)
             case Record():
                 self._visibility.record(command)
+            case Notify():
+                self._notices.send(command)
             case Finish():
                 self._finish = command
 

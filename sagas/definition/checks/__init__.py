@@ -6,6 +6,7 @@ from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.input_schema import check_input_schema
 from sagas.definition.checks.kinds import check_kinds
+from sagas.definition.checks.notifications import check_notifications
 from sagas.definition.checks.participants import check_participants
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.statements import check_statements
@@ -24,6 +25,7 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_temporal(draft, report)
     check_useless(draft, report)
     check_arguments(draft, report)
+    check_notifications(draft, report)
     check_statements(draft, report)
     check_spark(draft, report)
     check_expressions(draft, report)

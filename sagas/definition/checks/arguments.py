@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.builtins import BUILTINS, LATER
 from sagas.definition.checks.literals import mismatches
 from sagas.definition.diagnostics import Place, Report, did_you_mean
-from sagas.definition.draft import Draft, OperationDraft, StepDraft
+from sagas.definition.draft import Draft, OperationDraft
 from sagas.definition.fields import LATER_ACTIONS
 from sagas.definition.records import later_part
 from sagas.definition.source import Node
@@ -24,12 +24,11 @@ def check_arguments(draft: Draft, report: Report) -> None:
     for step in draft.steps:
         forward = step.operations[0]
         for operation in step.operations:
-            _check_operation(draft, step, operation, forward, report)
+            check_operation(draft, operation, forward, report)
 
 
-def _check_operation(
-    draft: Draft, step: StepDraft, operation: OperationDraft, forward: OperationDraft, report: Report
-) -> None:
+def check_operation(draft: Draft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
+    """The action of one operation, its arguments and its connection; ``forward`` gives those of a short form."""
     uses = operation.operation.uses
     action = draft.actions.get(uses)
     if action is not None:
@@ -68,7 +67,7 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
             report.add("SAGA403", place, f"`{action.name}` has no argument `{name}`{where}", help)
     for name, parameter in parameters.items():
         if name not in given:
-            if parameter.required:
+            if parameter.required and name not in (operation.operation.with_ or ()):
                 place = operation.place if frozen or operation.arguments is None else node
                 report.add("SAGA402", place, f"`{action.name}` needs the argument `{name}`{where}")
         elif not frozen and _has_literal(given[name]):

@@ -45,6 +45,9 @@ def check_expressions(draft: Draft, report: Report) -> None:
                 _check_value(trigger.at(field), Scope(draft, "trigger"), report, bare=field == "filter")
     for step in draft.steps:
         _check_step(draft, step, report)
+    for operation in draft.notify:
+        when = tuple(operation.parsed.get("when") or ())
+        _check_arguments(operation, Scope(draft, "notify", when=when), Scope(draft, "response"), report)
 
 
 def _check_step(draft: Draft, step: StepDraft, report: Report) -> None:
@@ -63,19 +66,22 @@ def _check_step(draft: Draft, step: StepDraft, report: Report) -> None:
 
 def _check_operation(draft: Draft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
     scope = Scope(draft, _SCOPES[operation.role], step)
+    _check_arguments(operation, scope, Scope(draft, "response", step), report)
+    if operation.role == "probe":
+        over_response = Scope(draft, "probe", step, over_response=True)
+        for field in ("done", "absent", "result"):
+            if field in operation.parsed:
+                _check_value(operation.parsed.at(field), over_response, report, bare=True)
+
+
+def _check_arguments(operation: OperationDraft, scope: Scope, over_response: Scope, report: Report) -> None:
     builtin = BUILTINS.get(operation.operation.uses)
     arguments = operation.arguments
     if arguments is not None and isinstance(arguments.value, dict):
         properties = builtin.parameters["properties"] if builtin else {}
         for name, node in arguments.value.items():
             marker = properties.get(name, {}).get(EXPRESSION)
-            inner = Scope(draft, "response", step) if marker == "response" else scope
-            _check_value(node, inner, report, bare=marker is not None)
-    if operation.role == "probe":
-        over_response = Scope(draft, "probe", step, over_response=True)
-        for field in ("done", "absent", "result"):
-            if field in operation.parsed:
-                _check_value(operation.parsed.at(field), over_response, report, bare=True)
+            _check_value(node, over_response if marker == "response" else scope, report, bare=marker is not None)
 
 
 def _check_value(node: Node, scope: Scope, report: Report, *, bare: bool = False) -> None:

@@ -13,12 +13,13 @@ from sagas.definition.model import Step
 from sagas.definition.schema_paths import ELEMENT, Missing, follow, kind_of
 from sagas.definition.shapes import names
 
-Place = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger"]
+Place = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]
 """``decide`` is `if` and `for_each`; ``response`` an expression over the answer of a participant."""
 
-ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response")
+ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response", "event")
 _SAGA = ("id", "name", "started_at")
 _TRIGGER = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
+_EVENT = ("id", "type", "timestamp", "data")
 _PER_STEP = ("do", "undo", "confirm", "probe", "response")
 
 Path = tuple[str, ...]
@@ -35,12 +36,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One place in a saga. ``step`` is None for `id`, `labels` and `output`; ``over_response`` adds `response`."""
+    """One place in a saga. ``step`` is None for `id`, `labels` and `output`; ``over_response`` adds `response`.
+
+    ``when`` are the moments of a notification.
+    """
 
     draft: Draft
     place: Place
     step: StepDraft | None = None
     over_response: bool = False
+    when: tuple[str, ...] = ()
 
     def roots(self) -> tuple[str, ...]:
         if self.place == "response":
@@ -56,6 +61,8 @@ class Scope:
                 allowed += ["item", "index"]
         if self.over_response:
             allowed.append("response")
+        if self.place == "notify":
+            allowed.append("event")
         return tuple(allowed)
 
     def problem(self, path: Path) -> Problem | None:
@@ -80,8 +87,11 @@ class Scope:
         if root == "saga":
             if self.place == "trigger":
                 return self._field_problem("saga", path, ("name",))
-            known = (*_SAGA, "reason") if self.place == "undo" else _SAGA
+            more = {"undo": ("reason",), "notify": ("state", "reason")}.get(self.place, ())
+            known = (*_SAGA, *more)
             return self._field_problem("saga", path, known)
+        if root == "event":
+            return self._field_problem("event", path, _EVENT)
         return self._field_problem("step", path, ("key",)) if root == "step" else None
 
     def _field_problem(self, what: str, path: Path, known: Path) -> Problem | None:
@@ -140,6 +150,8 @@ class Scope:
         own = self.step is not None and target.id == self.step.id
         if own:
             return _may_be_unknown(target.step)
+        if self.place == "notify" and set(self.when) - {"completed"}:
+            return f"`{target.id}` may not have run at that moment"
         if target.step.if_ is not None:
             return f"`{target.id}` may be skipped"
         return f"`{target.id}` may fail and be left out" if target.step.on_failure == "continue" else None

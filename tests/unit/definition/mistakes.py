@@ -81,6 +81,8 @@ def spark(arguments: str, *, more: str = "", top: str = "") -> str:
 
 WAIT = "  - {id: pay, uses: wait, with: {signal: paid}}\n"
 BOOK = "  - {id: book, uses: shop.book, pivot: true}\n"
+NOTIFY = "notify:\n  - {{when: parked, {one}}}\n"
+TOLD = "uses: http, with: {{url: 'http://crm.example', json: '${{{{ {it} }}}}'}}"
 TELL = "  - {id: tell, uses: shop.tell}\n"
 EACH = "  - {{id: a, uses: shop.tell, for_each: ⟦'{}', effect: none}}\n"
 INPUT = """input:
@@ -506,8 +508,25 @@ MISTAKES = [
     ),
     Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
     Mistake("SAGA900", "topic", spark("output: {⟦topic: t}")),
+    Mistake("SAGA140", "an action of the engine", saga(BOOK, NOTIFY.format(one="uses: ⟦wait, with: {for: 1s}"))),
+    Mistake(
+        "SAGA140",
+        "a held event",
+        saga(
+            BOOK,
+            NOTIFY.format(
+                one="uses: ⟦outbox.emit, with: {connection: shop, events: [{topic: t, value: 1, hold: true}]}"
+            ),
+        ),
+    ),
+    Mistake("SAGA141", "never overdue", saga(BOOK, "notify: [{⟦when: overdue, uses: shop.tell, with: {}}]\n")),
+    Mistake("SAGA105", "a notification without a moment", saga(BOOK, "notify: [⟦{uses: shop.tell}]\n")),
+    Mistake("SAGA302", "an event has no such field", saga(BOOK, NOTIFY.format(one=TOLD.format(it="⟦event.what")))),
+    Mistake(
+        "SAGA305", "a step that may not have run", saga(BOOK, NOTIFY.format(one=TOLD.format(it="⟦steps.book.result.x")))
+    ),
     # SAGA900: later parts
-    *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks", "notify")),
+    *(Mistake("SAGA900", field, saga(BOOK, f"⟦{field}: {{}}\n")) for field in ("locks",)),
     Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
     Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
     Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sagas.builtins import BUILTINS, LATER, Builtin
 from sagas.definition.catalogue import CATALOGUE
-from sagas.definition.fields import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, PROBE, RETRY, STEP, TOP
+from sagas.definition.fields import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, STEP, TOP
 from sagas.definition.parse import parse_text
 from sagas.definition.records import Field
 
@@ -26,6 +26,7 @@ _RECORDS = {
     "retry": RETRY,
     "defaults": DEFAULTS,
     "trigger": KAFKA_TRIGGER,
+    "notify": NOTIFY,
 }
 
 ACROSS_FILES = {

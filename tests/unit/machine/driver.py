@@ -20,6 +20,7 @@ from sagas.machine.commands import (
     CancelTimer,
     Command,
     Finish,
+    Notify,
     Record,
     StartSaga,
     StartTimer,
@@ -97,6 +98,7 @@ class World:
         self.cancelled: list[str] = []
         self.records: list[Record] = []
         self.finishes: list[Finish] = []
+        self.notified: list[Notify] = []
         self.flights: dict[str, Call | StartSaga | UndoSaga] = {}
         self.timers: dict[str, float] = {}
         self.restore = restore
@@ -148,6 +150,8 @@ class World:
                     del self.timers[command.id]
                 case Record():
                     self.records.append(command)
+                case Notify():
+                    self.notified.append(command)
                 case Finish():
                     self.finishes.append(command)
         for event in answers:

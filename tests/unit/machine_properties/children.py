@@ -78,5 +78,5 @@ def _story(state: str, saga_id: str, kind: str, committed: bool) -> dict[str, An
         "committed_at": "2026-01-01T00:00:00Z" if committed else None, "ended_at": "2026-01-01T00:00:01Z",
         "deadline_at": None, "can_undo": False, "undo_until": None, "cancel_requested": False, "overdue": False,
         "steps_omitted": None, "parent": None, "children": [], "web_ui": None, "steps": [], "parked": [],
-        "not_done": [], "residue": [], "operator": [],
+        "not_done": [], "residue": [], "operator": [], "notifications": [],
     }  # fmt: skip

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sagas.machine.commands import Call
+from sagas.machine.commands import Call, Command, Notify
 from sagas.machine.events import CallEnded, DecisionMade, Event, SagaEnded, SignalReceived, TimerFired
 
 from .book import Book
@@ -91,6 +91,12 @@ def of_story(book: Book, before: Mapping[str, Any], event: Event) -> set[str]:
             )
             found |= _place(item["why"])
     return found
+
+
+def of_commands(commands: Sequence[Command]) -> set[str]:
+    """Who was told, and who could not be."""
+    told = [one for one in commands if isinstance(one, Notify)]
+    return {f"told {one.moment}" for one in told} | {"told nothing" for one in told if one.call is None}
 
 
 def _place(message: str) -> set[str]:

@@ -20,7 +20,7 @@ from sagas.machine.events import (
 )
 from sagas.outcomes import Outcome
 
-from . import command_rules, definition_rules, final_rules, mending, state_rules, wait_rules
+from . import command_rules, definition_rules, final_rules, mending, notify_rules, state_rules, wait_rules
 from .book import Book, Violation, operation_of
 from .effects import Effect, EffectLog
 from .guard_model import WRITE
@@ -154,6 +154,7 @@ class Judge:
         state_rules.check_story(book, before, finished)
         definition_rules.check_story(book)
         wait_rules.check(book, before)
+        notify_rules.check(book, before, commands)
 
     def _command(self, command: Command, more: list[Any]) -> None:
         book = self.book

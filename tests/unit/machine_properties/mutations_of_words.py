@@ -17,12 +17,13 @@ from sagas.machine import (
     decisions,
     forward,
     nested,
+    notify,
     permission,
     scheduling,
     stored,
     waits,
 )
-from sagas.machine.commands import CancelCall, CancelSaga, StartTimer
+from sagas.machine.commands import CancelCall, CancelSaga, Notify, StartTimer
 from sagas.machine.facts import Begin
 from sagas.machine.run import Run
 from sagas.machine.state import Entry
@@ -207,7 +208,48 @@ def _other_arguments_while_an_attempt_is_in_flight(patch: pytest.MonkeyPatch) ->
     patch.setattr(permission, "_unchangeable", lambda run, decision, entry, op: None)
 
 
+def _whoever_cannot_be_told_is_a_reason(patch: pytest.MonkeyPatch) -> None:
+    whole = notify.reached
+
+    def reached(run: Run, moment: Any) -> None:
+        whole(run, moment)
+        if any(isinstance(one, Notify) and one.call is None for one in run.out):
+            run.overdue = True
+
+    patch.setattr(notify, "reached", reached)
+
+
+def _told_twice(patch: pytest.MonkeyPatch) -> None:
+    whole = notify.reached
+
+    def reached(run: Run, moment: Any) -> None:
+        whole(run, moment)
+        whole(run, moment)
+
+    patch.setattr(notify, "reached", reached)
+
+
+def _a_residue_is_told_as_an_undo(patch: pytest.MonkeyPatch) -> None:
+    whole = notify.reached
+    words = {"residue": "compensated"}
+    patch.setattr(notify, "reached", lambda run, moment: whole(run, words.get(moment, moment)))
+
+
+def _only_the_first_parking_is_told(patch: pytest.MonkeyPatch) -> None:
+    whole = notify.reached
+
+    def reached(run: Run, moment: Any) -> None:
+        if moment != "parked" or not any(row["when"] == moment for row in run.notifications):
+            whole(run, moment)
+
+    patch.setattr(notify, "reached", reached)
+
+
 WORDS: dict[str, Mutation] = {
+    "a notification that cannot be made changes the saga": (_whoever_cannot_be_told_is_a_reason, {"notify"}),
+    "everybody is told twice": (_told_twice, {"notify"}),
+    "a residue is told as an undo": (_a_residue_is_told_as_an_undo, {"notify"}),
+    "only the first parking is told": (_only_the_first_parking_is_told, {"notify"}),
     "no arguments where an expression fails": (_no_arguments_for_a_mistake, {"rule 10"}),
     "an expression that fails is any failure": (_a_mistake_is_any_failure, {"rule 10", "wait", "require"}),
     "an undo that cannot be asked counts as one": (_a_mistake_in_an_undo_undoes, {"I2", "I9"}),

@@ -35,7 +35,7 @@ from sagas.machine.events import (
 )
 from sagas.machine.machine import Machine
 
-from . import asked_again, coverage, people
+from . import asked_again, coverage, notify_rules, people
 from .book import Violation
 from .children import ChildFlight, end_child
 from .judge import Judge
@@ -255,6 +255,7 @@ class Runner:
         self.segment.answers.append(answer)
         for command in answer:
             self._carry_out(command)
+        self.seen |= coverage.of_commands(answer)
         story = self.machine.story(self.now)
         self.judge.after(answer, story, self.machine.finished)
         self.seen |= coverage.of_story(book, before, event)
@@ -342,3 +343,13 @@ class Runner:
                 raise Violation("determinism", f"other commands when {event} is replayed")
         if fresh.story(self.now) != self.machine.story(self.now):
             raise Violation("determinism", "a replay ends in another story")
+        self._check_silence()
+
+    def _check_silence(self) -> None:
+        """Without its notifications the saga does exactly the same."""
+        silent = notify_rules.silent(self.segment.make())
+        for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
+            if notify_rules.heard(silent.next(event)) != notify_rules.heard(answer):
+                raise Violation("notify", f"a notification changed what the machine does at {event}")
+        if notify_rules.told_of(silent.story(self.now)) != notify_rules.told_of(self.machine.story(self.now)):
+            raise Violation("notify", "a notification changed how the saga ends")

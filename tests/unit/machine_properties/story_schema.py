@@ -50,6 +50,7 @@ SAGA: dict[str, Check] = {
     "deadline_at": _TIME, "can_undo": _FLAG, "undo_until": _TIME, "cancel_requested": _FLAG, "overdue": _FLAG,
     "steps_omitted": _anything, "parent": _or_none(_is(str, dict)), "children": _is(list), "web_ui": _or_none(_TEXT),
     "steps": _is(list), "parked": _is(list), "not_done": _is(list), "residue": _is(list), "operator": _is(list),
+    "notifications": _is(list),
 }  # fmt: skip
 STEP: dict[str, Check] = {
     "id": _TEXT, "step": _TEXT, "name": _TEXT, "uses": _TEXT, "state": _one_of(STEP_STATES),
@@ -78,6 +79,12 @@ OPERATOR: dict[str, Check] = {
     "evidence": _or_none(_TEXT),
 }  # fmt: skip
 
+NOTIFICATION: dict[str, Check] = {
+    "id": _TEXT, "event": _TEXT, "when": _one_of({"completed", "compensated", "parked", "residue", "overdue"}),
+    "uses": _TEXT, "at": _TEXT, "run": _TEXT, "state": _or_none(_TEXT), "attempts": _or_none(_COUNT),
+    "error": _or_none(_is(dict)), "next_attempt_at": _TIME, "ended_at": _TIME,
+}  # fmt: skip
+
 
 def problems(story: Mapping[str, Any]) -> list[str]:
     """Everything in which the document differs from the contract; empty when it does not."""
@@ -88,7 +95,8 @@ def problems(story: Mapping[str, Any]) -> list[str]:
         found += _differs(f"step {step.get('id')}", step, STEP)
         if step.get("compensation") is not None:
             found += _differs(f"compensation of {step.get('id')}", step["compensation"], COMPENSATION)
-    for name, shape in (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR)):
+    shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
+    for name, shape in shapes:
         for item in story.get(name, ()):
             found += _differs(name, item, shape)
     return found

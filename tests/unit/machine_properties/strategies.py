@@ -6,7 +6,7 @@ A calm tape gives one guarded compensatable step; shrinking therefore ends at th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sagas.definition.model import (
@@ -14,6 +14,8 @@ from sagas.definition.model import (
     Definition,
     Guarantee,
     Kind,
+    Moment,
+    Notification,
     OnFailure,
     Operation,
     Probe,
@@ -36,6 +38,7 @@ BEGINNING = 1_800_000_000.0
 UNTIL = "2027-01-15T08:00:30Z"
 """What some of them wait for."""
 
+MOMENTS: tuple[Moment, ...] = ("completed", "compensated", "parked", "residue", "overdue")
 NAMES = "abcdefgh"
 HOME, OTHER = "shop", "bank"
 
@@ -91,7 +94,20 @@ class _Maker:
             recovery="forward" if shape == "forward" else "backward",
             digest="sha256:random",
         )
-        return Case(definition, self.input, tape.pick((1, 1, 1, 3)), mended(definition))
+        generation = tape.pick((1, 1, 1, 3))
+        # Last, so that a tape tells the same saga with and without them.
+        definition = replace(definition, notify=self._notify())
+        return Case(definition, self.input, generation, mended(definition))
+
+    def _notify(self) -> tuple[Notification, ...]:
+        tape, made = self.tape, []
+        for _ in range(tape.pick((1, 0, 2))):
+            when = tuple(moment for moment in MOMENTS if not tape.chance(30)) or MOMENTS[:1]
+            last = f"${{{{ [steps.{self.steps[-1].id}.state, steps.{self.steps[-1].id}.result] }}}}"
+            with_ = tape.pick(({"event": "${{ event }}"}, {"n": last}, {"n": f"${{{{ {LOST}n }}}}"}))
+            place = tape.pick((None, HOME))
+            made.append(Notification(when, operation("tell", place, with_=with_), tape.pick(((1.0,), (0.0, 5.0)))))
+        return tuple(made)
 
     def _expression(self, source: str) -> str:
         """An expression over the input, sometimes with a mistake in it."""

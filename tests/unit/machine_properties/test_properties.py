@@ -40,6 +40,8 @@ MUST_BE_SEEN = {
     "signal in time", "signal in time that refuses", "signal early", "signal again", "wait over, for",
     "wait over, until", "wait over, continue", "wait over, reject", "wait over, park",
     "require DONE", "require REJECTED", "require PARKED", "continued item",
+    # who is told
+    "told completed", "told compensated", "told parked", "told residue", "told overdue", "told nothing",
 }  # fmt: skip
 """Each at least once in 500 lives."""
 

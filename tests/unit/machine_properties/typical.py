@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import Compensation, Definition, Kind, Operation, Probe, Retry, Step
+from sagas.definition.model import Compensation, Definition, Kind, Notification, Operation, Probe, Retry, Step
 
-from .strategies import DEADLINE, HOME, OTHER, guarantee_of, operation
+from .strategies import DEADLINE, HOME, MOMENTS, OTHER, guarantee_of, operation
 
 INPUT: Mapping[str, Any] = {"n": 1, "items": [10, 20], "yes": True, "no": False}
 
@@ -24,6 +24,7 @@ def step(id: str, kind: Kind = "compensatable", *, connection: str | None = HOME
 def saga(*steps: Step, **changes: Any) -> Definition:
     """In the given order; a step that names no needs follows the one above it."""
     changes.setdefault("deadline", DEADLINE)
+    changes.setdefault("notify", (Notification(MOMENTS, operation("tell", None, with_={"event": "${{ event }}"})),))
     return Definition(saga="typical", steps=steps, digest="sha256:typical", **changes)
 
 
