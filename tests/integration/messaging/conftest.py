@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kafka_broker import Broker
+from tests.servers import DatabaseServer, postgres
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +15,10 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[DatabaseServer]:
+    """One PostgreSQL for all tests of this process: make a database of your own."""
+    with postgres() as server:
+        yield server
