@@ -43,7 +43,7 @@ THREADS = 100
 
 
 class NotServed(Exception):
-    """No action of that name is registered on this worker."""
+    """This worker cannot perform the action, and has not tried: another one may. One sentence."""
 
 
 class Dispatcher:
@@ -147,7 +147,7 @@ class Dispatcher:
             return lambda sql: run_sql(arguments, cast(Sql, sql), invocation)
         action = self._actions.get(name)
         if action is None:
-            raise NotServed(name)
+            raise NotServed(f"no action called {name} is registered on this worker")
         bound = bind(action, arguments)
 
         async def run(sql: Sql | None) -> Any:
@@ -210,6 +210,8 @@ async def unguarded(body: Body, op: str) -> Outcome:
         return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
     except AlreadyCompensated as error:
         return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
+    except NotServed:
+        raise
     except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
         return Outcome("unknown", failure=Failure(type(error).__name__, str(error) or type(error).__name__))
     if op == "probe":

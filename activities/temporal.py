@@ -83,13 +83,12 @@ class SagaActivities:
             ) from None
 
 
-def _not_served(action: str, invocation: Invocation, number: int) -> ApplicationError:
+def _not_served(sentence: str, invocation: Invocation, number: int) -> ApplicationError:
     """No attempt was made. The first time the saga hears of it at once, and asks again after a while, uncounted.
 
     Later attempts follow others that may have had an effect, so they stay in the platform's hands until another
     worker answers; when they end like this, only the earlier ones count, and those are unknown.
     """
-    sentence = f"no action called {action} is registered on this worker"
     details = {"outcome": "unknown", "attempt": number, "details": {}}
     wait = timedelta(seconds=NOT_SERVED_INTERVAL)
     if number == 1:

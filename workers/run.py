@@ -24,7 +24,7 @@ from workers.health import Answer, HealthServer, Page
 from workers.metrics import Metrics
 from workers.plugin import SagaPlugin
 from workers.serve import make_worker
-from workers.spark import uses_spark
+from workers.spark import missing_package, uses_spark
 from workers.standing import StandingMetrics
 from workers.temporal_client import connect
 from workers.upkeep import PERIOD, Upkeep, longest_attempt
@@ -104,7 +104,7 @@ async def _upkeep(project: Project, client: Client, retention: timedelta) -> Asy
         longest_transaction=longest_attempt(project.definitions.values()),
     )
     tasks = {asyncio.create_task(work.run_for_ever(), name="the guards are")}
-    if uses_spark(project) and project.settings.spark_ledger is not None:
+    if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
         from spark_steps.settings import spark_settings
         from workers.stage_upkeep import keep_stage_clear
 

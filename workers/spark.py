@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
+from activities.attempt import Attempt, Body
 from activities.connections import Connections
+from activities.dispatch import NotServed
 from activities.performer import Performer
 from sagas.builtins_spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
 from sagas.definition.spark_operations import is_spark_job
 from sagas.errors import SagaError, UsageError
 from sagas.project import Project
 from sagas.settings import Settings
+from sagas.wire import Invocation
 
-if TYPE_CHECKING:
-    from spark_steps.steps import SparkSteps
+log = logging.getLogger("saga.worker")
+
+PACKAGES = ("pyspark", "pandas", "pyarrow", "pyiceberg")
+"""What the extra ``spark`` brings."""
 
 
 def uses_spark(project: Project) -> bool:
@@ -24,19 +31,45 @@ def uses_spark(project: Project) -> bool:
     return any(is_spark_job(step.do.uses) for one in project.definitions.values() for step in one.steps)
 
 
-def spark_steps(project: Project, databases: Connections) -> SparkSteps | None:
-    """What performs the project's Spark steps; None when it has none. Raises UsageError: a package is missing."""
+def missing_package() -> str | None:
+    """The first package of the extra that is not installed."""
+    return next((name for name in PACKAGES if importlib.util.find_spec(name) is None), None)
+
+
+def spark_steps(project: Project, databases: Connections) -> Performer | None:
+    """What performs the project's Spark steps; None when it has none. Raises UsageError: the settings are wrong."""
     if not uses_spark(project):
         return None
-    try:
-        from spark_steps.settings import spark_settings
-        from spark_steps.steps import SparkSteps
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"The project has Spark steps, and the package {error.name} is not installed.",
-            help="pip install 'saga-orchestrator[spark]'",
-        ) from None
+    if (name := missing_package()) is not None:
+        log.warning("%s", _not_installed(name))
+        return NotInstalled(_not_installed(name))
+    from spark_steps.settings import spark_settings
+    from spark_steps.steps import SparkSteps
+
     return SparkSteps(spark_settings(project.settings), databases)
+
+
+class NotInstalled:
+    """Takes the place of Spark steps on a worker without their packages: they wait for a worker that has them."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    async def prepare(self, action: str, invocation: Invocation, attempt: Attempt) -> Body:
+        raise NotServed(self._sentence)
+
+    async def read(self, invocation: Invocation, attempt: Attempt) -> Any:
+        raise NotServed(self._sentence)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+def _not_installed(name: str) -> str:
+    return (
+        f"Spark steps cannot run here, everything else can: the package {name} is not installed; "
+        "pip install 'saga-orchestrator[spark]'"
+    )
 
 
 def why_not_here(settings: Settings) -> str | None:
@@ -45,6 +78,8 @@ def why_not_here(settings: Settings) -> str | None:
         return None
     if not (settings.spark or settings.catalogs or (settings.spark_ledger and has_spark_steps(Project(settings)))):
         return None
+    if (name := missing_package()) is not None:
+        return _not_installed(name)
     from spark_steps.runner.session import check_java
 
     try:
@@ -62,6 +97,6 @@ def has_spark_steps(project: Project) -> bool:
         return False
 
 
-def performers(spark: SparkSteps | None) -> Mapping[str, Performer]:
+def performers(spark: Performer | None) -> Mapping[str, Performer]:
     """Who performs which built-in action."""
     return {} if spark is None else dict.fromkeys((SPARK, PUBLISH, DISCARD, UNPUBLISH, "reconcile"), spark)
