@@ -52,11 +52,13 @@ class SagaActivities:
             raise ApplicationError(
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
-        watched = Watched(info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt)
+        watched = Watched(
+            invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt
+        )
         with contextlib.ExitStack() as watching:
             for watcher in self._watchers:
                 watching.enter_context(watcher(watched))
-            attempt = _attempt(watched.traceparent)
+            attempt = _attempt(watched)
             outcome = watched.outcome = await self._perform(invocation, attempt, watched)
         return _answer(outcome, invocation, attempt.number)
 
@@ -96,7 +98,7 @@ def _not_served(sentence: str, invocation: Invocation, number: int) -> Applicati
     return ApplicationError(sentence, details, type="NotFoundError", next_retry_delay=wait)
 
 
-def _attempt(traceparent: str | None) -> Attempt:
+def _attempt(watched: Watched) -> Attempt:
     info = activity.info()
     timeout = info.start_to_close_timeout or timedelta(seconds=30)
     return Attempt(
@@ -105,8 +107,8 @@ def _attempt(traceparent: str | None) -> Attempt:
         deadline=(info.started_time + timeout).timestamp(),
         heartbeat=_heartbeat(),
         logger=activity.logger,
-        traceparent=traceparent,
-        saga=info.workflow_type or "",
+        traceparent=watched.traceparent,
+        saga=watched.saga,
         token=b"" if info.is_local else info.task_token,
     )
 

@@ -15,6 +15,7 @@ from activities.http.credentials import Credentials, CredentialsError
 from activities.http.request import Request, same_origin
 from activities.http.response import MAX_BYTES, Response
 from activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings
+from activities.http.signature import HEADERS, signature_headers
 from sagas.errors import UsageError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -36,7 +37,8 @@ class HttpConnection:
     @property
     def managed_headers(self) -> tuple[str, ...]:
         """Headers that a definition may not set, because this connection does."""
-        return tuple(name for name in (self.settings.key_header, self.credentials.header) if name)
+        signed = HEADERS if self.settings.signing_secret is not None else ()
+        return tuple(name for name in (self.settings.key_header, self.credentials.header, *signed) if name)
 
     def label(self, url: str) -> str:
         """What people call this participant: the connection's name, else the host."""
@@ -45,6 +47,14 @@ class HttpConnection:
     async def authenticate(self) -> dict[str, str]:
         """The headers that authenticate a request. Raises CredentialsError; no request has been sent then."""
         return await self.credentials.headers(self._open())
+
+    def sign(self, request: Request, id: str) -> dict[str, str]:
+        """The headers with which the participant can verify this request; none when nothing is signed here.
+
+        Raises CredentialsError; no request has been sent then.
+        """
+        secret = self.settings.signing_secret
+        return {} if secret is None or request.is_read else signature_headers(secret, id, request.content)
 
     async def exchange(self, request: Request, headers: Mapping[str, str]) -> Response:
         """Send once and read the answer. Reads follow redirects within the same origin, nothing else does.

@@ -78,6 +78,8 @@ async def run_http(
     call = _Attempt(connection, request, connection.label(request.url), attempt)
     headers = _saga_headers(connection, request, key, undoes, op, traceparent)
     try:
+        if op != "probe":
+            headers |= connection.sign(request, header_key(key))
         async with asyncio.timeout(timeout):
             response = await call.send(headers)
     except TimeoutError:

@@ -78,7 +78,10 @@ Auth = BearerAuth | BasicAuth | HeaderAuth | OAuth2Auth
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """One HTTP participant. ``key_header`` None: the participant knows no idempotency keys and is sent none."""
+    """One HTTP participant. ``key_header`` None: the participant knows no idempotency keys and is sent none.
+
+    ``signing_secret``: everything but reads is signed as Standard Webhooks say.
+    """
 
     name: str
     url: str | None = None
@@ -87,6 +90,7 @@ class HttpSettings:
     ca: Path | None = None
     key_header: str | None = DEFAULT_KEY_HEADER
     headers: Mapping[str, str] = field(default_factory=dict)
+    signing_secret: SecretText | None = None
 
 
 def http_settings(connection: Connection) -> HttpSettings:
@@ -96,7 +100,7 @@ def http_settings(connection: Connection) -> HttpSettings:
     """
     where, options, root = f"connections.{connection.name}", connection.options, connection.root
     # `idempotent` and `settle` are defaults for steps; the definition has taken them in by now.
-    _only(where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle"})
+    _only(where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"})
     url = connection.url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -110,8 +114,16 @@ def http_settings(connection: Connection) -> HttpSettings:
         raise UsageError(f"{where}.auth.mtls needs an https:// url.")
     header = _text(where, "idempotency", options.get("idempotency", DEFAULT_KEY_HEADER))
     key_header = None if header.lower() == "none" else header
+    signing = options.get("signing_secret")
     return HttpSettings(
-        connection.name, url, auth, mtls, _ca(where, options.get("verify"), root), key_header, _headers(where, options)
+        connection.name,
+        url,
+        auth,
+        mtls,
+        _ca(where, options.get("verify"), root),
+        key_header,
+        _headers(where, options),
+        None if signing is None else _secret(f"{where}.signing_secret", signing, root),
     )
 
 

@@ -39,8 +39,10 @@ _TEMPORAL = ("address", "namespace", "task_queue", "api_key", "tls", "profile", 
 _TLS = ("server_name", "ca", "cert", "key")
 _CONNECTION = {
     "sql": ("kind", "url", "schema", "pool_size", "isolation"),
-    "http": ("kind", "url", "auth", "idempotency", "idempotent", "settle", "headers", "timeout", "verify"),
-}
+    "http": (
+        "kind", "url", "auth", "idempotency", "idempotent", "settle", "headers", "timeout", "verify", "signing_secret",
+    ),
+}  # fmt: skip
 
 Table = dict[str, Any]
 
