@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from cli.story_notifications import notification_lines
 from cli.story_steps import step_lines
 from cli.story_words import Line, Story, clock, length, listed, moment, plain, rich_line, short
 
@@ -48,6 +49,7 @@ def story_lines(story: Story, *, now: datetime) -> list[Line]:
         _residue(story),
         _not_done(story),
         _operator(story),
+        notification_lines(story, now),
         _footer(story),
     ]
     lines: list[Line] = []

@@ -40,6 +40,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("signal", "cli.signal:send_signal", "answer a saga that waits", _DECIDE),
     Verb("parked", "cli.parked:parked", "what needs a person, grouped", _DECIDE),
     Verb("resolve", "cli.resolve:resolve", "decide about a parked step", _DECIDE),
+    Verb("notify", "cli.notify:notify", "what became of a saga's notifications; send one again", _DECIDE),
     Verb("undo", "cli.undo:undo", "take back a saga that has completed", _DECIDE),
     Verb("reconcile", "cli.reconcile:reconcile", "do the books of sagas, databases and tables agree?", _OPERATE),
     Verb("worker", "cli.worker:worker", "run a worker in the foreground", _OPERATE),

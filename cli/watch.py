@@ -124,6 +124,10 @@ class _Changes:
             if step["state"] != "PENDING" or undone:
                 doing = f": {progress_text(step['progress'])}" if step.get("progress") else ""
                 facts[step["id"]] = f"  {step['id']} {step['state']}{undone}{doing}"
+        for row in story.get("notifications") or ():
+            attempts = f", attempt {row['attempts']}" if row["attempts"] else ""
+            why = f": {row['error']['message']}" if row["error"] else ""
+            facts[row["id"]] = f"  {row['id']} {row['state'] or 'PENDING'}{attempts}{why}"
         for one in story.get("parked") or ():
             commands = "".join(f"\n      {command}" for command in one.get("commands") or ())
             facts[f"parked {one['step']}"] = f"  {one['step']} waits for a person: {one['why']}{commands}"

@@ -11,7 +11,7 @@ from typing import Any
 from temporalio.client import Client as Temporal
 
 from sagas.errors import UsageError
-from sagas.wire import UNDO_SUFFIX
+from sagas.wire import NOTIFY, UNDO_SUFFIX
 from workers.runs import RunInfo, describe, list_runs
 from workers.stories import (
     bare_story,
@@ -67,7 +67,8 @@ class Wanted:
 
 def query_of(wanted: Wanted) -> str:
     """Temporal's list filter for it. Raises UsageError: there is no such state."""
-    parts = ["ExecutionStatus != 'ContinuedAsNew'"]
+    # A notification is a run of its own, and no saga.
+    parts = ["ExecutionStatus != 'ContinuedAsNew'", f"WorkflowType != '{NOTIFY}'"]
     if wanted.saga is not None:
         parts.append(f"WorkflowType = {quoted(wanted.saga)}")
     elif wanted.task_queue is not None:

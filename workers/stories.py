@@ -21,7 +21,8 @@ from temporalio.client import (
 from temporalio.service import RPCError
 
 from sagas.errors import UsageError
-from sagas.wire import STARTED_MEMO, UNDO_SUFFIX
+from sagas.wire import NOTIFY, STARTED_MEMO, UNDO_SUFFIX
+from workers.notifications import with_notifications
 from workers.pollers import count_pollers, nobody_polls
 from workers.progress import with_progress
 from workers.runs import Description, RunInfo, describe, state_of
@@ -52,12 +53,16 @@ async def read_story(
     described = await describe(temporal, saga_id)
     if described is None:
         raise unknown_saga(temporal, saga_id)
+    if described.run.workflow_type == NOTIFY:
+        saga = described.run.parent_id or "a saga"
+        raise UsageError(f"{saga_id} is a notification of {saga}, and no saga", help=f"saga show {saga}")
     story = await story_of(temporal, described, patience)
     if may_be_undone(story):
         undo = await describe(temporal, saga_id + UNDO_SUFFIX)
         # An older undo belongs to an earlier run of this id, before it was started again.
         if undo is not None and undo.run.start_time >= described.run.start_time:
             story = with_undo(story, await story_of(temporal, undo, patience))
+    story = await with_notifications(temporal, story)
     return {**story, "web_ui": run_link(web_ui, temporal.namespace, saga_id, described.run.run_id)}
 
 
@@ -202,6 +207,7 @@ async def bare_story(run: RunInfo) -> dict[str, Any]:
         "not_done": [],
         "residue": [],
         "operator": [],
+        "notifications": [],
     }
 
 

@@ -1,7 +1,8 @@
 """Sagas that will not get to an end by themselves, and why, in words for people.
 
 Works from Temporal's raw description of each run (pending activities, pending workflow task), so it also finds what
-no saga can tell of itself: nobody polls, the code fails, somebody terminated it.
+no saga can tell of itself: nobody polls, the code fails, somebody terminated it. A notification that was given up
+counts too: whoever was to hear of its saga has not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from temporalio.client import Client as Temporal
 
 from sagas.wire import LOAD, UNDO_SUFFIX
 from workers.definitions import definition_of
-from workers.listing import Wanted, query_of
+from workers.listing import Wanted, query_of, quoted
+from workers.notifications import exhausted, exhausted_reasons
 from workers.pollers import count_pollers, nobody_polls
 from workers.runs import Description, RunInfo, describe, list_runs
 from workers.stories import read_story
@@ -53,6 +55,33 @@ async def list_stuck(
                 seen.add(story["id"])
                 found += 1
                 yield story
+    async for saga_id in exhausted(temporal, wanted.task_queue):
+        if found >= limit:
+            return
+        if saga_id in seen or not await _fits(temporal, wanted, saga_id):
+            continue
+        story = await _unheard(temporal, saga_id, web_ui)
+        if story is not None:
+            seen.add(saga_id)
+            found += 1
+            yield story
+
+
+async def _fits(temporal: Temporal, wanted: Wanted, saga_id: str) -> bool:
+    """Whether the saga is one of those that were asked for; its notification knows nothing of labels and the like."""
+    where = f"WorkflowId = {quoted(saga_id)}"
+    query = query_of(replace(wanted, where=where if wanted.where is None else f"({wanted.where}) AND {where}"))
+    return [run async for run in list_runs(temporal, query)] != []
+
+
+async def _unheard(temporal: Temporal, saga_id: str, web_ui: str | None) -> dict[str, Any] | None:
+    """A saga that may be over and well, but somebody who was to hear of it has not."""
+    if await describe(temporal, saga_id) is None:
+        return None
+    story = await read_story(temporal, saga_id, web_ui=web_ui)
+    reasons = exhausted_reasons(story)
+    story.pop("steps")
+    return {**story, "stuck": reasons} if reasons else None
 
 
 class Queues:
@@ -81,6 +110,7 @@ async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | 
         definition = await definition_of(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
         reasons += terminated_reasons(story, reads)
+    reasons += exhausted_reasons(story)
     if not reasons:
         return None
     story.pop("steps")
