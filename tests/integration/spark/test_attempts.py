@@ -29,6 +29,8 @@ from spark_steps.keys import Target
 from spark_steps.ledger import OutputRow, Overtaken
 from spark_steps.publishing import Publishing
 from spark_steps.settings import SparkSettings
+from spark_steps.sinks import parquet_folder
+from spark_steps.sinks.parquet_folder import PointerFolder
 from spark_steps.stage_area import StageArea
 from spark_steps.staged_files import staged_files
 from spark_steps.staging_attempt import StagingAttempt, transaction
@@ -46,16 +48,23 @@ class Played:
     saga: str
     generation: int = 1
     during: Mapping[str, Moment] = field(default_factory=dict)
-    tasks: list[str] = field(default_factory=list)
+    rows: int = 1
+    asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.asked)
 
     async def run(self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Any) -> dict[str, Any]:
-        self.tasks.append(task)
+        self.asked[task] = request
         answer: dict[str, Any] = {"verdict": "pass", "checks": [], "report": None}
         if task in self.during:
             await self.during[task]()
+        if task == "freeze":
+            answer = {"inputs": {name: {"format": "parquet", "files": []} for name in request["inputs"]}}
         if task == "stage":
             [(name, target)] = request["targets"].items()
-            spec, rows = request["arguments"]["outputs"][name], [{"id": 1}]
+            spec, rows = request["arguments"]["outputs"][name], [{"id": number} for number in range(self.rows)]
             epoch = target["epoch"]
             made = stage(self.settings, spec, rows, saga=self.saga, generation=self.generation, epoch=epoch)
             answer = {"manifests": {name: made.manifest.to_json()}}
@@ -87,11 +96,14 @@ class Desk:
         guard = Asked("books")
         return Invocation("spark", arguments, f"{self.saga}/{step}", self.saga, step, op, generation, guard=guard)
 
-    def attempt(self, runner: Played | None = None, generation: int = 1) -> StagingAttempt:
+    def attempt(
+        self, runner: Played | None = None, generation: int = 1, invocation: Invocation | None = None
+    ) -> StagingAttempt:
         now, quiet = time.time(), logging.getLogger("test")
         runner = runner or Played(self.settings, self.saga, generation)
         about = Attempt(1, now, now + 60, lambda _: None, quiet, saga="day")
-        return StagingAttempt(self.settings, self.guard.engine, runner, self.invocation(generation=generation), about)
+        asked = invocation or self.invocation(generation=generation)
+        return StagingAttempt(self.settings, self.guard.engine, runner, asked, about)
 
     async def done(self, generation: int = 1) -> None:
         """One whole attempt, with its `do` row."""
@@ -251,6 +263,62 @@ async def test_what_an_undo_needs_is_kept_while_the_guard_remembers_the_saga(des
     async with transaction(desk.guard.engine) as connection:
         await connection.execute(sa.delete(guard))
     assert len(await cleaning.forget(desk.guard.engine, desk.settings, before=later)) == 1
+
+
+@pytest.mark.asyncio
+async def test_an_undo_that_others_hold_up_in_the_sink_is_not_given_up(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as trouble of the infrastructure, not as one of the attempts after which an undo parks."""
+    monkeypatch.setattr(parquet_folder, "LOCK_PATIENCE", 0.1)
+    await desk.done()
+    address = Address(desk.saga, "facts", 1)
+    publish = await Publishing(desk.settings, desk.guard.engine, desk.invocation("confirm")).publish()
+    with PointerFolder(desk.place).locked():
+        outcome = await desk.guard.confirm(address, publish, **clock())
+        assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
+    assert (await desk.guard.confirm(address, publish, **clock())).kind == "done"
+    undoing = Publishing(desk.settings, desk.guard.engine, desk.invocation("undo"))
+    body = await undoing.take_back(confirmed=True)
+    with PointerFolder(desk.place).locked():
+        outcome = await desk.guard.undo(address, None, confirmed_body=body, **clock())
+        assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
+    assert (await desk.guard.undo(address, None, confirmed_body=body, **clock())).kind == "done"
+    assert (await desk.row()).state == "RETRACTED"
+
+
+@pytest.mark.asyncio
+async def test_an_item_is_compared_with_the_same_item_of_the_last_run(desk: Desk) -> None:
+    async def run(saga: str, item: int, rows: int) -> int | None:
+        runner = Played(desk.settings, saga, rows=rows)
+        asked = replace(desk.invocation(step=f"facts#{item}"), saga_id=saga)
+        attempt = desk.attempt(runner, invocation=asked)
+        await attempt.run()
+        target = Target(saga, f"facts#{item}", 1)
+        for manifest in attempt.manifests.values():
+            async with transaction(desk.guard.engine) as connection:
+                await connection.execute(ledger.staged(target, 1, manifest))
+                await connection.execute(ledger.settled(target, "PUBLISHED"))
+        return runner.asked["audit"]["previous_rows"]["output"]
+
+    assert [await run("monday", item, rows) for item, rows in ((0, 3), (1, 7))] == [None, None]
+    assert [await run("tuesday", item, rows) for item, rows in ((1, 8), (0, 2))] == [7, 3]
+    assert [await run("wednesday", item, 1) for item in (0, 1, 2)] == [2, 8, None]
+
+
+@pytest.mark.asyncio
+async def test_a_job_does_not_see_what_only_the_audit_reads(desk: Desk) -> None:
+    arguments = {
+        **desk.invocation().arguments,
+        "inputs": {"orders": {"parquet": "orders"}},
+        "audit": [{"relationships": {"column": "id", "to": {"parquet": "products"}, "field": "id"}}],
+    }
+    runner = Played(desk.settings, desk.saga)
+    await desk.attempt(runner, invocation=replace(desk.invocation(), arguments=arguments)).run()
+    assert list(runner.asked["stage"]["inputs"]) == ["orders"]
+    frozen = set(runner.asked["freeze"]["inputs"])
+    assert len(frozen) == 2
+    assert set(runner.asked["audit"]["inputs"]) == frozen
 
 
 def _manifest(row: OutputRow) -> Any:
