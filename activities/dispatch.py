@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from activities.attempt import Attempt, Body
 from activities.beating import beating
 from activities.connections import Connections
+from activities.emitting import emit_body, insert_events, nothing, refuses_hold, sql_body, wait_until_published
 from activities.guard.address import Address
 from activities.guard.guard import Guard, outcome_of
 from activities.guard.sql_handle import Sql
 from activities.http import HttpConnections, run_http
-from activities.outbox import insert_event
 from activities.performer import Performer
 from activities.python_action import BadArguments, bind, run_action
-from activities.sql import run_sql
-from sagas.actions import Actions
+from sagas import builtins_messaging as messaging
+from sagas.actions import Action, Actions
 from sagas.errors import AlreadyCompensated, Rejected, UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.probing import Absent, Done, Unknown
@@ -40,6 +40,15 @@ whoever goes on in the place of a frozen worker waits no longer than this."""
 
 THREADS = 100
 """Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
+
+
+_BUILT_IN: Mapping[str, Callable[[Mapping[str, Any], Invocation], Body]] = {
+    "sql": sql_body,
+    messaging.EMIT: emit_body,
+    messaging.PUBLISH: emit_body,
+    messaging.RELEASE: lambda *_: nothing,
+    messaging.DROP: lambda *_: nothing,
+}
 
 
 class NotServed(Exception):
@@ -63,7 +72,8 @@ class Dispatcher:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="saga-action")
 
     async def perform(self, invocation: Invocation, attempt: Attempt) -> Outcome:
-        """Make one attempt. Raises NotServed when this worker does not know the action."""
+        """Make one attempt. Raises NotServed when this worker does not know the action, AwaitsReply when the attempt
+        goes on without it."""
         if invocation.at_most_once and attempt.number > 1:
             sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
             return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
@@ -121,7 +131,15 @@ class Dispatcher:
                 return await guard.confirm(address, body, mode=asked.mode, **limits)
             case _:
                 assert body is not None
-                return await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
+                told = await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
+                if (
+                    told.kind == "done"
+                    and invocation.action == messaging.PUBLISH
+                    and invocation.arguments.get("wait") == messaging.UNTIL_PUBLISHED
+                ):
+                    deadline = time.time() + _time_left(attempt)
+                    return await wait_until_published(guard.engine, told.result, attempt, deadline) or told
+                return told
 
     async def _prepared(
         self, guard: Guard, address: Address, invocation: Invocation, attempt: Attempt
@@ -143,8 +161,8 @@ class Dispatcher:
 
     def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
         """The action as something that runs inside (or, with None, outside) a guarded transaction."""
-        if name == "sql":
-            return lambda sql: run_sql(arguments, cast(Sql, sql), invocation)
+        if name in _BUILT_IN:
+            return _BUILT_IN[name](arguments, invocation)
         action = self._actions.get(name)
         if action is None:
             raise NotServed(f"no action called {name} is registered on this worker")
@@ -161,6 +179,7 @@ class Dispatcher:
                 logger=attempt.logger,
                 _heartbeat=attempt.heartbeat,
                 _sql=sql if sql is None or action.asynchronous else sql.sync(),
+                _refuses_hold=_refuses_hold(action, invocation),
             )
             try:
                 result = await run_action(action, step, bound, self._threads)
@@ -171,8 +190,7 @@ class Dispatcher:
                 attempt.logger.debug("%s raised an error", name, exc_info=True)
                 raise
             if sql is not None:
-                for event in step.events:
-                    await insert_event(sql, event, invocation)
+                await insert_events(sql, step.events, invocation)
             return result
 
         return run
@@ -220,6 +238,12 @@ async def unguarded(body: Body, op: str) -> Outcome:
     if size > RESULT_LIMIT:
         return Outcome.done({"omitted": "size", "bytes": size})
     return Outcome.done(result)
+
+
+def _refuses_hold(action: Action, invocation: Invocation) -> str | None:
+    if not action.holds:
+        return f"the action {action.name} holds an event: declare it with @action(…, holds=True)"
+    return refuses_hold(invocation)
 
 
 def _time_left(attempt: Attempt) -> float:

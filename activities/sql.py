@@ -13,17 +13,13 @@ from typing import Any
 
 from activities.guard.codec import to_plain
 from activities.guard.sql_handle import Sql
-from activities.outbox import insert_event
-from sagas.errors import Rejected, UsageError
-from sagas.step import Event
-from sagas.wire import Invocation
+from sagas.errors import Rejected
 
 
-async def run_sql(arguments: Mapping[str, Any], sql: Sql, invocation: Invocation | None = None) -> list[dict[str, Any]]:
+async def run_sql(arguments: Mapping[str, Any], sql: Sql) -> list[dict[str, Any]]:
     """Run the statements of a `sql` step; the result is the rows of the last one that gave rows, as JSON.
 
-    ``invocation`` names the step in the outbox; only `emit` needs it. Raises :class:`Rejected` when ``expect_rows``
-    is not met.
+    Raises :class:`Rejected` when ``expect_rows`` is not met.
     """
     result: list[dict[str, Any]] = []
     for statement in _statements(arguments):
@@ -31,15 +27,6 @@ async def run_sql(arguments: Mapping[str, Any], sql: Sql, invocation: Invocation
         _check_rows(statement, len(answer.rows) if answer.rows is not None else answer.touched)
         if answer.rows is not None:
             result = [to_plain(row) for row in answer.rows]
-    for event in arguments.get("emit") or ():
-        if invocation is None:
-            raise UsageError("`emit` needs to know the step it belongs to")
-        key = event.get("key")
-        await insert_event(
-            sql,
-            Event(event["topic"], None if key is None else str(key), event["value"], event.get("headers") or {}),
-            invocation,
-        )
     return result
 
 

@@ -63,6 +63,7 @@ class Action:
 
     ``rejects`` False: it never raises Rejected. ``idempotent`` False: it does not honour the idempotency key, so an
     unknown attempt is never repeated unseen. ``seals`` (probes): it refuses the key from the moment it says absent.
+    ``holds``: it may emit events that wait for the commit point.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Action:
     rejects: bool = True
     idempotent: bool = True
     seals: bool = False
+    holds: bool = False
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -156,6 +158,7 @@ def action(
     rejects: bool = True,
     idempotent: bool = True,
     seals: bool = False,
+    holds: bool = False,
 ) -> Callable[[F], F]:
     """Make a function an action that definitions use by ``name``.
 
@@ -166,9 +169,17 @@ def action(
         rejects: False promises that it never raises Rejected, so it may stand after the pivot without a warning.
         idempotent: False says that the participant does not honour ``step.key``.
         seals: for probes: from the moment it answers Absent, the participant refuses the key.
+        holds: it may call ``step.emit(…, hold=True)``; needs ``connection``.
 
-    Raises UsageError when the function takes ``*args``, ``**kwargs`` or positional-only arguments.
+    Raises UsageError when the function takes ``*args``, ``**kwargs`` or positional-only arguments, or when it is to
+    hold events without a database.
     """
+
+    if holds and connection is None:
+        raise UsageError(
+            f"the action {name} holds events and has no database to hold them in",
+            help="say which one: @action(…, connection=…, holds=True)",
+        )
 
     def mark(function: F) -> F:
         for parameter in inspect.signature(function).parameters.values():
@@ -177,7 +188,7 @@ def action(
                     f"the action {name} takes {parameter}, which a definition cannot give by name",
                     help="name every argument: the signature is what definitions are checked against",
                 )
-        setattr(function, NOTE, Action(name, function, connection, rejects, idempotent, seals))
+        setattr(function, NOTE, Action(name, function, connection, rejects, idempotent, seals, holds))
         return function
 
     return mark

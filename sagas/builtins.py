@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sagas import builtins_spark
+from sagas import builtins_messaging, builtins_spark
 
 Schema = Mapping[str, Any]
-Where = Literal["sql", "http", "engine", "spark"]
+Where = Literal["sql", "http", "engine", "spark", "kafka"]
 
 EXPRESSION = "x-expression"
 """Marks a text that is CEL: ``rendered`` is evaluated before the call, ``response`` by the action over the answer."""
@@ -37,7 +37,8 @@ class Builtin:
     """One built-in action. ``parameters`` is the JSON Schema of its `with`.
 
     ``where``: ``sql`` is guarded by its connection, ``http`` talks to a participant, ``engine`` runs in the machine,
-    ``spark`` works beside the worker and keeps its rows at home (``[spark] ledger``).
+    ``spark`` works beside the worker and keeps its rows at home (``[spark] ledger``), ``kafka`` keeps its events in the
+    outbox of one connection (``[kafka] outbox``).
     ``read`` True: it never has an effect (`http` depends on its method, see :func:`is_read`).
     ``own_undo`` True: before the commit point it needs no `compensate`.
     """
@@ -65,17 +66,6 @@ _EXPECT_ROWS = {"type": "integer", "minimum": 0}
 STATEMENT = _object(
     ["sql"], {"sql": _TEXT, "params": _PARAMS, "expect_rows": _EXPECT_ROWS, "rejected": {"type": "string"}}
 )
-_EVENT = _object(
-    ["topic", "value"],
-    {
-        "topic": _TEXT,
-        "key": {},
-        "value": {},
-        "headers": {"type": "object"},
-        "hold": {LATER: "the messaging work"},
-    },
-)
-
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
     for builtin in (
@@ -91,7 +81,7 @@ BUILTINS: Mapping[str, Builtin] = {
                     "params": _PARAMS,
                     "expect_rows": _EXPECT_ROWS,
                     "rejected": {"type": "string"},
-                    "emit": {"type": "array", "items": _EVENT},
+                    "emit": {"type": "array", "items": builtins_messaging.EVENT},
                     "two_phase": {LATER: "two-phase commit"},
                 },
             ),
@@ -166,6 +156,18 @@ BUILTINS: Mapping[str, Builtin] = {
             builtins_spark.RECONCILE_PARAMETERS,
             read=True,
         ),
+        Builtin(
+            builtins_messaging.EMIT,
+            "events in one guarded transaction of a database; all or none, once",
+            "sql",
+            builtins_messaging.EMIT_PARAMETERS,
+        ),
+        Builtin(
+            builtins_messaging.PUBLISH,
+            "events to Kafka topics; all or none, once",
+            "kafka",
+            builtins_messaging.PUBLISH_PARAMETERS,
+        ),
     )
 }
 
@@ -188,4 +190,4 @@ def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
         return arguments.get("rejected") != []
     if uses == "wait":
         return "signal" in arguments
-    return True
+    return uses not in builtins_messaging.EMITTERS

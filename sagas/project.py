@@ -8,7 +8,7 @@ from typing import Any
 
 from sagas.actions import Actions, load_actions
 from sagas.definition.diagnostics import Diagnostic
-from sagas.definition.draft import SparkHome
+from sagas.definition.draft import KafkaHome, SparkHome
 from sagas.definition.files import find_files
 from sagas.definition.model import Definition
 from sagas.definition.parse import load_definitions
@@ -34,7 +34,7 @@ class Project:
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        return load_definitions(self.settings.definitions, self.actions, self._connections(), self.spark)
+        return load_definitions(self.settings.definitions, self.actions, self._connections(), self.spark, self.kafka)
 
     def _connections(self) -> dict[str, dict[str, Any]]:
         return {
@@ -46,6 +46,11 @@ class Project:
     def spark(self) -> SparkHome:
         """What the settings say about Spark."""
         return SparkHome(self.settings.spark_ledger, self.settings.catalogs)
+
+    @property
+    def kafka(self) -> KafkaHome:
+        """What the settings say about Kafka."""
+        return KafkaHome(self.settings.kafka.outbox)
 
     @property
     def definitions(self) -> dict[str, Definition]:
@@ -84,7 +89,7 @@ class Project:
             return None  # everything has been read already
         if name not in self._alone:
             files = [path for path in find_files(self.settings.definitions) if _mentions(path, name)]
-            found = load_definitions(files, self.actions, self._connections(), self.spark)[0].get(name)
+            found = load_definitions(files, self.actions, self._connections(), self.spark, self.kafka)[0].get(name)
             if found is None or any(step.do.uses == "saga" for step in found.steps):
                 return None
             self._alone[name] = found

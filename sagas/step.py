@@ -45,6 +45,7 @@ class Step:
     logger: logging.Logger | logging.LoggerAdapter[Any]
     _heartbeat: Callable[[Any], None]
     _sql: Any = None
+    _refuses_hold: str | None = None
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -67,7 +68,14 @@ class Step:
         key: str | None = None,
         value: Any = None,
         headers: Mapping[str, str] | None = None,
+        hold: bool = False,
     ) -> None:
-        """Publish an event if, and only if, this action's transaction commits. Raises UsageError without a database."""
+        """Publish an event if, and only if, this action's transaction commits.
+
+        ``hold``: and only when the saga has passed its commit point; the event is dropped if the step is undone.
+        Raises UsageError without a database, or when the action may not hold events (``@action(…, holds=True)``).
+        """
         _ = self.sql
-        self.events.append(Event(topic, key, value, headers or {}))
+        if hold and self._refuses_hold is not None:
+            raise UsageError(self._refuses_hold)
+        self.events.append(Event(topic, key, value, headers or {}, hold))

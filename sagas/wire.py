@@ -120,6 +120,8 @@ def _encode_guard(guard: Guard) -> dict[str, Any]:
         data["confirmed"] = "elsewhere"
     elif guard.confirmed is not None:
         data["confirmed"] = {"uses": guard.confirmed[0], "with": dict(guard.confirmed[1])}
+    if guard.holds is not None:
+        data["holds"] = guard.holds
     return data
 
 
@@ -132,6 +134,7 @@ def _decode_guard(data: Mapping[str, Any]) -> Guard:
         mode=data.get("mode", "decide"),
         known_done=data.get("known_done", False),
         confirmed=(confirmed["uses"], confirmed["with"]) if isinstance(confirmed, dict) else confirmed,
+        holds=data.get("holds"),
     )
 
 

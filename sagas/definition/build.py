@@ -7,8 +7,9 @@ from typing import Any
 
 from sagas.builtins import is_read
 from sagas.builtins_spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
-from sagas.definition.draft import Connections, Draft, OperationDraft, SparkHome, StepDraft, kafka_triggers
+from sagas.definition.draft import Connections, Draft, KafkaHome, OperationDraft, SparkHome, StepDraft, kafka_triggers
 from sagas.definition.graph import Graph
+from sagas.definition.held_events import BRINGS_NOTHING, beside, held_operations, holding
 from sagas.definition.model import (
     Compensation,
     Definition,
@@ -37,9 +38,10 @@ def build_draft(
     actions: Mapping[str, Any],
     connections: Connections | None,
     spark: SparkHome | None = None,
+    kafka: KafkaHome | None = None,
 ) -> Draft:
     """The saga with places. ``top`` holds only steps with an id and an action, in file order."""
-    environment = Environment(actions, connections, top.get("defaults"), spark, top.get("publish", "each"))
+    environment = Environment(actions, connections, top.get("defaults"), spark, top.get("publish", "each"), kafka)
     written = {parsed.get("id"): parsed for parsed in top.get("steps")}
     forward_only = top.get("recovery") == "forward"
     pivot = next((id for id in graph.order if written[id].get("pivot")), None)
@@ -63,7 +65,7 @@ def build_draft(
         notify=notify,
         triggers=_triggers(top),
     )
-    return Draft(file, top, definition, tuple(steps), graph, actions, connections, spark, notify=told)
+    return Draft(file, top, definition, tuple(steps), graph, actions, connections, spark, kafka, notify=told)
 
 
 def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment, after_commit: bool) -> StepDraft:
@@ -83,6 +85,9 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
         task_queue=queue,
         idempotent=idempotent,
     )
+    reads = parsed.get("effect") == "none" or is_read(uses, arguments)
+    kind = _kind(parsed, reads, after_commit)
+    do = holding(do, arguments, environment.actions.get(uses), kind)
     drafts = [OperationDraft("do", do, parsed)]
 
     def other(role: Any, form: Parsed) -> Operation:
@@ -98,15 +103,19 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
             task_queue=queue,
             idempotent=idempotent,
         )
+        if operation.uses in BRINGS_NOTHING:
+            operation = beside(do, operation.uses)
         drafts.append(OperationDraft(role, operation, form))
         return operation
 
     compensate = _compensation(parsed.get("compensate") or [], other)
     confirm = parsed.get("confirm")
-    own_compensate, own_confirm = spark_operations(do, after_commit) if uses == SPARK else (None, None)
+    confirm = other("confirm", confirm) if confirm else None
+    if uses == SPARK:
+        own_compensate, own_confirm = spark_operations(do, after_commit)
+        compensate, confirm = compensate or own_compensate, confirm or own_confirm
+    compensate, confirm = held_operations(do, arguments, compensate, confirm)
     probe = parsed.get("probe")
-    reads = parsed.get("effect") == "none" or is_read(uses, arguments)
-    kind = _kind(parsed, reads, after_commit)
     condition = parsed.get("if")
     facts = environment.facts(uses, arguments, idempotent, queue is not None)
     step = Step(
@@ -119,8 +128,8 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
         for_each=parsed.values.get("for_each"),
         max_parallel=parsed.get("max_parallel", 1),
         on_failure=parsed.get("on_failure") or _default_on_failure(kind, environment),
-        compensate=compensate or own_compensate,
-        confirm=other("confirm", confirm) if confirm else own_confirm,
+        compensate=compensate,
+        confirm=confirm,
         probe=_probe(probe, other("probe", probe)) if probe else None,
         settle=parsed.get("settle", facts.settle if facts.settle is not None else do.timeout),
         priority=parsed.get("priority"),

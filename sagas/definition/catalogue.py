@@ -179,6 +179,16 @@ CATALOGUE: dict[str, Entry] = {
         'Name the SQL connection that keeps its guard and fence rows: [spark] ledger = "…" in saga.toml.',
     ),
     "SAGA411": _error("Unknown catalog", "Name a catalog of saga.toml."),
+    "SAGA412": _error(
+        "No database for events to Kafka",
+        'Name the SQL connection whose outbox keeps them until they are published: [kafka] outbox = "…" in saga.toml.',
+    ),
+    "SAGA413": _error("`hold` has to be literal", "Write `hold: true` or `hold: false`."),
+    "SAGA414": _error(
+        "`outbox.drop` or `outbox.release` where nothing is held",
+        "`outbox.drop` stands under `compensate`, `outbox.release` under `confirm`, of a step whose events say "
+        "`hold: true` before the commit point.",
+    ),
     # SAGA9xx: later parts of the product
     "SAGA900": _error("Not in this version", "Leave it out for now."),
 }

@@ -38,6 +38,13 @@ def kafka_triggers(top: Parsed) -> list[Parsed]:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaHome:
+    """What a project says about Kafka: ``outbox`` is the SQL connection whose tables keep what steps send there."""
+
+    outbox: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OperationDraft:
     """One operation of a step and where it is written."""
 
@@ -87,6 +94,7 @@ class Draft:
     actions: Mapping[str, Action]
     connections: Connections | None = None
     spark: SparkHome | None = None
+    kafka: KafkaHome | None = None
     notify: tuple[OperationDraft, ...] = ()
     by_id: Mapping[str, StepDraft] = field(init=False)
 

@@ -127,7 +127,7 @@ DEFAULTS = Record(
         _HEARTBEAT,
         _RETRY,
         _ON_FAILURE,
-        Field("connection", Text(), "connection of `sql` and `http` where a step names none"),
+        Field("connection", Text(), "connection of `sql`, `outbox.emit` and `http` where a step names none"),
         _TASK_QUEUE,
         _EXECUTION,
     ),
@@ -205,7 +205,5 @@ TOP = Record(
 )
 
 LATER_ACTIONS = {
-    "kafka.publish": "the messaging work",
     "kafka.request": "the messaging work",
-    "outbox.emit": "the messaging work",
 }

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 BRINGS_NOTHING = (RELEASE, DROP)
 
 
-def holding(operation: Operation, arguments: Mapping[str, Any], action: Action | None, kind: Kind | None) -> Operation:
-    """The operation with its fact ``holds``. ``kind`` is that of the step for its forward operation, None for others:
-    only what a step does before the commit point has something to wait for."""
-    declared = action.holds if action is not None else any(map(is_held, events_of(operation.uses, arguments)))
-    return replace(operation, holds=kind == "compensatable") if declared else operation
+def holding(do: Operation, arguments: Mapping[str, Any], action: Action | None, kind: Kind) -> Operation:
+    """The forward operation with its fact ``holds``: only before the commit point there is something to wait for."""
+    declared = action.holds if action is not None else any(map(is_held, events_of(do.uses, arguments)))
+    return replace(do, holds=kind == "compensatable") if declared else do
 
 
 def beside(do: Operation, uses: str) -> Operation:

@@ -51,6 +51,8 @@ class Operation:
     ``local`` is True where the action is registered in this project (a Python action, ``sql``, ``http``, …); False
     means foreign: some worker, perhaps in another language, serves it on ``task_queue``.
     ``idempotent`` says that the participant honours the key; ``seals`` that a probe seals it while answering.
+    ``holds`` (of forward actions): True: its events with `hold` wait for the commit point; False: they are published at
+    once, because there is nothing to wait for; None: it has none.
     """
 
     uses: str
@@ -64,6 +66,7 @@ class Operation:
     idempotent: bool = True
     rejects: bool = True
     seals: bool = False
+    holds: bool | None = None
 
     @property
     def guarded(self) -> bool:

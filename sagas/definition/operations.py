@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sagas import builtins_spark
+from sagas import builtins_messaging, builtins_spark
 from sagas.builtins import BUILTINS, EXPRESSION, may_reject
-from sagas.definition.draft import SparkHome
+from sagas.definition.draft import KafkaHome, SparkHome
 from sagas.definition.durations import parse_duration
 from sagas.definition.model import Operation, Retry
 from sagas.definition.records import Parsed
@@ -62,13 +62,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a project knows: its actions, its connections, its Spark, and the saga's `defaults` and `publish`."""
+    """What a project knows (actions, connections, Spark, Kafka), and the saga's `defaults` and `publish`."""
 
     actions: Mapping[str, Action]
     connections: Mapping[str, Mapping[str, Any]] | None
     defaults: Parsed | None
     spark: SparkHome | None = None
     publish: str = "each"
+    kafka: KafkaHome | None = None
 
     def default(self, name: str) -> Any:
         return self.defaults.get(name) if self.defaults else None
@@ -92,6 +93,8 @@ class Environment:
                 arguments["connection"] = connection
         if uses == "sql":
             arguments = _sql_long_form(arguments)
+        elif uses in builtins_messaging.EMITTERS:
+            arguments = builtins_messaging.long_form(arguments)
         elif uses == builtins_spark.SPARK:
             arguments = builtins_spark.long_form(arguments)
             if self.publish == "together" and not after_commit:
@@ -128,8 +131,10 @@ class Environment:
                 rejects=rejects,
                 settle=parse_duration(settle) if isinstance(settle, str) else None,
             )
+        # Without a home it is an error of its own; the name keeps the step guarded until that is reported.
+        if uses == builtins_messaging.PUBLISH:
+            return Facts((self.kafka.outbox if self.kafka else None) or "kafka", rejects=rejects)
         if uses == builtins_spark.SPARK:
-            # Without a home it is an error of its own; the name keeps the step guarded until that is reported.
             return Facts((self.spark.ledger if self.spark else None) or "spark", rejects=rejects)
         return Facts(rejects=rejects)
 

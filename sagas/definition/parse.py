@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sagas.definition.checks.nested import check_nested
 from sagas.definition.diagnostics import Diagnostic, Mark, Report
-from sagas.definition.draft import Connections, Draft, SparkHome
+from sagas.definition.draft import Connections, Draft, KafkaHome, SparkHome
 from sagas.definition.files import find_files
 from sagas.definition.model import Definition
 from sagas.definition.reading import parse_draft
@@ -23,14 +23,15 @@ def parse_text(
     actions: Mapping[str, Action],
     connections: Connections | None = None,
     spark: SparkHome | None = None,
+    kafka: KafkaHome | None = None,
 ) -> tuple[Definition | None, list[Diagnostic]]:
     """The definition in ``text``, and everything there is to say about it.
 
     ``actions`` are the project's Python actions, ``connections`` the tables ``[connections.*]`` of saga.toml (None:
-    not known, so connections are not checked), ``spark`` what it says about Spark. The definition is None when a
-    diagnostic is an error.
+    not known, so connections are not checked), ``spark`` and ``kafka`` what it says about these. The definition is None
+    when a diagnostic is an error.
     """
-    draft, diagnostics = parse_draft(text, file, actions, connections, spark)
+    draft, diagnostics = parse_draft(text, file, actions, connections, spark, kafka)
     return (draft.definition if draft else None), diagnostics
 
 
@@ -39,6 +40,7 @@ def load_definitions(
     actions: Mapping[str, Action],
     connections: Connections | None = None,
     spark: SparkHome | None = None,
+    kafka: KafkaHome | None = None,
 ) -> tuple[dict[str, Definition], list[Diagnostic]]:
     """All definitions below ``paths`` by saga name, and everything there is to say about them.
 
@@ -55,7 +57,7 @@ def load_definitions(
             report.add("SAGA110", Mark(1, 1), f"the file cannot be read: {_reason(error)}")
             diagnostics += report.diagnostics
             continue
-        draft, found = parse_draft(text, str(path), actions, connections, spark)
+        draft, found = parse_draft(text, str(path), actions, connections, spark, kafka)
         diagnostics += found
         if draft is None:
             broken.add(path.name)

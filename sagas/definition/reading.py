@@ -10,7 +10,7 @@ from sagas.definition.build import build_draft
 from sagas.definition.checks import check_draft
 from sagas.definition.diagnostics import Diagnostic, Report
 from sagas.definition.digest import digest_of
-from sagas.definition.draft import Connections, Draft, SparkHome
+from sagas.definition.draft import Connections, Draft, KafkaHome, SparkHome
 from sagas.definition.fields import TOP
 from sagas.definition.graph import CycleError, Graph, build_graph
 from sagas.definition.records import Parsed
@@ -27,10 +27,11 @@ def parse_draft(
     actions: Mapping[str, Action],
     connections: Connections | None,
     spark: SparkHome | None = None,
+    kafka: KafkaHome | None = None,
 ) -> tuple[Draft | None, list[Diagnostic]]:
     """The saga in ``text`` with its places in the file; None when a diagnostic is an error."""
     report = Report(file)
-    draft = _draft(text, report, actions, connections, spark)
+    draft = _draft(text, report, actions, connections, spark, kafka)
     if draft is not None:
         check_draft(draft, report)
     if draft is None or report.failed:
@@ -45,6 +46,7 @@ def _draft(
     actions: Mapping[str, Action],
     connections: Connections | None,
     spark: SparkHome | None,
+    kafka: KafkaHome | None,
 ) -> Draft | None:
     root = load(text, report)
     if root is None:
@@ -57,7 +59,7 @@ def _draft(
     if not usable or len(usable) < len(steps):
         return None
     graph = _graph(usable, report)
-    return build_draft(report.file, top, graph, actions, connections, spark) if graph else None
+    return build_draft(report.file, top, graph, actions, connections, spark, kafka) if graph else None
 
 
 def _graph(steps: list[Parsed], report: Report) -> Graph | None:

@@ -45,7 +45,7 @@ def _when(name: str, arguments: Schema) -> Schema:
 
 def _arguments(actions: Mapping[str, Action]) -> dict[str, Schema]:
     known = {name: _rendered(_without_later(builtin.parameters)) for name, builtin in BUILTINS.items()}
-    for name in ("sql", "http"):
+    for name in ("sql", "http", "outbox.emit"):
         # A connection may come from `defaults`.
         known[name]["required"] = [one for one in known[name]["required"] if one != "connection"]
     for name, action in actions.items():

@@ -74,7 +74,7 @@ def _do(run: Run, entry: Entry, flight: Flight) -> Call:
         step.name,
         retry=retry_of(step),
         execution=step.execution,
-        guard=Guard(action.connection) if action.connection else None,
+        guard=Guard(action.connection, holds=action.holds) if action.connection else None,
         earlier_attempts=entry.made,
         cancellable=not step.pivot,
         at_most_once=asked_once(step),

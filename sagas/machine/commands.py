@@ -21,12 +21,14 @@ class Guard:
     the action lives elsewhere; ``own`` runs an action that was decided elsewhere under its own row.
     ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
     ``elsewhere``: it lives in another place, so this guard only decides, and answers ``confirmed``.
+    ``holds`` is the fact of that name about the operation, see :class:`sagas.definition.model.Operation`.
     """
 
     connection: str
     mode: Literal["decide", "mark", "own"] = "decide"
     known_done: bool = False
     confirmed: tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None = None
+    holds: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

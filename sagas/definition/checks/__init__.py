@@ -6,6 +6,7 @@ from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.input_schema import check_input_schema
 from sagas.definition.checks.kinds import check_kinds
+from sagas.definition.checks.messaging import check_messaging
 from sagas.definition.checks.notifications import check_notifications
 from sagas.definition.checks.participants import check_participants
 from sagas.definition.checks.spark import check_spark
@@ -28,5 +29,6 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_notifications(draft, report)
     check_statements(draft, report)
     check_spark(draft, report)
+    check_messaging(draft, report)
     check_expressions(draft, report)
     check_triggers(draft, report)

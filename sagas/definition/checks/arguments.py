@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sagas.builtins import BUILTINS, LATER
@@ -10,6 +10,7 @@ from sagas.definition.checks.literals import mismatches
 from sagas.definition.diagnostics import Place, Report, did_you_mean
 from sagas.definition.draft import Draft, OperationDraft
 from sagas.definition.fields import LATER_ACTIONS
+from sagas.definition.held_events import BRINGS_NOTHING
 from sagas.definition.records import later_part
 from sagas.definition.source import Node
 
@@ -35,6 +36,8 @@ def check_operation(draft: Draft, operation: OperationDraft, forward: OperationD
         _check_action(operation, forward, action, report)
         if action.connection is not None:
             check_connection(draft, uses, action.connection, "sql", operation.place, report)
+    elif uses in BRINGS_NOTHING:
+        return  # what it needs is said with the events
     elif uses in BUILTINS:
         _check_builtin(draft, operation, forward, report)
     elif uses == "auto" and operation.role == "compensate":
@@ -97,7 +100,6 @@ def _check_builtin(draft: Draft, operation: OperationDraft, forward: OperationDr
         elif LATER in properties[name]:
             later_part(name, properties[name][LATER], place, report)
         else:
-            _later_parts(node, properties[name], report)
             for at, message in mismatches(node, properties[name], properties[name]):
                 report.add("SAGA404", at, f"argument `{name}` of `{uses}`: {message}")
     place = written or operation.place
@@ -117,25 +119,9 @@ def _check_written_connection(
         place = written.value["connection"]
     if "${{" not in connection:
         check_connection(draft, uses, connection, BUILTINS[uses].where, place, report)
-    elif uses == "sql":
-        message = "the connection of `sql` decides where the guard is, so it cannot be an expression"
+    elif BUILTINS[uses].where == "sql":
+        message = f"the connection of `{uses}` decides where the guard is, so it cannot be an expression"
         report.add("SAGA405", place, message)
-
-
-def _later_parts(node: Node, schema: Mapping[str, Any], report: Report) -> None:
-    """Say so where a nested argument belongs to a later part (`hold` of an event)."""
-    for items, item in _nested(node, schema):
-        for name, one in item.items():
-            if name in items and LATER in items[name]:
-                later_part(name, items[name][LATER], one, report)
-
-
-def _nested(node: Node, schema: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Node]]]:
-    items = schema.get("items")
-    if isinstance(node.value, list) and isinstance(items, Mapping) and "properties" in items:
-        for item in node.value:
-            if isinstance(item.value, dict):
-                yield items["properties"], item.value
 
 
 def _check_together(uses: str, given: Mapping[str, Any], place: Place, report: Report) -> None:

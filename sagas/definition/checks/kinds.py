@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sagas.builtins import BUILTINS
+from sagas.builtins_messaging import EMITTERS
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft, StepDraft
 
@@ -78,7 +79,8 @@ def _check_compensatable(step: StepDraft, report: Report) -> None:
     own_undo = builtin is not None and builtin.own_undo
     if step.step.compensate is None and "compensate" not in step.parsed and not own_undo:
         message = f"`{step.id}` has an effect before the commit point and no `compensate`"
-        report.add("SAGA205", step.parsed.at("id"), message)
+        help = "Say `hold: true`, or compensate with a counter-event." if step.step.do.uses in EMITTERS else None
+        report.add("SAGA205", step.parsed.at("id"), message, help)
 
 
 def _check_limits(step: StepDraft, report: Report) -> None:

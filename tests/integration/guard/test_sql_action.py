@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.guard import Sql
-from activities.sql import run_sql
+from activities.emitting import sql_body
 from sagas.outcomes import Outcome
 from sagas.wire import Invocation
 from tests.integration.guard.conftest import Laboratory, clock, new_address
@@ -23,10 +22,7 @@ async def perform(laboratory: Laboratory, run: Any, **more: Any) -> Outcome:
     if isinstance(run, list):
         arguments["run"] = [{**one, "params": {"saga": address.saga_id}} for one in run]
 
-    async def act(sql: Sql) -> Any:
-        return await run_sql(arguments, sql, invocation)
-
-    return await laboratory.guard.do(address, "h", act, **clock())
+    return await laboratory.guard.do(address, "h", sql_body(arguments, invocation), **clock())
 
 
 async def test_the_result_is_the_rows_of_the_last_query(laboratory: Laboratory) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from sagas.actions import Action, Actions
-from sagas.definition.draft import SparkHome
+from sagas.definition.draft import KafkaHome, SparkHome
 
 MARK = "⟦"
 
@@ -43,6 +43,7 @@ ACTIONS = Actions(
     ]
 )
 
+KAFKA = KafkaHome("shop")
 SPARK = SparkHome("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}})
 CONNECTIONS = {"shop": {"kind": "sql"}, "crm": {"kind": "http"}, "old": {"kind": "http", "idempotency": "none"}}
 
@@ -56,6 +57,7 @@ class Mistake:
     text: str
     also: tuple[str, ...] = ()
     spark: SparkHome = SPARK
+    kafka: KafkaHome = KAFKA
 
     @property
     def clean(self) -> str:
@@ -533,7 +535,7 @@ MISTAKES = [
     Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
     *(
         Mistake("SAGA900", action, saga(f"  - {{id: a, uses: ⟦{action}, pivot: true}}\n"))
-        for action in ("kafka.publish", "kafka.request", "outbox.emit")
+        for action in ("kafka.request",)
     ),
     Mistake(
         "SAGA900",
@@ -543,12 +545,80 @@ MISTAKES = [
     Mistake(
         "SAGA900", "callback", saga("  - {id: a, uses: http, with: {url: 'http://a', ⟦callback: {timeout: 1m}}}\n")
     ),
+    *(
+        Mistake(code, about, saga(f"  - {{{step}}}\n"))
+        for code, about, step in (
+            ("SAGA205", "a published event before the end", "id: ⟦a, uses: kafka.publish, with: {topic: t, value: 1}"),
+            (
+                "SAGA205",
+                "one event that is not held",
+                "id: ⟦a, uses: outbox.emit, with: {connection: shop, events: [{topic: t, value: 1, hold: true}, "
+                "{topic: t, value: 2}]}",
+            ),
+            ("SAGA402", "an event without a topic", "id: a, uses: kafka.publish, with: ⟦{value: 1}, pivot: true"),
+            ("SAGA402", "an event without a value", "id: a, uses: kafka.publish, with: ⟦{topic: t}, pivot: true"),
+            (
+                "SAGA404",
+                "an event of a list without a value",
+                "id: a, uses: kafka.publish, with: {events: [⟦{topic: t}]}, pivot: true",
+            ),
+            (
+                "SAGA113",
+                "one event and a list",
+                "id: a, uses: kafka.publish, with: {topic: ⟦t, value: 1, events: [{topic: t, value: 1}]}, pivot: true",
+            ),
+            (
+                "SAGA113",
+                "waiting for a held event",
+                "id: a, uses: kafka.publish, with: {topic: t, value: 1, hold: true, wait: ⟦published}",
+            ),
+            (
+                "SAGA405",
+                "events to a connection made by an expression",
+                'id: a, uses: outbox.emit, with: {connection: ⟦"${{ vars.x }}", topic: t, value: 1}, pivot: true',
+            ),
+            (
+                "SAGA413",
+                "a hold made by an expression",
+                'id: a, uses: kafka.publish, with: {topic: t, value: 1, hold: ⟦"${{ 1 < 2 }}"}, pivot: true',
+            ),
+            (
+                "SAGA413",
+                "a hold made by an expression in a list",
+                "id: a, uses: sql, pivot: true, with: {connection: shop, run: select 1, "
+                'emit: [{topic: t, value: 1, hold: ⟦"${{ 1 < 2 }}"}]}',
+            ),
+            (
+                "SAGA118",
+                "a hold at the commit point",
+                "id: a, uses: sql, pivot: true, with: {connection: shop, run: select 1, "
+                "emit: [{topic: t, value: 1, hold: ⟦true}]}",
+            ),
+            (
+                "SAGA118",
+                "a hold while undoing",
+                "id: a, uses: shop.book, compensate: {uses: outbox.emit, "
+                "with: {connection: shop, topic: t, value: 1, hold: ⟦true}}",
+            ),
+            ("SAGA414", "dropping what is not held", "id: a, uses: shop.book, compensate: ⟦outbox.drop"),
+            (
+                "SAGA414",
+                "dropping at the commit point",
+                "id: a, uses: outbox.emit, with: {connection: shop, topic: t, value: 1, hold: true}, "
+                "confirm: ⟦outbox.drop",
+            ),
+        )
+    ),
     Mistake(
-        "SAGA900",
-        "hold",
-        saga(
-            "  - id: a\n    uses: sql\n    pivot: true\n"
-            "    with: {connection: shop, run: select 1, emit: [{topic: t, value: 1, hold: ⟦true}]}\n"
-        ),
+        "SAGA412",
+        "events for Kafka without a database",
+        saga("  - {id: a, uses: ⟦kafka.publish, with: {topic: t, value: 1}, pivot: true}\n"),
+        kafka=KafkaHome(),
+    ),
+    Mistake(
+        "SAGA405",
+        "events for Kafka in a database that is none",
+        saga("  - {id: a, uses: ⟦kafka.publish, with: {topic: t, value: 1}, pivot: true}\n"),
+        kafka=KafkaHome("crm"),
     ),
 ]

@@ -79,7 +79,7 @@ def _example(code: str) -> str:
     if code in ACROSS_FILES:
         return f"Example: {ACROSS_FILES[code]}\n"
     mistake = next(one for one in MISTAKES if one.code == code)
-    _, diagnostics = parse_text(mistake.clean, "shop.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark)
+    _, diagnostics = parse_text(mistake.clean, "shop.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
     found = next(one for one in diagnostics if one.code == code)
     return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")
 

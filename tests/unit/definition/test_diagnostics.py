@@ -19,7 +19,9 @@ from .reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_languag
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
 def test_a_mistake_has_its_code_at_its_place(mistake: Mistake) -> None:
-    definition, diagnostics = parse_text(mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark)
+    definition, diagnostics = parse_text(
+        mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka
+    )
     found = {(one.code, one.line, one.column) for one in diagnostics}
     assert (mistake.code, *mistake.place) in found, diagnostics
     assert {one.code for one in diagnostics} <= {mistake.code, *mistake.also}, diagnostics
