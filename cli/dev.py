@@ -15,6 +15,9 @@ from sagas.errors import SagaError
 if TYPE_CHECKING:
     from workers.dev.stack import Stack
 
+_ON_DEMAND = ("kafka", "spark")
+"""What a project may have no use for: not shown while it does not run."""
+
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
@@ -89,7 +92,7 @@ def _table(document: dict[str, Any]) -> None:
             service.get("url") or service.get("address") or service.get("health", ""),
         )
         for name, service in document.items()
-        if name not in ("connections", "catalogs") and (name, service["state"]) != ("spark", "stopped")
+        if name not in ("connections", "catalogs") and not (name in _ON_DEMAND and service["state"] == "stopped")
     ]
     print_table(rows, ("service", "state", "pid", "where"))
     if connections:

@@ -13,12 +13,12 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from sagas.definition.model import Operation, Step
 from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import Connection, Settings
 from workers import search_attributes
 from workers.finding import Finding
+from workers.kafka_use import operations_of
 from workers.pollers import count_pollers
 from workers.spark import has_spark_steps
 from workers.spark_checks import examine_spark
@@ -130,16 +130,10 @@ def _foreign_actions(project: Project, own: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for definition in definitions:
         for step in definition.steps:
-            for operation in _operations(step):
+            for operation in operations_of(step):
                 if operation.task_queue and operation.task_queue != own:
                     found.setdefault(operation.task_queue, set()).add(operation.uses)
     return found
-
-
-def _operations(step: Step) -> list[Operation]:
-    undo = step.compensate
-    several = [*undo.alternates, undo.confirmed] if undo else []
-    return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
 
 
 async def _pollers_of(client: Client, queue: str) -> Sequence[Any]:
@@ -194,6 +188,7 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
+    from activities.guard.clock import now_sql
     from activities.guard.tables import metadata
     from workers.databases import database_says, open_engine
 
@@ -202,10 +197,7 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
         engine = open_engine(connection)
     except SagaError as error:
         return [Finding(check, False, error.message, error.help)]
-    now = "select strftime('%s', 'now')" if engine.dialect.name == "sqlite" else (
-        "select extract(epoch from clock_timestamp())" if engine.dialect.name == "postgresql"
-        else "select unix_timestamp(now(6))"
-    )  # fmt: skip
+    now = f"select {now_sql(engine.dialect.name)}"
     try:
         async with asyncio.timeout(15), engine.connect() as database:
             tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))

@@ -159,14 +159,15 @@ class Cluster:
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def ensure(self, name: str, partitions: int, *, cleanup: Cleanup = "delete") -> bool:
+    def ensure(self, name: str, partitions: int | None = None, *, cleanup: Cleanup = "delete") -> bool:
         """Make a topic that is not there; True when it was made here. One that is there stays as it is.
 
-        A topic of events is never compacted: an event that is replaced by a later one of its key is lost.
+        Without ``partitions`` there are as many as the broker makes by itself (``num.partitions``), and as many
+        replicas in any case. A topic of events is never compacted: a later event of its key would replace it.
         """
         if name in self.topics():
             return False
-        topic = self._library.NewTopic(name, partitions, -1, config=self.topic_config(cleanup))
+        topic = self._library.NewTopic(name, partitions or -1, -1, config=self.topic_config(cleanup))
         try:
             self._result(
                 f"topic {name}", lambda: self._admin.create_topics([topic], request_timeout=self._patience)[name]
@@ -175,7 +176,7 @@ class Cluster:
             if problem.failure is not None and problem.failure.name == "TOPIC_ALREADY_EXISTS":
                 return False
             raise
-        self._await_leaders(name, partitions)
+        self._await_leaders(name)
         return True
 
     def topic_config(self, cleanup: Cleanup) -> dict[str, str]:
@@ -184,11 +185,11 @@ class Cluster:
             return {"cleanup.policy": "compact"}
         return {"cleanup.policy": "delete", "retention.ms": str(round(self.settings.retention * 1000))}
 
-    def _await_leaders(self, name: str, partitions: int) -> None:
+    def _await_leaders(self, name: str) -> None:
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
             found = self._metadata(name).topics[name]
-            if len(found.partitions) == partitions and all(one.leader >= 0 for one in found.partitions.values()):
+            if found.partitions and all(one.leader >= 0 for one in found.partitions.values()):
                 return
             time.sleep(0.05)
         raise KafkaProblem(f"Kafka: the topic {name} was made, but it has no leader yet.")

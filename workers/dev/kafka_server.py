@@ -40,7 +40,10 @@ rootLogger.appenderRef.out.ref=out
 
 @dataclass(frozen=True, slots=True)
 class KafkaServer:
-    """A broker in ``folder``; ``port`` is its clients', ``controller`` its own. ``more`` are properties that win."""
+    """A broker in ``folder``; ``port`` is its clients', ``controller`` its own. ``more`` are properties that win.
+
+    It runs in its folder and names files relative to it: a folder may be called anything.
+    """
 
     folder: Path
     jars: Sequence[Path]
@@ -61,8 +64,9 @@ class KafkaServer:
             "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self.controller}",
             "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "log.dirs": str(self.folder / "data"),
+            "log.dirs": "data",
             "auto.create.topics.enable": "false",
+            "num.partitions": "4",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.num.partitions": "4",
             "share.coordinator.state.topic.num.partitions": "1",
@@ -107,7 +111,7 @@ class KafkaServer:
     def _argv(self, program: str, *words: str, archive: str | None = None) -> list[str]:
         shared = _archive_file()
         option = archive or (f"-XX:SharedArchiveFile={shared}" if shared.exists() else "-Xshare:auto")
-        logs = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
+        logs = "-Dlog4j2.configurationFile=log4j2.properties"
         return [java(), *_JAVA, option, logs, "-cp", os.pathsep.join(map(str, self.jars)), program, *words]
 
     def answers(self) -> bool:

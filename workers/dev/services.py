@@ -5,11 +5,15 @@ A new one is a file with a :class:`~workers.dev.service.Service` and a line here
 
 from __future__ import annotations
 
+from workers.dev.kafka import Kafka
 from workers.dev.postgres import Postgres
 from workers.dev.service import Service
 from workers.dev.temporal import Temporal
 from workers.dev.worker import Worker
 
-SERVICES: tuple[type[Service], ...] = (Temporal, Postgres, Worker)
+SERVICES: tuple[type[Service], ...] = (Temporal, Postgres, Kafka, Worker)
+
+WITH_KAFKA = (Kafka.name,)
+"""Those that only projects with Kafka need."""
 
 NAMES = tuple(service.name for service in SERVICES)

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.errors import SagaError, UsageError
+from sagas.project import Project
 from sagas.settings import Settings, load_settings
 from sagas.settings.model import did_you_mean
 from spark_steps.settings import WORK
 from workers.dev import ports as tcp
 from workers.dev.folder import DevFolder, Record
+from workers.dev.kafka import why_no_broker
 from workers.dev.process import find_marked, spawn, stop
 from workers.dev.service import Service
-from workers.dev.services import NAMES, SERVICES
+from workers.dev.services import NAMES, SERVICES, WITH_KAFKA
 from workers.dev.spark import spark_runner
 from workers.dev.temporal import configured_port
 from workers.dev.worker import Worker
+from workers.kafka_use import uses_kafka
 from workers.spark import why_not_here
 
 Say = Callable[[str], Any]
@@ -62,7 +65,10 @@ class Stack:
             self.folder.owner()
             if (only is None or "worker" in only) and (sentence := why_not_here(self.settings)):
                 self.say(sentence)
-            pending = [name for name in NAMES if only is None or name in only]
+            pending = [name for name in NAMES if name in (self._needed() if only is None else only)]
+            if "kafka" in pending and (sentence := self._why_no_kafka()):
+                pending.remove("kafka")
+                self.say(sentence)
             if "temporal" in pending and self._names_other_temporal():
                 pending.remove("temporal")
                 self.say(f"Temporal is {self.settings.temporal.address}, as the settings say; none is started here")
@@ -73,7 +79,21 @@ class Stack:
                 self._write_toml()
                 if "postgres" in wave:
                     self._set_up_databases()
+                if "kafka" in wave:
+                    self._set_up_topics()
                 pending = [name for name in pending if name not in wave]
+
+    def _needed(self) -> list[str]:
+        """Everything, except what is for Kafka in a project that has no use for it."""
+        with_kafka = uses_kafka(Project(self.settings))
+        return [name for name in NAMES if with_kafka or name not in WITH_KAFKA]
+
+    def _why_no_kafka(self) -> str | None:
+        """One sentence: why no broker is started here; None: there is one, or it can be started."""
+        kafka = self.settings.kafka
+        if kafka.bootstrap_servers is not None and not kafka.embedded:
+            return f"Kafka is {kafka.bootstrap_servers}, as the settings say; none is started here"
+        return None if self._record(self.services["kafka"]).is_alive() else why_no_broker(self.say)
 
     def _set_up_databases(self) -> None:
         """Create the tables in the databases of our own PostgreSQL; in others only `saga setup` does."""
@@ -86,6 +106,17 @@ class Stack:
 
             for connection in own:
                 asyncio.run(set_up(connection))
+
+    def _set_up_topics(self) -> None:
+        """Create the topics that the definitions name in our own Kafka; in others only `saga setup` does."""
+        from workers.kafka_setup import make_topics
+
+        current = load_settings(self.settings.root, self.settings.config_file)
+        if current.kafka.embedded:
+            try:
+                make_topics(Project(current))
+            except UsageError as error:
+                self.say(f"no topics are made: {error.message}")
 
     def _names_other_temporal(self) -> bool:
         """True when the settings name a server that is not ours to start."""
@@ -197,14 +228,17 @@ class Stack:
             document[name] = {"state": state, "pid": record.process.pid if alive and record.process else None, **where}
         temporal = self.settings.temporal
         if document["temporal"]["pid"] is None and temporal.address and not temporal.embedded:
-            host, _, port = temporal.address.rpartition(":")
-            answers = port.isdigit() and tcp.is_open(host.strip("[]"), int(port))
             document["temporal"] = {
-                "state": "running" if answers else "failed",
+                "state": "running" if _answers(temporal.address) else "failed",
                 "pid": None,
                 "address": temporal.address,
                 "web_ui": temporal.web_ui,
             }
+        kafka = self.settings.kafka
+        if document["kafka"]["pid"] is None and kafka.bootstrap_servers and not kafka.embedded:
+            answers = any(_answers(address.strip()) for address in kafka.bootstrap_servers.split(","))
+            state = "running" if answers else "failed"
+            document["kafka"] = {"state": state, "pid": None, "address": kafka.bootstrap_servers}
         current = load_settings(self.settings.root, self.settings.config_file)
         document["spark"] = spark_runner(current.root / str(current.spark.get("work", WORK)))
         document["connections"] = {
@@ -241,6 +275,11 @@ class Stack:
         record = dataclasses.replace(record, wanted=False, process=None)
         self.folder.write(service.name, record)
         return record
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return port.isdigit() and tcp.is_open(host.strip("[]"), int(port))
 
 
 def refuse_unknown(names: Collection[str]) -> None:

@@ -20,7 +20,7 @@ _MOST_FILES = 5_000
 
 class Worker(Service):
     name: ClassVar[str] = "worker"
-    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres")
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
     attempts: ClassVar[int] = 1  # what stops it is in the project's files; once more would not help
     grace: ClassVar[float] = 35.0  # a little more than `saga worker` gives its attempts
 

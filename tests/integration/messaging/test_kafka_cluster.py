@@ -29,6 +29,12 @@ def test_a_topic_of_events_is_deleted_by_age_and_never_compacted(kafka: Broker) 
     assert cluster.brokers() == 1
 
 
+def test_how_many_partitions_may_be_the_brokers_business(kafka: Broker) -> None:
+    cluster, topic = Cluster(kafka.settings()), name()
+    assert cluster.ensure(topic)
+    assert cluster.describe(topic).partitions == 4
+
+
 def test_a_topic_of_progress_is_compacted(kafka: Broker) -> None:
     cluster, topic = Cluster(kafka.settings()), name()
     cluster.ensure(topic, 4, cleanup="compact")

@@ -1,0 +1,94 @@
+"""The embedded Kafka from the outside: for projects that use it, and only for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from activities.kafka.topics import Cluster
+from sagas.settings import load_settings
+from tests.integration.dev.conftest import Project
+from workers.dev.kafka_jars import NoKafkaError, jars
+from workers.dev.process import start_mark
+
+ORDERS = """
+saga: orders
+input: {topic: string}
+steps:
+  - id: tell
+    uses: kafka.publish
+    with: {topic: order-events, key: "1", value: {paid: true}, hold: true}
+  - id: ask
+    uses: kafka.publish
+    with: {topic: "${{ input.topic }}", value: 1, hold: true}
+"""
+
+
+@pytest.fixture
+def with_kafka(project: Project) -> Project:
+    try:
+        jars(print)
+    except NoKafkaError as error:
+        pytest.skip(f"Kafka: {error.message}")
+    settings = project.root / "saga.toml"
+    settings.write_text(settings.read_text() + '[kafka]\noutbox = "shop"\n', encoding="utf-8")
+    (project.root / "definitions").mkdir()
+    (project.root / "definitions" / "orders.saga.yaml").write_text(ORDERS, encoding="utf-8")
+    return project
+
+
+def test_a_broker_of_the_projects_own(with_kafka: Project) -> None:
+    project = with_kafka
+    before = project.up("--only", "kafka")
+    assert before["kafka"]["state"] == "running"
+    assert before["temporal"]["state"] == "stopped"
+    process = psutil.Process(before["kafka"]["pid"])
+    assert Path(process.cwd()) == project.root / ".saga" / "dev" / "kafka"
+    assert "-Xmx512m" in process.cmdline()
+
+    settings = load_settings(project.root, env={})
+    assert settings.kafka.servers == before["kafka"]["address"]
+    assert settings.kafka.embedded
+    cluster = Cluster(settings.kafka)
+    # what the definitions name is there, kept for a week and never compacted
+    made = cluster.describe("order-events")
+    assert (made.cleanup, made.retention) == ("delete", 7 * 86_400.0)
+    assert [name for name in cluster.topics() if not name.startswith("_")] == ["order-events"]
+
+    assert project.up("--only", "kafka") == before == project.status()
+    cluster.ensure("mine")
+    os.kill(before["kafka"]["pid"], signal.SIGKILL)
+    assert project.status()["kafka"]["state"] == "failed"
+    after = project.up("--only", "kafka")
+    assert after["kafka"]["pid"] != before["kafka"]["pid"]
+    assert after["kafka"]["address"] == before["kafka"]["address"]
+    assert "mine" in Cluster(settings.kafka).topics()
+
+    assert "Performing controller activation" in project.saga("dev", "logs", "kafka")
+    assert "kafka" in project.saga("dev", "down", "--wipe")
+    assert start_mark(after["kafka"]["pid"]) is None
+    assert not (project.root / ".saga" / "dev" / "kafka").exists()
+    assert project.status()["kafka"] == {"state": "stopped", "pid": None}
+
+
+def test_a_broker_that_the_settings_name_is_not_ours_to_start(with_kafka: Project) -> None:
+    settings = with_kafka.root / "saga.toml"
+    settings.write_text(settings.read_text() + 'bootstrap_servers = "127.0.0.1:1"\n', encoding="utf-8")
+    done = with_kafka.call("dev", "up", "--only", "kafka")
+    assert done.returncode == 0, done.stderr
+    assert "Kafka is 127.0.0.1:1, as the settings say; none is started here" in done.stdout
+    assert with_kafka.status()["kafka"] == {"state": "failed", "pid": None, "address": "127.0.0.1:1"}
+
+
+def test_without_java_there_is_one_sentence_and_no_kafka(with_kafka: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(with_kafka.root / "no-java"))
+    done = with_kafka.call("dev", "up", "--only", "postgres,kafka")
+    assert done.returncode == 0, done.stderr
+    [sentence] = [line for line in done.stdout.splitlines() if "Kafka" in line]
+    assert sentence.startswith("Kafka is not started, everything else is: the embedded Kafka needs Java 17 or newer")
+    status = with_kafka.status()
+    assert (status["kafka"]["state"], status["postgres"]["state"]) == ("stopped", "running")

@@ -1,0 +1,37 @@
+"""The topics a project names, made as topics of events have to be: deleted by age, never compacted.
+
+Compaction keeps the newest event of a key and loses those before it; and a reader that comes late finds gaps.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from activities.kafka.topics import Cluster
+from sagas.project import Project
+from sagas.settings import KafkaSettings
+from workers.kafka_use import named_topics
+
+
+def make_topics(project: Project) -> list[str]:
+    """Make those that are missing; returns them. Blocks.
+
+    Raises:
+        SagaError: the project cannot be read, or Kafka cannot be used.
+    """
+    names = named_topics(project)
+    if not names:
+        return []
+    cluster = Cluster(project.settings.kafka)
+    return [name for name in names if cluster.ensure(name)]
+
+
+def commands(project: Project) -> list[str]:
+    """The same for a person, with Kafka's own program. Raises SagaError: the project cannot be read."""
+    return [_command(project.settings.kafka, name) for name in named_topics(project)]
+
+
+def _command(kafka: KafkaSettings, topic: str) -> str:
+    words = ["kafka-topics.sh", "--bootstrap-server", kafka.bootstrap_servers or "HOST:9092", "--create"]
+    words += ["--if-not-exists", "--topic", topic, "--config", "cleanup.policy=delete"]
+    return shlex.join([*words, "--config", f"retention.ms={round(kafka.retention * 1000)}"])

@@ -1,0 +1,95 @@
+"""What a project wants of Kafka: whether it needs any, and which topics it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sagas.builtins import BUILTINS
+from sagas.builtins_messaging import events_of
+from sagas.builtins_request import REQUEST, default_reply_topic
+from sagas.definition.files import find_files
+from sagas.definition.model import Definition, Operation, Step
+from sagas.errors import SagaError
+from sagas.project import Project
+
+DEAD_LETTERS = ".dlq"
+"""What the topic of events that nobody could process adds to the name of theirs."""
+
+
+def uses_kafka(project: Project) -> bool:
+    """True when the settings have a table for Kafka, when a definition publishes, asks or is triggered, or when there
+    are consumers. False also where the project cannot be read: whoever needs it complains of that.
+    """
+    return project.settings.kafka.written or _has_consumers(project) or _in_definitions(project)
+
+
+def operations_of(step: Step) -> list[Operation]:
+    """All that a step may do, forward and backward."""
+    undo = step.compensate
+    several = [*undo.alternates, undo.confirmed] if undo else []
+    return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
+
+
+def named_topics(project: Project) -> list[str]:
+    """The topics the definitions name, with those of dead letters; expressions name none before they are evaluated."""
+    prefix = project.settings.kafka.prefix
+    found: set[str] = set()
+    for definition in project.definitions.values():
+        for trigger in definition.triggers:
+            found |= {trigger.topic, trigger.topic + DEAD_LETTERS}
+        for operation in _operations(definition):
+            found |= set(_topics(operation, prefix))
+    return sorted(found)
+
+
+def _topics(operation: Operation, prefix: str) -> Iterator[str]:
+    given = operation.with_ if isinstance(operation.with_, dict) else {}
+    if operation.uses == REQUEST:
+        replies = given.get("reply_topic") or default_reply_topic(prefix)
+        candidates = [given.get("topic"), replies, replies + DEAD_LETTERS]
+    else:
+        candidates = [event.get("topic") for event in events_of(operation.uses, given) if isinstance(event, dict)]
+    yield from (topic for topic in candidates if isinstance(topic, str) and "${{" not in topic)
+
+
+def _operations(definition: Definition) -> Iterator[Operation]:
+    for step in definition.steps:
+        yield from operations_of(step)
+    yield from (notification.do for notification in definition.notify)
+
+
+def _in_definitions(project: Project) -> bool:
+    # Reading a hundred definitions takes a second: most projects never speak of Kafka.
+    if not _says(find_files(project.settings.definitions), b"kafka"):
+        return False
+    try:
+        definitions = list(project.definitions.values())
+    except SagaError:
+        return False
+    return any(
+        definition.triggers or any(_is_kafka(operation) for operation in _operations(definition))
+        for definition in definitions
+    )
+
+
+def _has_consumers(project: Project) -> bool:
+    """By the text of the modules alone: to import them is the worker's business, and may take long."""
+    root = project.settings.root
+    modules = [root / (name if name.endswith(".py") else name.replace(".", "/")) for name in project.settings.actions]
+    files = [module if module.suffix == ".py" else module.with_suffix(".py") for module in modules]
+    return _says([*files, *(file for module in modules for file in module.rglob("*.py"))], b"@consumer(")
+
+
+def _says(files: Iterable[Path], word: bytes) -> bool:
+    for file in files:
+        try:
+            if word in file.read_bytes():
+                return True
+        except OSError:
+            continue  # whoever reads the project says what is wrong with it
+    return False
+
+
+def _is_kafka(operation: Operation) -> bool:
+    return operation.uses in BUILTINS and BUILTINS[operation.uses].where == "kafka"
