@@ -22,6 +22,7 @@ from activities.guard.sql_handle import Sql
 from activities.http import HttpConnections, run_http
 from activities.performer import Performer
 from activities.python_action import BadArguments, bind, run_action
+from activities.request.performing import REQUEST_ACTIONS, Requests
 from sagas import builtins_messaging as messaging
 from sagas.actions import Action, Actions
 from sagas.errors import AlreadyCompensated, Rejected, UsageError
@@ -64,11 +65,13 @@ class Dispatcher:
         databases: Connections,
         http: HttpConnections,
         performers: Mapping[str, Performer] | None = None,
+        requests: Requests | None = None,
     ) -> None:
         self._actions = actions
         self._databases = databases
         self._http = http
         self._performers = performers or {}
+        self._requests = requests
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="saga-action")
 
     async def perform(self, invocation: Invocation, attempt: Attempt) -> Outcome:
@@ -207,6 +210,8 @@ class Dispatcher:
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
             )
+        if invocation.action in REQUEST_ACTIONS and self._requests is not None:
+            return await self._requests.perform(invocation, attempt)
         performer = self._performers.get(invocation.action)
         if performer is not None:
             return await unguarded(lambda _: performer.read(invocation, attempt), invocation.op)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sagas import builtins_messaging, builtins_spark
+from sagas import builtins_messaging, builtins_request, builtins_spark
 
 Schema = Mapping[str, Any]
 Where = Literal["sql", "http", "engine", "spark", "kafka"]
@@ -167,6 +167,12 @@ BUILTINS: Mapping[str, Builtin] = {
             "events to Kafka topics; all or none, once",
             "kafka",
             builtins_messaging.PUBLISH_PARAMETERS,
+        ),
+        Builtin(
+            builtins_request.REQUEST,
+            "a command to a topic; the saga goes on when the reply comes",
+            "kafka",
+            builtins_request.PARAMETERS,
         ),
     )
 }

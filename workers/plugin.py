@@ -17,6 +17,8 @@ from activities.connections import Connections
 from activities.dispatch import Dispatcher
 from activities.http import HttpConnections, http_settings
 from activities.load import Loader
+from activities.performer import Performer
+from activities.request.performing import Requests
 from activities.temporal import SagaActivities
 from sagas.errors import RefusedError
 from sagas.project import Project
@@ -32,7 +34,6 @@ from workers.tracing_setup import tracing_from_environment, tracing_interceptors
 from workers.watching import WatchInterceptor
 
 if TYPE_CHECKING:
-    from spark_steps.steps import SparkSteps
     from workers.tracing import Tracing
 
 
@@ -56,7 +57,7 @@ class SagaPlugin(SimplePlugin):
         self, project: Project | None = None, *, metrics: Metrics | None = None, tracing: Tracing | None = None
     ) -> None:
         self._project = project or Project(load_settings())
-        self._open: tuple[Connections, HttpConnections, SparkSteps | None] | None = None
+        self._open: tuple[Connections, HttpConnections, Performer | None] | None = None
         self.metrics = metrics or Metrics()
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
@@ -83,7 +84,8 @@ class SagaPlugin(SimplePlugin):
         self._open = (databases, http, spark)
         client = config.get("client")
         assert client is not None
-        dispatcher = Dispatcher(self._project.actions, databases, http, performers(spark))
+        requests = Requests(databases, self._project.settings.kafka)
+        dispatcher = Dispatcher(self._project.actions, databases, http, performers(spark), requests)
         watchers = [log_attempt, self.metrics.watch, *([self._tracing.watch] if self._tracing else ())]
         activities = SagaActivities(dispatcher, _loader(client, self._project), watchers)
         config["activities"] = [*config.get("activities", ()), activities.perform]

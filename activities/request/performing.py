@@ -38,7 +38,7 @@ from sagas.wire import Invocation, undone_key
 COMMAND = "saga.command"
 """The CloudEvents type of a command."""
 
-ACTIONS = (REQUEST, REPLY)
+REQUEST_ACTIONS = (REQUEST, REPLY)
 
 _WAITING = object()
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from activities.guard.sql_handle import Sql
@@ -58,7 +57,7 @@ class Request:
 
 async def lock(sql: Sql, row: dict[str, Any]) -> Request:
     """The row of ``row["step_key"]``, inserted if it was not there, and locked until the transaction ends."""
-    if await sql.execute(_insert(sql.dialect, row)) == 1:
+    if await sql.execute(_insert(sql.dialect), {"outcome": None, **row}) == 1:
         return Request(row.get("outcome"), None, None, fresh=True)
     columns = sa.select(request.c.outcome, request.c.data, request.c.token)
     found = await sql.one(columns.where(request.c.step_key == row["step_key"]).with_for_update())
@@ -89,9 +88,10 @@ async def record(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, R
     return written.rowcount == 1, Request(found.outcome, found.data, waiter)
 
 
-def _insert(dialect: str, row: dict[str, Any]) -> sa.Executable:
+def _insert(dialect: str) -> str:
     """Waits for an open transaction that has inserted the same key; touches one row, or none when it is there."""
-    if dialect in ("mysql", "mariadb"):
-        return mysql.insert(request).values(**row).prefix_with("IGNORE")
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return insert(request).values(**row).on_conflict_do_nothing(index_elements=[request.c.step_key])
+    first, last = ("INSERT IGNORE", "") if dialect in ("mysql", "mariadb") else ("INSERT", "ON CONFLICT DO NOTHING")
+    return f"""
+    {first} INTO saga_request (step_key, saga_id, step, generation, op, outcome, created_at)
+    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at) {last}
+    """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins import is_read
+from sagas.builtins_request import REQUEST, REQUEST_TIMEOUT
 from sagas.builtins_spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
 from sagas.definition.draft import Connections, Draft, KafkaHome, OperationDraft, SparkHome, StepDraft, kafka_triggers
 from sagas.definition.graph import Graph
@@ -25,6 +26,7 @@ from sagas.definition.model import (
 from sagas.definition.notifications import build_notifications
 from sagas.definition.operations import Environment, bare, wrapped
 from sagas.definition.records import Parsed
+from sagas.definition.request_operations import reply_probe
 from sagas.definition.spark_operations import is_spark_job, spark_operations
 
 DEFAULT_TIMEOUT = 30.0
@@ -72,7 +74,8 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
     uses = parsed.get("uses", "")
     idempotent = parsed.values.get("idempotent")
     is_job = is_spark_job(uses)
-    timeout = parsed.get("timeout") or environment.default("timeout") or (JOB_TIMEOUT if is_job else DEFAULT_TIMEOUT)
+    written_timeout = parsed.get("timeout") or environment.default("timeout")
+    timeout = written_timeout or _usual_timeout(uses)
     queue = parsed.get("task_queue") or environment.default("task_queue")
     arguments = environment.arguments(uses, parsed.get("with", {}), after_commit)
     do = environment.operation(
@@ -97,7 +100,7 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
             form,
             arguments=own,
             forward=arguments,
-            timeout=timeout,
+            timeout=written_timeout or _usual_timeout(form.get("uses", "")),
             retry=environment.default("retry"),
             heartbeat=None,
             task_queue=queue,
@@ -130,7 +133,7 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
         on_failure=parsed.get("on_failure") or _default_on_failure(kind, environment),
         compensate=compensate,
         confirm=confirm,
-        probe=_probe(probe, other("probe", probe)) if probe else None,
+        probe=_probe(probe, other("probe", probe)) if probe else reply_probe(do) if uses == REQUEST else None,
         settle=parsed.get("settle", facts.settle if facts.settle is not None else do.timeout),
         priority=parsed.get("priority"),
         fairness_key=parsed.get("fairness_key"),
@@ -138,6 +141,13 @@ def _build_step(parsed: Parsed, needs: tuple[str, ...], environment: Environment
         guarantee=_guarantee(do),
     )
     return StepDraft(parsed, step, tuple(drafts), after_commit)
+
+
+def _usual_timeout(uses: str) -> float:
+    """Seconds an attempt of this action may take where nothing is said."""
+    if is_spark_job(uses):
+        return JOB_TIMEOUT
+    return REQUEST_TIMEOUT if uses == REQUEST else DEFAULT_TIMEOUT
 
 
 def _triggers(top: Parsed) -> tuple[KafkaTrigger, ...]:

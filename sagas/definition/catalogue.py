@@ -189,6 +189,10 @@ CATALOGUE: dict[str, Entry] = {
         "`outbox.drop` stands under `compensate`, `outbox.release` under `confirm`, of a step whose events say "
         "`hold: true` before the commit point.",
     ),
+    "SAGA415": _error("`reply_topic` has to be literal", "Write the name of the topic."),
+    "SAGA416": _error(
+        "A header that the engine writes itself", "Give it a name that begins neither with `saga` nor with `ce_`."
+    ),
     # SAGA9xx: later parts of the product
     "SAGA900": _error("Not in this version", "Leave it out for now."),
 }

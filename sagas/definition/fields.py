@@ -204,6 +204,4 @@ TOP = Record(
     extensible=True,
 )
 
-LATER_ACTIONS = {
-    "kafka.request": "the messaging work",
-}
+LATER_ACTIONS: dict[str, str] = {}

@@ -13,6 +13,7 @@ from sagas.definition.draft import KafkaHome, SparkHome
 from sagas.definition.durations import parse_duration
 from sagas.definition.model import Operation, Retry
 from sagas.definition.records import Parsed
+from sagas.definition.request_operations import without_beats
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -158,7 +159,7 @@ class Environment:
             uses=uses,
             with_=arguments,
             timeout=parsed.get("timeout", timeout),
-            heartbeat=parsed.get("heartbeat", heartbeat),
+            heartbeat=without_beats(uses, parsed.get("heartbeat", heartbeat)),
             retry=self._retry(uses, parsed.get("retry", retry)),
             task_queue=queue,
             connection=facts.connection,

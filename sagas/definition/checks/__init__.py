@@ -9,6 +9,7 @@ from sagas.definition.checks.kinds import check_kinds
 from sagas.definition.checks.messaging import check_messaging
 from sagas.definition.checks.notifications import check_notifications
 from sagas.definition.checks.participants import check_participants
+from sagas.definition.checks.requests import check_requests
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.statements import check_statements
 from sagas.definition.checks.temporal import check_temporal
@@ -30,5 +31,6 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_statements(draft, report)
     check_spark(draft, report)
     check_messaging(draft, report)
+    check_requests(draft, report)
     check_expressions(draft, report)
     check_triggers(draft, report)

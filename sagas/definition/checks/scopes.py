@@ -10,6 +10,7 @@ from sagas.definition.checks.results import result_schema
 from sagas.definition.diagnostics import did_you_mean
 from sagas.definition.draft import Draft, StepDraft
 from sagas.definition.model import Step
+from sagas.definition.request_operations import has_reply_probe
 from sagas.definition.schema_paths import ELEMENT, Missing, follow, kind_of
 from sagas.definition.shapes import names
 
@@ -204,6 +205,7 @@ def _known_kind(schema: object) -> str | None:
 def _may_be_unknown(step: Step) -> str | None:
     """An unguarded step that stayed unknown is undone with a null result."""
     builtin = BUILTINS.get(step.do.uses)
-    if step.do.guarded or step.probe is not None or (builtin is not None and builtin.where == "engine"):
+    asked = step.probe is not None and not has_reply_probe(step)
+    if step.do.guarded or asked or (builtin is not None and builtin.where == "engine"):
         return None
     return f"`{step.id}` is unguarded and may be undone without anybody knowing its result"

@@ -533,10 +533,6 @@ MISTAKES = [
     Mistake("SAGA900", "savepoint", saga("  - {id: a, uses: shop.book, pivot: true, ⟦savepoint: {attempts: 3}}\n")),
     Mistake("SAGA900", "check", saga("  - {id: a, uses: shop.book, pivot: true, ⟦check: {uses: a}}\n")),
     Mistake("SAGA900", "compensate auto", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
-    *(
-        Mistake("SAGA900", action, saga(f"  - {{id: a, uses: ⟦{action}, pivot: true}}\n"))
-        for action in ("kafka.request",)
-    ),
     Mistake(
         "SAGA900",
         "two_phase",
@@ -620,5 +616,34 @@ MISTAKES = [
         "events for Kafka in a database that is none",
         saga("  - {id: a, uses: ⟦kafka.publish, with: {topic: t, value: 1}, pivot: true}\n"),
         kafka=KafkaHome("crm"),
+    ),
+    Mistake(
+        "SAGA412",
+        "a command without a database",
+        saga("  - {id: a, uses: ⟦kafka.request, with: {topic: t, value: 1}, pivot: true}\n"),
+        kafka=KafkaHome(),
+    ),
+    *(
+        Mistake(code, about, saga(f"  - {{id: a, uses: kafka.request, {rest}, pivot: true}}\n"))
+        for code, about, rest in (
+            (
+                "SAGA415",
+                "a reply topic that is an expression",
+                "with: {topic: t, value: 1, reply_topic: ⟦'${{ saga.id }}'}",
+            ),
+            ("SAGA402", "a command without a topic", "with: ⟦{value: 1}"),
+            ("SAGA416", "a header of the engine's own", "with: {topic: t, value: 1, headers: {⟦sagakey: x}}"),
+            ("SAGA404", "a reply topic that is none", "with: {topic: t, value: 1, reply_topic: ⟦a/b}"),
+            ("SAGA118", "a request that beats", "with: {topic: t, value: 1}, ⟦heartbeat: 5s"),
+            ("SAGA118", "a request that is said to be repeated", "with: {topic: t, value: 1}, ⟦idempotent: false"),
+        )
+    ),
+    Mistake(
+        "SAGA305",
+        "the result of a request that nobody may know",
+        saga(
+            "  - id: a\n    uses: kafka.request\n    with: {topic: t, value: 1}\n    compensate:\n"
+            '      uses: kafka.request\n      with: {topic: t, value: "${{ ⟦steps.a.result.id }}"}\n'
+        ),
     ),
 ]

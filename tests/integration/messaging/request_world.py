@@ -1,0 +1,251 @@
+"""A project whose sagas send commands, the database of their outbox, a relay, and a participant as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import sys
+import textwrap
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client as Temporal
+
+from activities.connections import Connections
+from activities.guard.schema import create
+from activities.kafka.config import producer_config
+from activities.kafka.wire import encode
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.kafka_broker import Broker
+from tests.lab import finished, lab
+from tests.processes import Process, TemporalServer
+from tests.servers import DatabaseServer
+from workers.client import Client
+from workers.headers import HeaderInterceptor
+from workers.replies.listener import ReplyListener
+from workers.replies.topics import reply_topics
+
+PARTICIPANT = Path(__file__).with_name("participant.py")
+
+
+@dataclass
+class World:
+    """One project folder, and what runs for it. ``prefix`` begins everything it has in Kafka."""
+
+    folder: Path
+    kafka: Broker
+    prefix: str
+    project: Project
+    client: Client
+    databases: Connections
+    listener: ReplyListener
+    participant: Process
+    commands: str = ""
+    _relay: asyncio.Task[None] | None = None
+    started: list[str] = field(default_factory=list)
+
+    @property
+    def engine(self) -> AsyncEngine:
+        return self.databases.engine("shop")
+
+    async def begin(self, saga: str, **input: Any) -> str:
+        """Start a saga; gives its id."""
+        return (await self.client.start(saga, input, id=f"{saga}-{uuid.uuid4().hex[:12]}")).id
+
+    async def play(self, saga: str, **input: Any) -> dict[str, Any]:
+        """Start a saga and wait for its end; gives its story."""
+        return await self.ended(await self.begin(saga, **input))
+
+    async def ended(self, saga_id: str, patience: str = "30s") -> dict[str, Any]:
+        return await finished(self.client, saga_id, patience)
+
+    async def row(self, key: str) -> Mapping[str, Any] | None:
+        """The row of a command in the outbox's database."""
+        async with self.engine.connect() as connection:
+            found = await connection.execute(text("select * from saga_request where step_key = :key"), {"key": key})
+            row = found.mappings().first()
+        return None if row is None else dict(row)
+
+    async def sent(self, saga_id: str) -> list[Mapping[str, Any]]:
+        """The commands of a saga in the outbox, in their order."""
+        async with self.engine.connect() as connection:
+            found = await connection.execute(
+                text("select * from saga_outbox where saga_id = :id order by id"), {"id": saga_id}
+            )
+            return [dict(row) for row in found.mappings()]
+
+    def seen(self, saga_id: str) -> list[str]:
+        """What the participant has received of this saga: ``do``, ``undo`` …"""
+        return [op for _, op in self.received(saga_id)]
+
+    def received(self, saga_id: str) -> list[tuple[str, str]]:
+        with contextlib.closing(sqlite3.connect(self.folder / "participant.db")) as database:
+            return database.execute("select key, op from commands where saga = ? order by rowid", (saga_id,)).fetchall()
+
+    def effects(self, saga_id: str) -> list[str]:
+        """The keys whose effect is there now."""
+        with contextlib.closing(sqlite3.connect(self.folder / "participant.db")) as database:
+            found = database.execute("select key from effects where key like ?", (f"{saga_id}/%",)).fetchall()
+        return sorted(key for (key,) in found)
+
+    def let_go(self, saga_id: str) -> None:
+        """A held answer may leave now."""
+        (self.folder / f"go-{saga_id}").touch()
+
+    def answer(self, key: str, outcome: str = "done", value: Any = None, *, topic: str | None = None) -> None:
+        """A reply from somebody else than the participant."""
+        headers = {"sagakey": key, "sagaoutcome": outcome}
+        self.kafka.produce(topic or f"{self.prefix}-replies", value, key=key, headers=headers)
+
+    def new_listener(self) -> ReplyListener:
+        settings = self.project.settings.kafka
+        topics = reply_topics(self.project.definitions, settings.prefix)
+        return ReplyListener(self.client.temporal, settings, self.databases, topics)
+
+
+def write_project(
+    folder: Path, definitions: Sequence[str], *, temporal: str, kafka: str, url: str, prefix: str, actions: str = ""
+) -> None:
+    """A project folder as a user has it; ``definitions`` are YAML texts, in which PREFIX stands for the prefix."""
+    (folder / "definitions").mkdir(parents=True)
+    for one in definitions:
+        plain = textwrap.dedent(one).replace("PREFIX", prefix)
+        name = plain.split("saga:", 1)[1].split()[0]
+        (folder / "definitions" / f"{name}.saga.yaml").write_text(plain, encoding="utf-8")
+    (folder / "saga_actions.py").write_text(textwrap.dedent(actions), encoding="utf-8")
+    (folder / "saga.toml").write_text(
+        textwrap.dedent(
+            f"""
+            actions = ["saga_actions"]
+            [temporal]
+            address = "{temporal}"
+            namespace = "default"
+            task_queue = "requests-{prefix}"
+            [connections.shop]
+            url = "{url}"
+            [kafka]
+            bootstrap_servers = "{kafka}"
+            outbox = "shop"
+            prefix = "{prefix}"
+            """
+        ),
+        encoding="utf-8",
+    )
+
+
+def new_database(server: DatabaseServer) -> str:
+    """The URL of an empty database."""
+    name = f"requests_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(
+        host="127.0.0.1", port=server.port, user=server.user, dbname=server.default_database, autocommit=True
+    ) as connection:
+        connection.execute(f"create database {name}".encode())
+    return server.url(name)
+
+
+def start_participant(world_folder: Path, kafka: Broker, prefix: str, *topics: str) -> Process:
+    """The participant, in a process of its own."""
+    argv = [sys.executable, "-P", str(PARTICIPANT), kafka.address, str(world_folder), f"{prefix}-participant", *topics]
+    ready = world_folder / "ready"
+    return Process("participant", argv, world_folder, ready.exists, dict(os.environ)).start()
+
+
+@contextlib.asynccontextmanager
+async def open_world(
+    folder: Path,
+    temporal: TemporalServer,
+    kafka: Broker,
+    database: DatabaseServer,
+    *definitions: str,
+    actions: str = "",
+    serving: bool = True,
+    listening: bool = True,
+    **options: Any,
+) -> AsyncIterator[World]:
+    """Everything running. ``serving`` False: without a worker; ``options`` go to it."""
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+    commands = f"{prefix}-commands"
+    kafka.create_topic(commands)
+    url = new_database(database)
+    write_project(
+        folder, definitions, temporal=temporal.address, kafka=kafka.address, url=url, prefix=prefix, actions=actions
+    )
+    project = Project(load_settings(folder))
+    databases = Connections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
+    await create(databases.engine("shop"))
+    participant = start_participant(folder, kafka, prefix, commands)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(databases.close)
+        stack.callback(participant.kill)
+        if serving:
+            client = await stack.enter_async_context(lab(project, **options))
+        else:
+            client = Client(await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()]), project)
+        world = World(folder, kafka, prefix, project, client, databases, None, participant, commands)  # pyright: ignore
+        world.listener = world.new_listener()
+        stack.push_async_callback(lambda: world.listener.stop())
+        if listening:
+            await world.listener.start()
+        relay = asyncio.create_task(_relay(world))
+        stack.push_async_callback(_end, relay)
+        yield world
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _relay(world: World) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer(producer_config(world.project.settings.kafka))
+    while True:
+        async with world.engine.connect() as connection:
+            rows = (await connection.execute(text("select * from saga_outbox where status = 'NEW' order by id"))).all()
+            for row in rows:
+                record = encode(
+                    row.value,
+                    id=row.event_id,
+                    type=row.event_type or row.topic,
+                    source="test",
+                    time=row.created_at,
+                    key=row.event_key,
+                    headers=json.loads(row.headers),
+                    saga_id=row.saga_id,
+                    step=row.step,
+                )
+                producer.produce(row.topic, record.value, record.key, headers=list(record.headers))
+                await connection.execute(
+                    text("update saga_outbox set status = 'PUBLISHED' where id = :id"), {"id": row.id}
+                )
+        await asyncio.to_thread(producer.flush)
+        await asyncio.sleep(0.02)
+
+
+def row_of(story: Mapping[str, Any], step: str) -> dict[str, Any]:
+    return next(row for row in story["steps"] if row["id"] == step)
+
+
+async def until(condition: Callable[[], Any], patience: float = 60.0) -> Any:
+    """Wait for a condition (or an awaitable one) to hold; gives its value."""
+    end = asyncio.get_running_loop().time() + patience
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
+        await asyncio.sleep(0.05)

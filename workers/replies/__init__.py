@@ -1,0 +1,1 @@
+"""Hears the replies to commands of `kafka.request` and wakes the sagas that wait for them."""
