@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from activities.guard.codec import UnusableResult, to_plain
 from activities.guard.sql_handle import Sql
+from activities.kafka.wire import STEP_KEY
 from sagas.step import Event
 from sagas.wire import Invocation
 
@@ -51,6 +53,8 @@ async def insert_event(sql: Sql, event: Event, invocation: Invocation, *, max_by
     Raises ``UnusableResult`` for an event that no broker would take: its value or a header is not JSON or not UTF-8,
     it is larger than ``max_bytes``, its topic or id is none. Found here, nothing of the step happens.
     """
+    if invocation.key:
+        event = replace(event, headers={STEP_KEY: invocation.key, **event.headers})
     row = event_row(event, max_bytes)
     await sql.execute(
         _INSERT,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.context import load_settings, options
-
-if TYPE_CHECKING:
-    from datetime import timedelta
+from cli.context import load_settings
+from cli.serving import duration, start_log
 
 
 def worker(
@@ -27,34 +25,19 @@ def worker(
 
     from sagas.errors import UsageError
     from sagas.project import Project
-    from workers.logs import configure_logs
     from workers.run import run_worker
 
     if (deployment is None) != (build_id is None):
         raise UsageError("--deployment and --build-id belong together")
     version = WorkerDeploymentVersion(deployment, build_id) if deployment and build_id else None
-    if log_format not in ("text", "json"):
-        raise UsageError(f"--log-format is text or json, not {log_format}")
-    configure_logs(log_format, debug=options().debug)
+    start_log(log_format)
     asyncio.run(
         run_worker(
             Project(load_settings()),
             health=health,
-            grace=_duration(grace, "--grace"),
+            grace=duration(grace, "--grace"),
             deployment=version,
-            retention=_duration(retention, "--retention"),
+            retention=duration(retention, "--retention"),
         )
     )
     return 0
-
-
-def _duration(text: str, option: str) -> timedelta:
-    from datetime import timedelta
-
-    from sagas.definition.durations import parse_duration
-    from sagas.errors import UsageError
-
-    try:
-        return timedelta(seconds=parse_duration(text))
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}", help=f"for example {option} 30s") from None

@@ -18,7 +18,8 @@ from sagas.project import Project
 from sagas.settings import Connection, Settings
 from workers import search_attributes
 from workers.finding import Finding
-from workers.kafka_use import operations_of
+from workers.kafka_checks import examine_kafka
+from workers.kafka_use import operations_of, uses_kafka
 from workers.pollers import count_pollers
 from workers.spark import has_spark_steps
 from workers.spark_checks import examine_spark
@@ -43,6 +44,8 @@ async def examine(settings: Settings) -> list[Finding]:
     for connection in settings.sql_connections():
         findings += await _database(connection, spark=spark)
     findings += await examine_spark(settings) if spark else [_java()]
+    if uses_kafka(project):
+        findings += await examine_kafka(project)
     return findings
 
 

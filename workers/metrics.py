@@ -55,12 +55,8 @@ class Metrics:
         )
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus asks for; without the ``_created`` samples that its client adds to every counter."""
-        for metric in self._registry.collect():
-            kept = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            shown = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            shown.samples = kept
-            yield shown
+        """What Prometheus asks for."""
+        return without_created(self._registry)
 
     def started(self, saga: str) -> None:
         """A saga began."""
@@ -85,3 +81,11 @@ class Metrics:
                 self._step_duration.labels(watched.saga, watched.step, op).observe(time.monotonic() - began)
                 if outcome.kind == "late" and watched.invocation.guard is not None:
                     self._late.inc()
+
+
+def without_created(registry: CollectorRegistry) -> Iterator[Metric]:
+    """The metrics of a registry without the ``_created`` samples that Prometheus' client adds to every counter."""
+    for metric in registry.collect():
+        shown = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+        shown.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+        yield shown

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -26,6 +25,7 @@ from workers.plugin import SagaPlugin
 from workers.serve import make_worker
 from workers.spark import missing_package, uses_spark
 from workers.standing import StandingMetrics
+from workers.stopping import stop_on_signals
 from workers.temporal_client import connect
 from workers.upkeep import PERIOD, Upkeep, longest_attempt
 
@@ -52,10 +52,7 @@ async def run_worker(
     client = await connect(project.settings)
     plugin = SagaPlugin(project)
     worker = make_worker(client, project, grace=grace, deployment=deployment, plugin=plugin)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     async with AsyncExitStack() as stack:
         if health is not None:
             standing = StandingMetrics(client, project.definitions.values())

@@ -1,0 +1,84 @@
+"""`saga relay`: publish the events of the outboxes, or tell how they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.context import load_settings
+from cli.output import print_document, print_table
+from cli.serving import duration, start_log
+
+if TYPE_CHECKING:
+    from sagas.settings import Settings
+
+
+def relay(
+    connection: Annotated[str | None, typer.Option(help="only the outbox of this connection")] = None,
+    once: Annotated[bool, typer.Option("--once", help="publish what is new, and end")] = False,
+    status: Annotated[bool, typer.Option("--status", help="who publishes, what waits; publish nothing")] = False,
+    health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
+    grace: Annotated[str, typer.Option(help="how long a batch under way may take to end after SIGTERM")] = "30s",
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+) -> int:
+    """Publish the events of the outboxes to Kafka, each exactly once and in order per key."""
+    import asyncio
+
+    from sagas.errors import UsageError
+    from workers.relay.run import run_relay
+
+    if status and (once or health is not None):
+        raise UsageError("--status publishes nothing: it goes with --connection alone")
+    settings = load_settings()
+    if status:
+        return _status(settings, connection)
+    start_log(log_format)
+    running = run_relay(settings, connection=connection, once=once, health=health, grace=duration(grace, "--grace"))
+    asyncio.run(running)
+    return 0
+
+
+def _status(settings: Settings, connection: str | None) -> int:
+    import asyncio
+
+    from workers.relay.status import relay_status
+
+    found = asyncio.run(relay_status(settings, connection))
+    print_document(found, human=lambda: _print(found))
+    return 1 if any("error" in one or "kafka_error" in one for one in found["outboxes"]) else 0
+
+
+def _print(found: dict[str, Any]) -> None:
+    if not found["outboxes"]:
+        print("No connection of the project has an outbox: `saga setup` makes it.")
+    for outbox in found["outboxes"]:
+        if "error" in outbox:
+            print(f"{outbox['connection']}: {outbox['error']}")
+            continue
+        print(
+            f"{outbox['connection']}: {outbox['new']} new (the oldest {_age(outbox['oldest_seconds'])}), "
+            f"{outbox['held']} held, {outbox['refused']} refused"
+        )
+        rows = [
+            (
+                shard["shard"],
+                shard["new"],
+                _age(shard["oldest_seconds"]) if shard["new"] else "-",
+                {True: "open", False: "-", None: "?"}[shard.get("open_transaction")],
+                shard["owner"] or "nobody",
+            )
+            for shard in outbox["shards"]
+        ]
+        print_table(rows, ("SHARD", "NEW", "OLDEST", "TRANSACTION", "OWNER"), indent=2)
+        for topic in outbox.get("topics", ()):
+            if "error" in topic:
+                print(f"  topic {topic['topic']}: {topic['error']}")
+            elif topic["lso_lag"]:
+                print(f"  topic {topic['topic']}: open transactions hold back {topic['lso_lag']} offsets")
+        if "kafka_error" in outbox:
+            print(f"  {outbox['kafka_error']}")
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

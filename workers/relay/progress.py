@@ -1,0 +1,93 @@
+"""The progress record: what a shard's last committed batch was, written in the same Kafka transaction as its events.
+
+One compacted topic for each outbox, one partition for each shard. After trouble it tells what no answer has told:
+a batch whose record is there is published and has to be marked, a batch whose record is not there never happened.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from activities.kafka.config import consumer_config
+from activities.kafka.topics import Cluster
+from sagas.errors import SagaError
+from sagas.settings import KafkaSettings
+
+PATIENCE = 30.0
+"""Seconds to read the end of one partition."""
+
+_TAIL = 64
+"""Offsets to look back first: each transaction takes two of them, one for its marker, also when it is aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Batch number ``batch`` of a shard (from 1; 0: none yet) held these events."""
+
+    batch: int = 0
+    event_ids: Sequence[str] = ()
+
+
+def encode(shard: int, progress: Progress) -> tuple[bytes, bytes]:
+    """Key and value of the record; the key is the same for all of a shard, so compaction keeps the last."""
+    value = {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
+    return str(shard).encode(), json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(value: bytes) -> Progress:
+    data = json.loads(value)
+    return Progress(data["batch"], data["ids"])
+
+
+def last_progress(settings: KafkaSettings, topic: str, shard: int) -> Progress:
+    """The last committed record of a shard. Blocks.
+
+    Call it after ``init_transactions`` of the shard's producer, which has ended every transaction of an earlier one:
+    then all that can ever be in the partition is decided, and is there.
+
+    Raises:
+        SagaError: Kafka does not answer, or a transaction is still open.
+    """
+    offsets = Cluster(settings).offsets(topic)[shard]
+    if offsets.undecided:
+        raise SagaError(f"in {topic} partition {shard} a transaction is not decided yet")
+    back = _TAIL
+    while True:
+        start = max(offsets.first, offsets.stable - back)
+        found = _last_record(settings, topic, shard, start, offsets.stable)
+        if found is not None or start == offsets.first:
+            return found or Progress()
+        back *= 8
+
+
+def _last_record(settings: KafkaSettings, topic: str, shard: int, start: int, end: int) -> Progress | None:
+    if start >= end:
+        return None
+    from confluent_kafka import Consumer, TopicPartition
+
+    place = TopicPartition(topic, shard, start)
+    config = consumer_config(settings, f"{settings.prefix}-relay-progress") | {"enable.partition.eof": True}
+    consumer = Consumer(config)
+    found: Progress | None = None
+    until = time.monotonic() + PATIENCE
+    try:
+        consumer.assign([place])
+        while time.monotonic() < until:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                value: Any = message.value()
+                found = decode(value) if value else found
+            elif error.name() == "_PARTITION_EOF":
+                return found  # of a read_committed consumer it is the last stable offset
+            elif not error.retriable():
+                raise SagaError(f"{topic} partition {shard} cannot be read: {error.str()}")
+        raise SagaError(f"{topic} partition {shard} was not read to its end in {PATIENCE:.0f} s")
+    finally:
+        consumer.close()

@@ -1,0 +1,128 @@
+"""The outbox as the relay sees it: what is new, in order of ids within a shard; what has been published.
+
+Every statement is a transaction of its own, so an idle or frozen relay holds no lock and no snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.elements import TextClause
+
+from activities.outbox import DROPPED, NEW, PUBLISHED, REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The identity of an outbox, and into how many shards it is divided."""
+
+    home: str
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """A committed event. ``value`` and ``headers`` are JSON text, ``created_at`` seconds since the epoch."""
+
+    id: int
+    event_id: str
+    topic: str
+    key: str | None
+    value: str | None
+    headers: str
+    saga_id: str
+    step: str
+    generation: int
+    created_at: float
+    type: str | None
+
+
+_COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
+
+_REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE event_id = :id AND status = '{NEW}'")
+
+
+class OutboxRows:
+    """The rows of one outbox. Every method raises SQLAlchemyError when the database does."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        scan = f"SELECT {_COLUMNS} FROM saga_outbox WHERE status = '{NEW}' AND shard = :shard"
+        order = "ORDER BY id LIMIT :most"
+        self._scan = text(f"{scan} {order}")
+        self._scan_others = _listing(f"{scan} AND topic NOT IN :ids {order}")
+        changes = f"status = '{PUBLISHED}', published_at = :now"
+        published = f"UPDATE saga_outbox SET {changes} WHERE status = '{NEW}' AND event_id"
+        if engine.dialect.name == "postgresql":  # one prepared statement, however many ids
+            self._mark = text(f"{published} = ANY(:ids)")
+        else:
+            self._mark = _listing(f"{published} IN :ids")
+
+    async def home(self) -> Home:
+        async with self.engine.connect() as connection:
+            row = (await connection.execute(text("SELECT home, shards FROM saga_outbox_home WHERE id = 1"))).one()
+        return Home(row.home, row.shards)
+
+    async def scan(self, shard: int, most: int, without: Collection[str] = ()) -> list[EventRow]:
+        """The oldest new events of a shard, at most ``most``, leaving out the topics ``without``.
+
+        Not by "id above the last one": a lower id may be committed after a higher one. And without row locks: one
+        owner reads a shard, and to skip a locked row would mean to publish a later event of its key before it.
+        """
+        values: dict[str, Any] = {"shard": shard, "most": most}
+        if without:
+            values["ids"] = sorted(without)
+        async with self.engine.connect() as connection:
+            rows = (await connection.execute(self._scan_others if without else self._scan, values)).all()
+        return [EventRow(*row) for row in rows]
+
+    async def mark_published(self, event_ids: Sequence[str]) -> int:
+        """Mark events as published, in one UPDATE; returns how many were not yet. Safe to repeat."""
+        if not event_ids:
+            return 0
+        async with self.engine.connect() as connection:
+            result = await connection.execute(self._mark, {"ids": list(event_ids), "now": time.time()})
+        return result.rowcount
+
+    async def refuse(self, event_id: str, note: str) -> None:
+        """The broker will never take this one: a person decides."""
+        async with self.engine.connect() as connection:
+            await connection.execute(_REFUSE, {"id": event_id, "note": note})
+
+    async def waiting(self, shards: Sequence[int]) -> set[int]:
+        """Those of the shards that have new events: one small question for all of them."""
+        parts = (
+            f"SELECT {shard} AS shard WHERE EXISTS "
+            f"(SELECT 1 FROM saga_outbox WHERE status = '{NEW}' AND shard = {shard})"
+            for shard in shards
+        )
+        async with self.engine.connect() as connection:
+            return set((await connection.execute(text(" UNION ALL ".join(parts)))).scalars())
+
+    async def forget(self, shard: int, before: float, portion: int = 500) -> int:
+        """Delete events of a shard that were published or dropped before ``before``, a small portion; how many.
+
+        Asks by id only for where to look: what was held for a year has a low id and was published today.
+        """
+        gone = 0
+        oldest = text(
+            "SELECT id FROM (SELECT id, COALESCE(published_at, created_at) AS at FROM saga_outbox "
+            "WHERE status = :status AND shard = :shard ORDER BY id LIMIT :portion) AS oldest WHERE at < :before"
+        )
+        delete = _listing("DELETE FROM saga_outbox WHERE id IN :ids")
+        async with self.engine.connect() as connection:
+            for status in (PUBLISHED, DROPPED):
+                values = {"status": status, "shard": shard, "portion": portion, "before": before}
+                ids = list((await connection.execute(oldest, values)).scalars())
+                if ids:
+                    gone += (await connection.execute(delete, {"ids": ids})).rowcount
+        return gone
+
+
+def _listing(statement: str) -> TextClause:
+    return text(statement).bindparams(bindparam("ids", expanding=True))
