@@ -1,0 +1,77 @@
+"""A world for notifications: sagas, and a receiver of signed webhooks that can be down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from sagas.settings.model import Connection
+from tests.http_server import PaymentServer
+from tests.integration.engine.world import World, open_world
+from tests.processes import TemporalServer
+from tests.servers import free_port
+from workers.client import Client
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+PATIENCE = 60.0
+
+
+@dataclass
+class Receiver:
+    """A webhook receiver in a process of its own, at an address that stays the same."""
+
+    server: PaymentServer
+
+    def heard(self) -> list[dict[str, Any]]:
+        """The events of all requests that came, verified as a receiver does it, in their order."""
+        return [
+            Webhook(SECRET).verify(one["body"], one["headers"])
+            for one in self.server.ledger()["requests"]
+            if one["path"] == "/echo"
+        ]
+
+    def headers(self, name: str) -> list[str]:
+        return [one["headers"][name] for one in self.server.ledger()["requests"] if one["path"] == "/echo"]
+
+
+@pytest.fixture
+async def world(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
+    """Actions that behave as the test says; ``world.connections`` takes the receiver."""
+    found = await open_world(tmp_path, temporal.address)
+    yield found
+    await found.engine.dispose()
+
+
+@pytest.fixture
+def receiver(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Not started yet: ``receiver.server.start()``. The connection ``hook`` leads to it."""
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    port = free_port()
+    server = PaymentServer("--port", str(port))
+    options = {"signing_secret": {"env": "HOOK_SECRET"}}
+    world.connections["hook"] = Connection("hook", "http", world.folder, f"http://127.0.0.1:{port}", options)
+    yield Receiver(server)
+    server.stop()
+
+
+def notified(story: dict[str, Any]) -> dict[str, str]:
+    """How the notifications of a story stand."""
+    return {row["id"]: row["state"] for row in story["notifications"]}
+
+
+async def settled(client: Client, saga_id: str) -> dict[str, Any]:
+    """The story when no notification is under way any more."""
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while True:
+        story = await client.show(saga_id)
+        if "PENDING" not in notified(story).values():
+            return story
+        assert asyncio.get_running_loop().time() < end, json.dumps(story["notifications"], indent=1)
+        await asyncio.sleep(0.1)

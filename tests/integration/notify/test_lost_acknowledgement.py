@@ -1,0 +1,74 @@
+"""The worker dies after the receiver has taken the notification and before Temporal has heard of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.http_server import PaymentServer
+from tests.integration.engine.world import until
+from tests.integration.notify.conftest import PATIENCE, SECRET, Receiver, notified, settled
+from tests.lab import finished
+from tests.processes import TemporalServer, WorkerProcess
+from workers.client import Client
+from workers.temporal_client import connect
+
+TOML = """
+actions = ["./actions.py"]
+[temporal]
+address = "{address}"
+task_queue = "{queue}"
+[connections.hook]
+kind = "http"
+url = "{url}"
+signing_secret = {{env = "HOOK_SECRET"}}
+"""
+ACTIONS = """
+from sagas import action
+
+@action("work")
+async def work() -> dict:
+    return {}
+"""
+SAGA = """
+saga: told
+steps:
+  - {id: a, uses: work, effect: none}
+notify:
+  - when: completed
+    uses: http
+    with: {connection: hook, path: /echo}
+    timeout: 3s
+    intervals: [100ms, 100ms, 1s, 1s, 5s, 5s]
+"""
+
+
+async def test_it_is_delivered_again_under_the_same_id(temporal: TemporalServer, tmp_path: Path) -> None:
+    with PaymentServer() as server:
+        receiver = Receiver(server)
+        server.faults({"delay_before": 30})  # it has the request, and its answer comes too late for anybody
+        (tmp_path / "definitions").mkdir()
+        (tmp_path / "definitions" / "told.saga.yaml").write_text(SAGA)
+        (tmp_path / "actions.py").write_text(ACTIONS)
+        queue = f"lost-{tmp_path.name}-{time.time_ns()}"
+        (tmp_path / "saga.toml").write_text(TOML.format(address=temporal.address, queue=queue, url=server.url))
+        worker = WorkerProcess("worker", tmp_path, env={"HOOK_SECRET": SECRET}).start()
+        again = WorkerProcess("again", tmp_path, env={"HOOK_SECRET": SECRET})
+        try:
+            settings = load_settings(tmp_path)
+            client = Client(await connect(settings), Project(settings))
+            run = await client.start("told", {})
+            await until(receiver.heard, PATIENCE)
+            worker.kill()
+            assert (await finished(client, run.id))["state"] == "COMPLETED", "the saga does not wait for it"
+            again.start()
+            story = await settled(client, run.id)
+        finally:
+            worker.kill()
+            again.kill()
+        [row] = story["notifications"]
+        assert (story["state"], notified(story)) == ("COMPLETED", {"notify-0-completed": "DELIVERED"})
+        assert [event["id"] for event in receiver.heard()] == [row["event"]] * row["attempts"]
+        assert row["attempts"] >= 2

@@ -1,0 +1,264 @@
+"""Best-effort notification on a real Temporal, to a receiver that is down, slow, or tired of it.
+
+Nothing here is ever allowed to change how the saga ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas import Rejected
+from sagas.errors import RefusedError, UsageError
+from tests.integration.engine.world import World, begin, handle, play, resolve, until
+from tests.integration.notify.conftest import Receiver, notified, settled
+from workers.client import Client
+from workers.listing import Wanted, list_stories
+from workers.notifications import send_again
+from workers.stories import read_story
+from workers.stuck import list_stuck
+
+SOON = "intervals: [50ms, 50ms, 50ms, 50ms, 50ms]"
+TOLD = f"""
+    saga: told
+    steps:
+      - {{id: a, uses: book, compensate: unbook}}
+    notify:
+      - {{when: [completed, compensated], uses: http, with: {{connection: hook, path: /echo}}, {SOON}}}
+    output: {{x: 1}}
+"""
+ID = "notify-0-completed"
+
+
+async def stuck(client: Client, **wanted: Any) -> list[dict[str, Any]]:
+    queue = client.project.settings.temporal.task_queue
+    return [one async for one in list_stuck(client.temporal, Wanted(task_queue=queue, **wanted), limit=10)]
+
+
+async def listed(client: Client) -> list[str]:
+    queue = client.project.settings.temporal.task_queue
+    return [one["id"] async for one in list_stories(client.temporal, Wanted(task_queue=queue), limit=10)]
+
+
+async def test_a_receiver_that_was_down_hears_of_it_once(world: World, receiver: Receiver) -> None:
+    definition = TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[50ms, 50ms, 50ms, 200ms, 1s, 5s, 10s]")
+    async with world.serving(definition) as client:
+        story = await play(client, "told")
+        assert story["state"] == "COMPLETED"
+
+        async def down() -> Any:
+            [row] = (await client.show(story["id"]))["notifications"]
+            return row if (row["attempts"] or 0) >= 3 else None
+
+        row = await until(down, 60)
+        assert row["state"] == "PENDING"
+        assert row["error"]["type"] == "HttpConnection"
+        assert row["next_attempt_at"] is not None
+        receiver.server.start()
+        story = await settled(client, story["id"])
+        [event] = receiver.heard()
+        assert notified(story) == {ID: "DELIVERED"}
+        assert event == {
+            "id": f"{story['id']}/{ID}",
+            "type": "saga.completed",
+            "timestamp": story["ended_at"],
+            "data": {
+                "id": story["id"],
+                "saga": "told",
+                "state": "COMPLETED",
+                "reason": None,
+                "output": {"x": 1},
+                "started_at": story["started_at"],
+                "ended_at": story["ended_at"],
+            },
+        }
+        assert receiver.headers("webhook-id") == [event["id"]]
+        assert await listed(client) == [story["id"]], "a notification is no saga"
+
+
+async def test_an_answer_that_is_no_yes_is_tried_again_under_the_same_id(world: World, receiver: Receiver) -> None:
+    receiver.server.start().faults({"status": 500}, {"status": 404}, {"drop": "before"}, {"status": 409})
+    async with world.serving(TOLD) as client:
+        story = await settled(client, (await play(client, "told"))["id"])
+    [row] = story["notifications"]
+    assert (row["state"], row["attempts"], row["error"]) == ("DELIVERED", 5, None)
+    assert {event["id"] for event in receiver.heard()} == {row["event"]}
+    assert set(receiver.headers("webhook-id")) == set(receiver.headers("idempotency-key")) == {row["event"]}
+    stamps = receiver.headers("webhook-timestamp")
+    assert len(stamps) == 5
+    assert len(set(receiver.headers("webhook-signature"))) == len(set(stamps)), "signed anew when the time is another"
+
+
+async def test_who_never_answers_is_given_up_and_can_be_told_later(world: World, receiver: Receiver) -> None:
+    async with world.serving(TOLD) as client:
+        story = await settled(client, (await play(client, "told"))["id"])
+        [row] = story["notifications"]
+        assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
+        assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
+        [one] = await until(lambda: stuck(client))
+        assert one["id"] == story["id"]
+        assert f"saga notify {story['id']} {ID} --again" in one["stuck"][0]
+        assert await stuck(client, saga="other") == []
+
+        receiver.server.start()
+        [again] = await send_again(client.temporal, story, None)
+        assert again["done"] == "sent again"
+        story = await settled(client, story["id"])
+        assert notified(story) == {ID: "DELIVERED"}
+        assert [event["id"] for event in receiver.heard()] == [row["event"]]
+        assert await stuck(client) == []
+        with pytest.raises(RefusedError, match="waits or was given up"):
+            await send_again(client.temporal, story, None)
+        with pytest.raises(UsageError, match="did you mean notify-0-completed"):
+            await send_again(client.temporal, story, "notify-0-complete")
+        [more] = await send_again(client.temporal, story, ID)
+        assert more["done"] == "sent again"
+        await settled(client, story["id"])
+        assert [event["id"] for event in receiver.heard()] == [row["event"]] * 2, "a receiver knows the repetition"
+
+
+async def test_what_waits_is_tried_now_when_a_person_wants_it(world: World, receiver: Receiver) -> None:
+    async with world.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
+        saga = (await play(client, "told"))["id"]
+
+        async def waits() -> bool:
+            return (await client.show(saga))["notifications"][0]["attempts"] == 1
+
+        await until(waits)
+        receiver.server.start()
+        [row] = await send_again(client.temporal, await client.show(saga), ID)
+        assert row["done"] == "tried now"
+        assert notified(await settled(client, saga)) == {ID: "DELIVERED"}
+
+
+async def test_gone_stops_it(world: World, receiver: Receiver) -> None:
+    receiver.server.start().faults({"status": 410})
+    async with world.serving(TOLD) as client:
+        story = await settled(client, (await play(client, "told"))["id"])
+    [row] = story["notifications"]
+    assert (row["state"], row["attempts"]) == ("EXHAUSTED", 1)
+    assert "410" in row["error"]["message"]
+    assert story["state"] == "COMPLETED"
+
+
+async def test_every_moment_is_told_once(world: World) -> None:
+    definition = """
+        saga: moments
+        warn_after: 10ms
+        steps:
+          - {id: a, uses: book, compensate: unbook, on_failure: park}
+          - {id: b, uses: wait, with: {for: 300ms}}
+          - {id: c, uses: work, effect: none}
+        notify:
+          - {when: [completed, compensated, parked, residue, overdue], uses: work, with: {value: "${{ event.type }}"}}
+    """
+    world.plan["do a"] = [Rejected("no"), Rejected("still no"), 1]
+    world.plan["do c"] = [Rejected("no")]
+    world.plan["undo a"] = [Rejected("cannot")]
+    async with world.serving(definition) as client:
+        story = await play(client, "moments")
+        await resolve(client, story["id"], "a", "retry")
+        story = await resolve(client, story["id"], "a", "retry")
+        assert (story["state"], story["parked"][0]["op"]) == ("PARKED", "undo")
+        await resolve(client, story["id"], "a", "skip")
+        story = await settled(client, story["id"])
+    assert story["state"] == "RESIDUE"
+    assert set(notified(story).values()) == {"DELIVERED"}
+    told = sorted(one.value for one in world.asked if one.what.startswith("do notify"))
+    assert told == ["saga.overdue", "saga.parked", "saga.parked", "saga.parked", "saga.residue"]
+
+
+async def test_an_undo_tells_that_it_was_compensated(world: World, receiver: Receiver) -> None:
+    receiver.server.start()
+    async with world.serving(TOLD) as client:
+        story = await play(client, "told")
+        queue = client.project.settings.temporal.task_queue
+        request = {"reason": "returned", "who": "ada"}
+        undo = await client.temporal.start_workflow("told", request, id=f"{story['id']}~undo", task_queue=queue)
+        await undo.result()
+        story = await settled(client, story["id"])
+    assert notified(story) == {ID: "DELIVERED", "notify-0-compensated": "DELIVERED"}
+    assert [event["type"] for event in receiver.heard()] == ["saga.completed", "saga.compensated"]
+
+
+async def test_an_expression_that_fails_is_told_and_changes_nothing(world: World) -> None:
+    definition = """
+        saga: wrong
+        input: {type: object, additionalProperties: true}
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+        notify:
+          - {when: completed, uses: work, with: {value: "${{ input.nothing.there }}"}}
+          - {when: completed, uses: work, with: {value: "${{ [input.large, input.large] }}"}}
+    """
+    async with world.serving(definition) as client:
+        story = await play(client, "wrong", {"large": "x" * 1_200_000})
+        story = await settled(client, story["id"])
+    assert story["state"] == "COMPLETED"
+    first, second = story["notifications"]
+    assert (first["state"], first["attempts"]) == (second["state"], second["attempts"]) == ("EXHAUSTED", 0)
+    assert "notify.0" in first["error"]["message"]
+    assert "Temporal takes" in second["error"]["message"]
+
+
+async def test_a_guarded_action_tells_once_and_rejected_means_enough(world: World) -> None:
+    definition = f"""
+        saga: acts
+        steps:
+          - {{id: a, uses: work, effect: none}}
+        notify:
+          - {{when: completed, uses: book, with: {{}}, {SOON}}}
+          - {{when: completed, uses: work, with: {{}}, {SOON}}}
+          - {{when: completed, uses: look, with: {{}}, {SOON}}}
+          - {{when: completed, uses: nobody.knows, with: {{}}, task_queue: elsewhere, {SOON}}}
+    """
+    world.plan["do notify-0-completed"] = [ValueError("once"), 1]
+    world.plan["do notify-1-completed"] = [Rejected("told enough")]
+    world.plan["do notify-2-completed"] = [ValueError("always")]
+    async with world.serving(definition) as client:
+        saga = (await play(client, "acts"))["id"]
+
+        async def three() -> bool:
+            return list(notified(await client.show(saga)).values()).count("PENDING") == 1
+
+        await until(three, 60)
+        story = await client.show(saga)
+    assert list(notified(story).values()) == ["DELIVERED", "EXHAUSTED", "EXHAUSTED", "PENDING"]
+    assert [row["attempts"] for row in story["notifications"]][:3] == [2, 1, 6]
+    assert await world.effects() == ["notify-0-completed"]
+    assert {one.key for one in world.asked if one.what == "do notify-2-completed"} == {f"{saga}/notify-2-completed"}
+    assert [one.attempt for one in world.asked if one.what == "do notify-2-completed"] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_one_that_was_terminated_in_temporal_can_be_sent_again(world: World, receiver: Receiver) -> None:
+    async with world.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
+        story = await play(client, "told")
+        run = story["notifications"][0]["run"]
+        with pytest.raises(UsageError, match=f"is a notification of {story['id']}, and no saga"):
+            await read_story(client.temporal, run)
+        await handle(client, run).terminate("enough")
+        story = await settled(client, story["id"])
+        assert notified(story) == {ID: "STOPPED"}
+        receiver.server.start()
+        await send_again(client.temporal, story, None)
+        assert notified(await settled(client, story["id"])) == {ID: "DELIVERED"}
+
+
+async def test_a_child_tells_of_itself(world: World) -> None:
+    child = """
+        saga: child
+        steps:
+          - {id: x, uses: work, compensate: unwork}
+        notify: [{when: [completed, compensated], uses: work, with: {value: "${{ event.data.saga }}"}}]
+    """
+    parent = """
+        saga: parent
+        steps:
+          - {id: c, uses: saga, with: {name: child}}
+    """
+    async with world.serving(parent, child) as client:
+        saga = await begin(client, "parent")
+        await handle(client, saga).result()
+        [one] = (await client.show(saga))["children"]
+        assert notified(await settled(client, one["id"])) == {ID: "DELIVERED"}
