@@ -1,12 +1,10 @@
-"""Several attempts of one Spark step against one ledger: who deletes what, and who may still write. The runner is
-played by pyarrow: it writes the files a job would have written, and stands still where the test wants it."""
+"""Several attempts of one Spark step against one ledger: who deletes what, and who may still write."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,136 +12,28 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from activities.attempt import Attempt
-from activities.connections import Connections
-from activities.guard import schema
 from activities.guard.address import Address
-from activities.guard.guard import Guard
 from activities.guard.tables import guard
 from sagas.errors import Infrastructure
-from sagas.machine.commands import Guard as Asked
-from sagas.wire import Invocation
 from spark_steps import cleaning, ledger
 from spark_steps.job import Output
 from spark_steps.keys import Target
 from spark_steps.ledger import OutputRow, Overtaken
 from spark_steps.publishing import Publishing
-from spark_steps.settings import SparkSettings
 from spark_steps.sinks import parquet_folder
 from spark_steps.sinks.parquet_folder import PointerFolder
 from spark_steps.stage_area import StageArea
 from spark_steps.staged_files import staged_files
-from spark_steps.staging_attempt import StagingAttempt, transaction
-from spark_steps.steps import _staged
+from spark_steps.staging_attempt import transaction
+from tests.integration.spark.desk import Desk, Played, clock, open_desk
 from tests.integration.spark.staged import stage
-
-Moment = Callable[[], Awaitable[None]]
-
-
-@dataclass
-class Played:
-    """A runner: ``during`` is awaited when the task of that name begins."""
-
-    settings: SparkSettings
-    saga: str
-    generation: int = 1
-    during: Mapping[str, Moment] = field(default_factory=dict)
-    rows: int = 1
-    asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def tasks(self) -> list[str]:
-        return list(self.asked)
-
-    async def run(self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Any) -> dict[str, Any]:
-        self.asked[task] = request
-        answer: dict[str, Any] = {"verdict": "pass", "checks": [], "report": None}
-        if task in self.during:
-            await self.during[task]()
-        if task == "freeze":
-            answer = {"inputs": {name: {"format": "parquet", "files": []} for name in request["inputs"]}}
-        if task == "stage":
-            [(name, target)] = request["targets"].items()
-            spec, rows = request["arguments"]["outputs"][name], [{"id": number} for number in range(self.rows)]
-            epoch = target["epoch"]
-            made = stage(self.settings, spec, rows, saga=self.saga, generation=self.generation, epoch=epoch)
-            answer = {"manifests": {name: made.manifest.to_json()}}
-        return answer
-
-
-@dataclass
-class Desk:
-    """The ledger, the guard beside it, and a stage area."""
-
-    settings: SparkSettings
-    databases: Connections
-    saga: str = "s1"
-
-    @property
-    def guard(self) -> Guard:
-        return self.databases.guard("books")
-
-    @property
-    def place(self) -> Path:
-        return self.settings.root / "out"
-
-    def invocation(
-        self, op: str = "do", generation: int = 1, step: str = "facts", together: bool = False
-    ) -> Invocation:
-        arguments: dict[str, Any] = {"job": "jobs:facts", "outputs": {"output": {"parquet": "out", "mode": "append"}}}
-        if together:
-            arguments["together"] = True
-        guard = Asked("books")
-        return Invocation("spark", arguments, f"{self.saga}/{step}", self.saga, step, op, generation, guard=guard)
-
-    def attempt(
-        self, runner: Played | None = None, generation: int = 1, invocation: Invocation | None = None
-    ) -> StagingAttempt:
-        now, quiet = time.time(), logging.getLogger("test")
-        runner = runner or Played(self.settings, self.saga, generation)
-        about = Attempt(1, now, now + 60, lambda _: None, quiet, saga="day")
-        asked = invocation or self.invocation(generation=generation)
-        return StagingAttempt(self.settings, self.guard.engine, runner, asked, about)
-
-    async def done(self, generation: int = 1) -> None:
-        """One whole attempt, with its `do` row."""
-        attempt = self.attempt(generation=generation)
-        await attempt.run()
-        outcome = await self.guard.do(Address(self.saga, "facts", generation), None, _staged(attempt), **clock())
-        assert outcome.kind == "done", outcome
-
-    async def row(self, generation: int = 1, step: str = "facts") -> OutputRow:
-        async with self.guard.engine.connect() as connection:
-            found = (await connection.execute(ledger.of_step(self.saga, step, generation))).mappings().one()
-        return OutputRow.read(found)
-
-    async def clean(self, life: cleaning.Life = "over") -> list[OutputRow]:
-        async def life_of(_: str) -> cleaning.Life:
-            return life
-
-        return await cleaning.clean(self.guard.engine, self.settings, life_of)
-
-    def keys(self) -> list[Path]:
-        """The folders of the stage area."""
-        return list(Path(self.settings.stage.removeprefix("file://")).iterdir())
-
-    def files(self) -> list[str]:
-        """Everything in the stage area and below the place of the output."""
-        folders = (Path(self.settings.stage.removeprefix("file://")), self.place)
-        return [str(path) for folder in folders for path in folder.rglob("*.parquet")]
-
-
-def clock() -> Any:
-    return {"scheduled_at": time.time(), "deadline": time.time() + 60}
 
 
 @pytest_asyncio.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    databases = Connections({"books": {"url": f"sqlite:///{tmp_path / 'books.db'}"}}, pool_size=5)
-    await schema.create(databases.engine("books"))
-    await ledger.create(databases.engine("books"))
-    yield Desk(SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), ledger="books"), databases)
-    await databases.close()
+    opened = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
+    yield opened
+    await opened.databases.close()
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,106 @@
+"""Spark steps whose ledger is a MariaDB: staged, published, taken back and cleaned up, as a worker performs them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+
+from activities.attempt import Attempt
+from activities.dispatch import Dispatcher
+from activities.guard.tables import guard
+from activities.http import HttpConnections
+from sagas.actions import Actions
+from sagas.builtins_spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
+from sagas.machine.commands import Guard as Asked
+from sagas.outcomes import Outcome
+from spark_steps import cleaning
+from spark_steps.sinks.parquet_pointer import read_pointer
+from spark_steps.staging_attempt import transaction
+from spark_steps.steps import SparkSteps
+from tests.integration.spark.desk import Desk, Played, open_desk
+from tests.servers import DatabaseServer, mariadb
+
+ACTIONS = {"do": SPARK, "confirm": PUBLISH, "undo": DISCARD}
+
+
+@pytest.fixture(scope="module")
+def books() -> Iterator[DatabaseServer]:
+    with mariadb() as found:
+        yield found
+
+
+@pytest_asyncio.fixture
+async def desk(books: DatabaseServer, tmp_path: Path) -> AsyncIterator[Desk]:
+    opened = await open_desk(tmp_path, books.url("mysql"))
+    yield opened
+    await opened.databases.close()
+
+
+class Worker:
+    """Performs the operations of one step, with a runner that only says what it was asked."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.beats = desk, 0
+        steps = SparkSteps(desk.settings, desk.databases)
+        self.runner: Any = Played(desk.settings, desk.saga, rows=3)
+        steps._runner = self.runner
+        self._dispatcher = Dispatcher(
+            Actions([]), desk.databases, HttpConnections({}), dict.fromkeys((*ACTIONS.values(), UNPUBLISH), steps)
+        )
+
+    async def perform(self, op: str, generation: int = 1) -> Outcome:
+        asked = self.desk.invocation(op, generation)
+        confirmed = (UNPUBLISH, asked.arguments) if op == "undo" else None
+        asked = replace(asked, action=ACTIONS[op], guard=Asked("books", confirmed=confirmed))
+        self.runner.generation = generation
+        now = time.time()
+        about = Attempt(1, now, now + 60, self._beat, logging.getLogger("test"), saga="day")
+        return await self._dispatcher.perform(asked, about)
+
+    def _beat(self, details: Any = None) -> None:
+        self.beats += 1
+
+    def read(self) -> list[int]:
+        """What a reader of the output sees."""
+        place = self.desk.place
+        files = read_pointer(str(place)) if (place / "_current.json").exists() else []
+        return sorted(row["id"] for file in files for row in pq.read_table(file).to_pylist())
+
+
+@pytest.mark.asyncio
+async def test_staged_published_taken_back_and_cleaned_up(desk: Desk) -> None:
+    worker = Worker(desk)
+    assert (staged := await worker.perform("do")).kind == "done", staged
+    assert worker.read() == []
+    assert ((await desk.row()).state, worker.beats > 0) == ("STAGED", True)
+    worker.runner.asked.clear()
+    assert (await worker.perform("do")).result == staged.result
+    assert worker.runner.tasks == [], "the stored result was given"
+
+    assert (told := await worker.perform("confirm")).kind == "done", told
+    assert (worker.read(), (await desk.row()).state) == ([0, 1, 2], "PUBLISHED")
+    assert (await worker.perform("confirm")).result == told.result
+
+    assert (told := await worker.perform("undo")).kind == "done", told
+    assert (worker.read(), (await desk.row()).state) == ([], "RETRACTED")
+    assert (await worker.perform("confirm")).kind == "late"
+
+    assert (await worker.perform("do", 2)).kind == "done"
+    assert (told := await worker.perform("undo", 2)).kind == "done", told
+    assert (worker.read(), (await desk.row(2)).state) == ([], "DISCARDED")
+
+    await desk.clean()
+    assert desk.keys() == []
+    async with transaction(desk.guard.engine) as connection:
+        await connection.execute(sa.delete(guard))
+    forgotten = await cleaning.forget(desk.guard.engine, desk.settings, before=time.time() + 60)
+    assert [row.target.generation for row in forgotten] == [1]
