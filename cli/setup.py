@@ -16,16 +16,18 @@ def setup(
         bool, typer.Option("--print", help="print the SQL and the commands for a DBA; change nothing")
     ] = False,
 ) -> None:
-    """Create search attributes, guard and outbox tables, and apply the project's schema files."""
+    """Create search attributes, guard and outbox tables, and the topics that definitions name; apply schema files."""
     from sagas.errors import RefusedError
-    from workers import search_attributes
+    from sagas.project import Project
+    from workers import kafka_setup, search_attributes
     from workers.databases import plan, set_up
 
     settings = load_settings()
     if print_only:
         commands = search_attributes.commands(settings.temporal.namespace or "default")
+        topics = kafka_setup.commands(Project(settings))
         sql = {connection.name: plan(connection) for connection in settings.sql_connections()}
-        print_document({"commands": commands, "sql": sql}, human=lambda: _print_plan(commands, sql))
+        print_document({"commands": [*commands, *topics], "sql": sql}, human=lambda: _print_plan(commands, topics, sql))
         return
 
     say(target(settings))
@@ -33,6 +35,10 @@ def setup(
     for connection in settings.sql_connections():
         asyncio.run(set_up(connection))
         done.append(f"tables of {connection.name}")
+        say(f"✔ {done[-1]}")
+
+    if made := kafka_setup.make_topics(Project(settings)):
+        done.append(f"topics {', '.join(made)}")
         say(f"✔ {done[-1]}")
 
     async def add(client, _settings) -> list[str]:
@@ -55,8 +61,11 @@ def setup(
     print_document({"done": done}, human=lambda: None)
 
 
-def _print_plan(commands: list[str], sql: dict[str, str]) -> None:
+def _print_plan(commands: list[str], topics: list[str], sql: dict[str, str]) -> None:
     print("# Temporal")
     print("\n".join(commands))
+    if topics:
+        print("\n# Kafka")
+        print("\n".join(topics))
     for name, text in sql.items():
         print(f"\n-- connection {name}\n{text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 from sagas.builtins import BUILTINS
 from sagas.builtins_messaging import events_of
@@ -12,6 +13,8 @@ from sagas.definition.files import find_files
 from sagas.definition.model import Definition, Operation, Step
 from sagas.errors import SagaError
 from sagas.project import Project
+
+Access = Literal["read", "write"]
 
 DEAD_LETTERS = ".dlq"
 """What the topic of events that nobody could process adds to the name of theirs."""
@@ -31,26 +34,32 @@ def operations_of(step: Step) -> list[Operation]:
     return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
 
 
-def named_topics(project: Project) -> list[str]:
-    """The topics the definitions name, with those of dead letters; expressions name none before they are evaluated."""
+def named_topics(project: Project) -> dict[str, frozenset[Access]]:
+    """The topics the definitions name, those of dead letters too, with what is done there.
+
+    An expression names no topic before it is evaluated. Raises SagaError: the project cannot be read.
+    """
     prefix = project.settings.kafka.prefix
-    found: set[str] = set()
+    found: dict[str, set[Access]] = {}
     for definition in project.definitions.values():
-        for trigger in definition.triggers:
-            found |= {trigger.topic, trigger.topic + DEAD_LETTERS}
+        read = [trigger.topic for trigger in definition.triggers]
+        written: list[str] = []
         for operation in _operations(definition):
-            found |= set(_topics(operation, prefix))
-    return sorted(found)
+            given = operation.with_ if isinstance(operation.with_, dict) else {}
+            if operation.uses == REQUEST:
+                written += _literal(given.get("topic"))
+                read += _literal(given.get("reply_topic") or default_reply_topic(prefix))
+            for event in events_of(operation.uses, given):
+                written += _literal(event.get("topic") if isinstance(event, dict) else None)
+        for topic in read:
+            found.setdefault(topic, set()).add("read")
+        for topic in (*written, *(topic + DEAD_LETTERS for topic in read)):
+            found.setdefault(topic, set()).add("write")
+    return {topic: frozenset(access) for topic, access in sorted(found.items())}
 
 
-def _topics(operation: Operation, prefix: str) -> Iterator[str]:
-    given = operation.with_ if isinstance(operation.with_, dict) else {}
-    if operation.uses == REQUEST:
-        replies = given.get("reply_topic") or default_reply_topic(prefix)
-        candidates = [given.get("topic"), replies, replies + DEAD_LETTERS]
-    else:
-        candidates = [event.get("topic") for event in events_of(operation.uses, given) if isinstance(event, dict)]
-    yield from (topic for topic in candidates if isinstance(topic, str) and "${{" not in topic)
+def _literal(topic: Any) -> list[str]:
+    return [topic] if isinstance(topic, str) and "${{" not in topic else []
 
 
 def _operations(definition: Definition) -> Iterator[Operation]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import re
 import subprocess
-import threading
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from sagas.errors import Infrastructure, SagaError, UsageError
+from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings
 from spark_steps.settings import SparkSettings, spark_settings
+from workers.asking import PATIENCE, asked
 from workers.finding import Finding
 
 JAVA = 17
 """The oldest Java that Spark starts with."""
-
-PATIENCE = 15.0
-"""Seconds a stage area or a catalog may take to answer."""
 
 _INSTALL = "pip install 'saga-orchestrator[spark]'"
 
@@ -32,42 +26,11 @@ async def examine_spark(settings: Settings) -> list[Finding]:
         spark = spark_settings(settings)
     except SagaError as error:
         return [Finding("spark", False, error.message, error.help), packages]
-    findings = [packages, await _asked("java", lambda: _java(spark)), _ledger(settings)]
+    findings = [packages, await asked("java", lambda: _java(spark)), _ledger(settings)]
     if packages.ok:
-        findings.append(await _asked("spark stage", lambda: _stage(spark)))
-        findings += [
-            await _asked(f"catalog {name}", lambda name=name: _catalog(spark, name)) for name in spark.catalogs
-        ]
+        findings.append(await asked("spark stage", lambda: _stage(spark)))
+        findings += [await asked(f"catalog {name}", lambda name=name: _catalog(spark, name)) for name in spark.catalogs]
     return findings
-
-
-async def _asked(check: str, question: Callable[[], str]) -> Finding:
-    """The answer of something that may not answer."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[str] = loop.create_future()
-
-    def tell(error: BaseException | None, message: str) -> None:
-        if not answer.done():
-            answer.set_result(message) if error is None else answer.set_exception(error)
-
-    def ask() -> None:
-        try:
-            told: tuple[BaseException | None, str] = None, question()
-        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-            told = error, ""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waited any longer
-            loop.call_soon_threadsafe(tell, *told)
-
-    # A thread of its own, and a daemon: what never answers must not keep the command from ending.
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        return Finding(check, True, await asyncio.wait_for(answer, PATIENCE))
-    except SagaError as error:
-        return Finding(check, False, error.message, error.help)
-    except Infrastructure as error:
-        return Finding(check, False, str(error))
-    except TimeoutError:
-        return Finding(check, False, f"no answer within {PATIENCE:.0f} s")
 
 
 def _packages() -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from activities.kafka.config import LOG, admin_config
+from activities.kafka.config import LOG, admin_config, producer_config
 from activities.kafka.errors import Failure, classify, failure_of
 from sagas.errors import SagaError, UsageError
 from sagas.settings import KafkaSettings
@@ -132,6 +132,28 @@ class Cluster:
     def _list_offsets(self, asked: Any, level: Any) -> dict[int, int]:
         answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._patience)
         return {place.partition: answer.result(self._patience).offset for place, answer in answers.items()}
+
+    def allowed(self, name: str) -> set[str]:
+        """What we may do with a topic, in words of its ACLs: READ, WRITE, DESCRIBE …"""
+        from confluent_kafka import TopicCollection
+
+        found = self._result(
+            f"topic {name}",
+            lambda: self._admin.describe_topics(
+                TopicCollection([name]), include_authorized_operations=True, request_timeout=self._patience
+            )[name],
+        )
+        return {one.name for one in found.authorized_operations or []}
+
+    def check_transactions(self) -> None:
+        """Do what a relay does first, under an id of our own: it tells whether we may, and for how long."""
+        from confluent_kafka import KafkaException, Producer
+
+        producer = Producer(producer_config(self.settings, transactional_id=f"{self.settings.prefix}-doctor"))
+        try:
+            producer.init_transactions(self._patience)
+        except KafkaException as error:
+            raise _problem("transactions", failure_of(error), self.settings) from None
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Where a consumer group stands: (topic, partition) → the next offset it reads."""
