@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from sagas.errors import SagaError
+from sagas.settings import Settings
 from workers.databases import database_says
 from workers.relay.outbox import Outbox
 
 log = logging.getLogger("saga.relay")
+
+_BEGIN = 1.0
+"""Seconds: publishing comes first."""
 
 PORTION = 500
 """Events deleted in one statement, so that none holds many locks."""
@@ -26,11 +30,12 @@ class Chore:
 
     name: str
     period: float
-    work: Callable[[Outbox], Awaitable[None]]
+    work: Callable[[Outbox], Awaitable[object]]
 
 
 async def keep_doing(chore: Chore, outbox: Outbox) -> None:
-    """Now, and then every period. Trouble is a line in the log, and the next round tries again."""
+    """Soon, and then every period. Trouble is a line in the log, and the next round tries again."""
+    await asyncio.sleep(_BEGIN)
     while True:
         try:
             await chore.work(outbox)
@@ -53,4 +58,14 @@ async def forget_old(outbox: Outbox) -> None:
             await asyncio.sleep(0.05)
 
 
-CLEAN_UP = Chore("the clean-up", 60.0, forget_old)
+def chores(settings: Settings) -> Sequence[Chore]:
+    """All that a relay of the project does beside publishing."""
+    return Chore("the clean-up", 60.0, forget_old), _check_back(settings)
+
+
+def _check_back(settings: Settings) -> Chore:
+    from workers.relay.check_back import PERIOD, CheckBack
+    from workers.temporal_client import connect
+
+    asking = CheckBack(lambda: connect(settings))
+    return Chore("the check-back", PERIOD, lambda outbox: asking.check(outbox.name, outbox.rows.engine))

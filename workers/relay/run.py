@@ -21,7 +21,7 @@ from sagas.settings import Settings
 from workers.databases import database_says
 from workers.health import Answer, HealthServer, Page
 from workers.relay.bell import Bell
-from workers.relay.chores import CLEAN_UP, Chore, keep_doing
+from workers.relay.chores import chores, keep_doing
 from workers.relay.lease import Leases, this_process
 from workers.relay.metrics import RelayMetrics
 from workers.relay.outbox import Outbox
@@ -126,7 +126,8 @@ async def _serve(
     outboxes.append(outbox)
     metrics.introduce(name)
     background = [asyncio.create_task(outbox.bell.run_for_ever())]
-    background += [asyncio.create_task(keep_doing(chore, outbox)) for chore in chores(once)]
+    if not once:
+        background += [asyncio.create_task(keep_doing(chore, outbox)) for chore in chores(settings)]
     for task in background:
         task.add_done_callback(_tell_of_a_bug)
     try:
@@ -138,11 +139,6 @@ async def _serve(
             task.cancel()
         await asyncio.wait(background)
     return True
-
-
-def chores(once: bool) -> Sequence[Chore]:
-    """What is done beside publishing."""
-    return () if once else (CLEAN_UP,)
 
 
 async def _find(
