@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sagas.builtins_messaging import DROP, EMITTERS, RELEASE
+from sagas.builtins_request import REQUEST
 from sagas.builtins_spark import SPARK
 from sagas.definition.model import Definition, Step
 from sagas.errors import UsageError
@@ -102,6 +104,8 @@ def undone(step: Step) -> str | None:
         return None
     if step.do.uses == SPARK:
         return "discarded before publication, taken back after it"
+    if _drops_only(step):
+        return "its held events are dropped, once published they stay"
     return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
 
 
@@ -111,14 +115,23 @@ def made_final(step: Step) -> str | None:
         return None
     if step.do.uses == SPARK:
         return "published at the commit point" if step.compensate else "published as soon as it is done"
-    return f"made final by {step.confirm.uses}"
+    if step.confirm.uses == RELEASE:
+        return "its held events are released at the commit point"
+    released = ", its held events are released with it" if step.do.holds else ""
+    return f"made final by {step.confirm.uses}{released}"
 
 
 def undo_after_failure(step: Step) -> str:
     """What undoes the step when another one has failed, which is before the commit point."""
     if step.compensate is None:
         return "the nested saga's own undo"
+    if _drops_only(step):
+        return "its held events are dropped"
     return "what is staged is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
+
+
+def _drops_only(step: Step) -> bool:
+    return step.compensate is not None and step.compensate.alternates[0].uses == DROP
 
 
 def why(step: Step) -> str:
@@ -134,6 +147,11 @@ def why(step: Step) -> str:
     if step.do.uses == SPARK:
         when = "after the commit point" if step.compensate else "right after that"
         return f"Staged where nobody reads, audited, and published in one atomic commit {when}: once, or never."
+    if step.do.uses == REQUEST:
+        return "The command is written once; its effect happens exactly once if the participant honours the key in it."
+    if step.do.uses in EMITTERS:
+        when = "at the commit point" if step.do.holds else "soon after"
+        return f"The events are rows of one transaction on {step.do.connection}, published {when}: each once, or none."
     if step.do.guarded:
         return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
     if step.do.idempotent:
