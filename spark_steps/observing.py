@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import DataType, StructType
 
+    from spark_steps.file_counts import Counted
+
+ROWS = "hash_rows"
+"""The name of the number of rows among what was observed."""
+
 MAX_PRECISION = 28
 """Digits of a decimal whose sum can not overflow Spark's 38."""
 
@@ -52,9 +57,13 @@ class Metrics:
         """For ``DataFrame.agg``."""
         return [*self._own(wrapping=False), *self._asked()]
 
-    def observe(self, frame: DataFrame, own: Observation, asked: Observation, *, classic: bool) -> DataFrame:
+    def observe(self, frame: DataFrame, own: Observation | None, asked: Observation, *, classic: bool) -> DataFrame:
         """The frame, counted while it is written. What the checks ask for is evaluated as the session has it (ANSI mode
-        or not), apart from the rest."""
+        or not), apart from the rest, which ``own`` counts. None: that is counted from the files (:meth:`in_files`)."""
+        from pyspark.sql import functions as F
+
+        if own is None:
+            return frame.observe(asked, F.count(F.lit(1)).alias(ROWS), *self._asked()) if self._asked() else frame
         if classic:
             with wrapping_sums(frame.sparkSession):
                 frame = frame.observe(own, *self._own(wrapping=True))
@@ -62,9 +71,19 @@ class Metrics:
             frame = frame.observe(own, *self._own(wrapping=False))
         return frame.observe(asked, *self._asked()) if self._asked() else frame
 
-    def observed(self, own: Observation, asked: Observation) -> dict[str, Any]:
-        """The values that :meth:`observe` has counted."""
-        return {**own.get, **(asked.get if self._asked() else {})}
+    def observed(self, own: Observation | None, asked: Observation) -> dict[str, Any]:
+        """The values that :meth:`observe` has counted, the number of rows among them (``ROWS``) if it was counted."""
+        return {**({} if own is None else own.get), **(asked.get if self._asked() else {})}
+
+    def in_files(self, counted: Counted) -> dict[str, Any]:
+        """What was counted from the files, in the place of what ``own`` would have observed."""
+        whole = counted.fingerprint
+        values: dict[str, Any] = {ROWS: whole.rows, "hash_word1": whole.first, "hash_word2": whole.second}
+        for at, field in enumerate(self._schema.fields):
+            if field.name in counted.sums:
+                scale = getattr(field.dataType, "scale", 0)
+                values[f"sum_{at}_plain"] = Decimal(f"{counted.sums[field.name]}E-{scale}")
+        return values
 
     def _own(self, *, wrapping: bool) -> list[Column]:
         from pyspark.sql import functions as F

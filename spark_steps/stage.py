@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 from sagas.errors import Infrastructure, UsageError
 from spark_steps.audit.counting import counting
 from spark_steps.errors import JobFailed
+from spark_steps.file_counts import count_files, countable
 from spark_steps.frames import open_inputs
 from spark_steps.hashing import quoted
 from spark_steps.job import Check, Job, Output
 from spark_steps.jobs import name_of, refuse_stale, run_job
 from spark_steps.manifest import Manifest, StagedFile
-from spark_steps.observing import Metrics, Observed
+from spark_steps.observing import ROWS, Metrics, Observed
 from spark_steps.partitions import partition_columns
 from spark_steps.problems import explain
 from spark_steps.runner.messages import Cancelled
 from spark_steps.runner.run import Run
-from spark_steps.sinks.files import create_folder, delete_folder, is_folder
+from spark_steps.sinks.files import create_folder, delete_folder, is_folder, local_path
 from spark_steps.storage import null_counts, spark_path, staged_files
 
 if TYPE_CHECKING:
@@ -98,8 +99,9 @@ def _stage(run: Run, job: Job, stagings: Sequence[Staging], inputs: Mapping[str,
 
 
 def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
-    """One pass over the rows. The counts are held against the footers of the files; where Spark has counted a task
-    twice, or not at all, the files are read once more."""
+    """One pass of Spark over the rows. On a cluster it counts them meanwhile; on this machine most is counted from the
+    files, which costs less. What Spark has counted is held against the footers of the files: where it has counted a
+    task twice, or not at all, it reads the files once more."""
     from pyspark.sql import Observation
 
     run.check()
@@ -108,7 +110,8 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     partitions = partition_columns(staging.output, schema, run.settings)
     if partitions:
         frame = frame.hint("rebalance", *partitions)
-    own, asked = Observation(), Observation()
+    from_files = _beside(run, staging) and countable(schema)
+    own, asked = None if from_files else Observation(), Observation()
     written = metrics.observe(frame, own, asked, classic=run.settings.remote is None)
     names = [PARTITION.format(at) for at in range(len(partitions))]
     for name, column in zip(names, partitions, strict=True):
@@ -118,14 +121,24 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     run.check()
     files = staged_files(staging.folder)
     values = metrics.observed(own, asked)
-    if not files and values["hash_rows"]:
-        raise Infrastructure(f"Spark counted {values['hash_rows']} rows and left no file in {staging.folder}")
+    told = values.get(ROWS)
+    if not files and told:
+        raise Infrastructure(f"Spark counted {told} rows and left no file in {staging.folder}")
     if not files:  # partitioned, and no row at all
         run.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
         files = staged_files(staging.folder)
-    if values["hash_rows"] != sum(file.rows for file in files):
+    counted = count_files(files, schema) if from_files else None
+    if counted is not None:
+        values |= metrics.in_files(counted)
+    if told not in (None, sum(file.rows for file in files)) or (from_files and counted is None):
         return staging.manifest(files, schema, _count(run, metrics, files, schema))
     return staging.manifest(files, schema, metrics.read(values, _nulls(run, metrics, files, schema)))
+
+
+def _beside(run: Run, staging: Staging) -> bool:
+    """Does Spark run, and write, on this machine? Then its processors are idle as soon as the files are written."""
+    settings = run.settings
+    return settings.remote is None and settings.master.startswith("local") and local_path(staging.folder) is not None
 
 
 def _adopt(run: Run, staging: Staging, job: Job) -> Manifest:
