@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from activities.kafka.topics import Cluster, KafkaProblem, Offsets
 from sagas.errors import SagaError
 from sagas.project import Project
-from workers.asking import asked
+from workers.asking import PATIENCE, asked
 from workers.finding import Finding
 from workers.kafka_use import Access, named_topics
 
@@ -25,7 +25,7 @@ async def examine_kafka(project: Project) -> list[Finding]:
     except PackageNotFoundError:
         return [Finding("kafka", False, "not installed: confluent-kafka", "pip install 'saga-orchestrator[kafka]'")]
     try:
-        cluster = Cluster(project.settings.kafka)
+        cluster = Cluster(project.settings.kafka, patience=PATIENCE / 2)
     except SagaError as error:
         return [Finding("kafka", False, error.message, error.help)]
     brokers = await asked("kafka", lambda: f"{_brokers(cluster)}, {found}")

@@ -45,5 +45,5 @@ def why_no_broker(say: Callable[[str], Any]) -> str | None:
         require_client()
         share_classes(jars(say))
     except SagaError as error:
-        return f"Kafka is not started, everything else is: {error.message.rstrip('.')}."
+        return f"Kafka is not started, everything that needs none is: {error.message.rstrip('.')}."
     return None

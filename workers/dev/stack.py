@@ -16,12 +16,12 @@ from spark_steps.settings import WORK
 from workers.dev import ports as tcp
 from workers.dev.folder import DevFolder, Record
 from workers.dev.kafka import why_no_broker
+from workers.dev.own import OwnProcess
 from workers.dev.process import find_marked, spawn, stop
 from workers.dev.service import Service
 from workers.dev.services import NAMES, SERVICES, WITH_KAFKA
 from workers.dev.spark import spark_runner
 from workers.dev.temporal import configured_port
-from workers.dev.worker import Worker
 from workers.kafka_use import uses_kafka
 from workers.spark import why_not_here
 
@@ -66,9 +66,8 @@ class Stack:
             if (only is None or "worker" in only) and (sentence := why_not_here(self.settings)):
                 self.say(sentence)
             pending = [name for name in NAMES if name in (self._needed() if only is None else only)]
-            if "kafka" in pending and (sentence := self._why_no_kafka()):
-                pending.remove("kafka")
-                self.say(sentence)
+            if set(WITH_KAFKA) & set(pending):
+                pending = self._with_kafka(pending)
             if "temporal" in pending and self._names_other_temporal():
                 pending.remove("temporal")
                 self.say(f"Temporal is {self.settings.temporal.address}, as the settings say; none is started here")
@@ -85,15 +84,21 @@ class Stack:
 
     def _needed(self) -> list[str]:
         """Everything, except what is for Kafka in a project that has no use for it."""
-        with_kafka = uses_kafka(Project(self.settings))
-        return [name for name in NAMES if with_kafka or name not in WITH_KAFKA]
+        if not uses_kafka(Project(self.settings)):
+            return [name for name in NAMES if name not in WITH_KAFKA]
+        return [name for name in NAMES if name != "relay" or self.settings.sql_connections()]
 
-    def _why_no_kafka(self) -> str | None:
-        """One sentence: why no broker is started here; None: there is one, or it can be started."""
+    def _with_kafka(self, pending: list[str]) -> list[str]:
+        """What can be started of ``pending``: without a broker neither it nor what needs one, and a person is told."""
         kafka = self.settings.kafka
         if kafka.bootstrap_servers is not None and not kafka.embedded:
-            return f"Kafka is {kafka.bootstrap_servers}, as the settings say; none is started here"
-        return None if self._record(self.services["kafka"]).is_alive() else why_no_broker(self.say)
+            if "kafka" in pending:
+                self.say(f"Kafka is {kafka.bootstrap_servers}, as the settings say; none is started here")
+            return [name for name in pending if name != "kafka"]
+        if self._record(self.services["kafka"]).is_alive() or (sentence := why_no_broker(self.say)) is None:
+            return pending
+        self.say(sentence)
+        return [name for name in pending if name not in WITH_KAFKA]
 
     def _set_up_databases(self) -> None:
         """Create the tables in the databases of our own PostgreSQL; in others only `saga setup` does."""
@@ -131,8 +136,8 @@ class Stack:
 
     def _ensure_started(self, service: Service) -> Running:
         record = self._record(service)
-        if record.is_alive() and isinstance(service, Worker) and service.is_outdated(record.data):
-            self.say("the project has changed: the worker starts anew")
+        if record.is_alive() and isinstance(service, OwnProcess) and service.is_outdated(record.data):
+            self.say(f"the project has changed: the {service.name} starts anew")
             record = self._stop(service, record)
         if record.is_alive():
             return Running(service, record, 0, found=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ from sagas.settings import load_settings
 from tests.integration.dev.conftest import Project
 from workers.dev.kafka_jars import NoKafkaError, jars
 from workers.dev.process import start_mark
+from workers.dev.stack import Stack
 
 ORDERS = """
 saga: orders
@@ -75,6 +78,28 @@ def test_a_broker_of_the_projects_own(with_kafka: Project) -> None:
     assert project.status()["kafka"] == {"state": "stopped", "pid": None}
 
 
+def test_a_saga_publishes_through_the_relay(with_kafka: Project) -> None:
+    project = with_kafka
+    status = json.loads(project.saga("dev", "up", "--json"))
+    assert {status[name]["state"] for name in ("temporal", "postgres", "kafka", "worker", "relay")} == {"running"}
+    assert json.loads(project.saga("dev", "up", "--json")) == status  # nothing has to start again
+    project.saga("start", "orders", "--input", '{"topic": "order-events"}', "--wait")
+    cluster = Cluster(load_settings(project.root, env={}).kafka)
+    end = time.monotonic() + 60
+    while sum(one.stable for one in cluster.offsets("order-events").values()) < 2:
+        assert time.monotonic() < end, project.saga("dev", "logs", "relay")
+        time.sleep(0.2)
+    findings = {one["check"]: one for one in json.loads(project.saga("doctor", "-o", "json"))}
+    assert findings["kafka topics"]["ok"], findings
+    assert findings["kafka transactions"]["ok"], findings
+
+
+def test_a_project_without_kafka_starts_none(tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").write_text('[connections.shop]\nurl = "sqlite:///x.db"', encoding="utf-8")
+    stack = Stack(load_settings(tmp_path, env={}), print)
+    assert stack._needed() == ["temporal", "postgres", "worker"]
+
+
 def test_a_broker_that_the_settings_name_is_not_ours_to_start(with_kafka: Project) -> None:
     settings = with_kafka.root / "saga.toml"
     settings.write_text(settings.read_text() + 'bootstrap_servers = "127.0.0.1:1"\n', encoding="utf-8")
@@ -89,6 +114,8 @@ def test_without_java_there_is_one_sentence_and_no_kafka(with_kafka: Project, mo
     done = with_kafka.call("dev", "up", "--only", "postgres,kafka")
     assert done.returncode == 0, done.stderr
     [sentence] = [line for line in done.stdout.splitlines() if "Kafka" in line]
-    assert sentence.startswith("Kafka is not started, everything else is: the embedded Kafka needs Java 17 or newer")
+    assert sentence.startswith(
+        "Kafka is not started, everything that needs none is: the embedded Kafka needs Java 17 or newer"
+    )
     status = with_kafka.status()
     assert (status["kafka"]["state"], status["postgres"]["state"]) == ("stopped", "running")

@@ -1,4 +1,4 @@
-"""The project's own worker: `saga worker` in the background."""
+"""The project's own processes: the `saga` command with one of its verbs, in the background."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _READ = (".py", ".yaml", ".yml", ".toml")
 _MOST_FILES = 5_000
 
 
-class Worker(Service):
-    name: ClassVar[str] = "worker"
-    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+class OwnProcess(Service):
+    """A verb that serves ``--health`` and reads the project's files once; ``name`` is the verb."""
+
     attempts: ClassVar[int] = 1  # what stops it is in the project's files; once more would not help
-    grace: ClassVar[float] = 35.0  # a little more than `saga worker` gives its attempts
+    grace: ClassVar[float] = 35.0  # a little more than the verb gives what it has begun
 
     def ports(self) -> Mapping[str, int | None]:
         return {"health_port": None}
@@ -31,7 +31,7 @@ class Worker(Service):
         return {**data, "fingerprint": self.fingerprint()}
 
     def is_outdated(self, data: Mapping[str, str]) -> bool:
-        """True when the project has changed since the worker read it: Python modules are loaded once."""
+        """True when the project has changed since the process read it: Python modules are loaded once."""
         return data.get("fingerprint") != self.fingerprint()
 
     def fingerprint(self) -> str:
@@ -44,20 +44,30 @@ class Worker(Service):
 
     def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
         # -P: a module of the project called `cli` or `workers` must not stand in for ours.
-        argv = [sys.executable, "-P", "-m", "cli.main", "worker", "--health", f"{HOST}:{ports['health_port']}"]
+        argv = [sys.executable, "-P", "-m", "cli.main", self.name, "--health", f"{HOST}:{ports['health_port']}"]
         if self.settings.config_file:
             argv += ["--config", str(self.settings.config_file)]
         return Launch(argv, self.settings.root, {**os.environ, "PYTHONUNBUFFERED": "1"})
 
     def waits_for(self, ports: Mapping[str, int]) -> str | None:
-        return None if http_get(ports["health_port"], "/readyz")[0] == 200 else "the worker"
+        return None if http_get(ports["health_port"], "/readyz")[0] == 200 else f"the {self.name}"
 
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
         return {"health": f"http://{HOST}:{ports['health_port']}"}
 
 
+class Worker(OwnProcess):
+    name: ClassVar[str] = "worker"
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+
+class Relay(OwnProcess):
+    name: ClassVar[str] = "relay"
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+
 def _sources(root: Path) -> Iterator[Path]:
-    """The files a worker may have read, in a stable order; hidden and generated folders are left out."""
+    """The files a process may have read, in a stable order; hidden and generated folders are left out."""
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _SKIPPED and not name.startswith("."))

@@ -1,0 +1,127 @@
+"""`saga doctor` and `saga setup` about Kafka, against a real broker."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from activities.kafka.config import consumer_config, producer_config
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.kafka_broker import Broker
+from workers.dev.ports import choose
+from workers.finding import Finding
+from workers.kafka_checks import examine_kafka
+from workers.kafka_setup import commands, make_topics
+
+DEFINITION = """
+saga: orders
+triggers:
+  kafka: {topic: PAID, input: "${{ trigger.value }}"}
+steps:
+  - id: tell
+    uses: kafka.publish
+    with: {topic: TOLD, key: "1", value: {paid: true}, hold: true}
+"""
+
+
+class World:
+    def __init__(self, folder: Path, broker: Broker, more: str = "") -> None:
+        self.mark = uuid.uuid4().hex[:8]
+        self.paid, self.told = f"paid-{self.mark}", f"told-{self.mark}"
+        settings = f'[connections.shop]\nurl = "sqlite:///shop.db"\n[kafka]\noutbox = "shop"\nprefix = "p{self.mark}"\n'
+        settings += f'bootstrap_servers = "{broker.address}"\n{more}'
+        (folder / "saga.toml").write_text(settings, encoding="utf-8")
+        (folder / "definitions").mkdir()
+        definition = DEFINITION.replace("PAID", self.paid).replace("TOLD", self.told)
+        (folder / "definitions" / "orders.saga.yaml").write_text(definition, encoding="utf-8")
+        self.project = Project(load_settings(folder, env={}))
+        assert not self.project.diagnostics
+
+    async def examine(self) -> dict[str, Finding]:
+        return {finding.check: finding for finding in await examine_kafka(self.project)}
+
+
+@pytest.fixture
+def world(tmp_path: Path, kafka: Broker) -> World:
+    return World(tmp_path, kafka)
+
+
+async def test_topics_that_are_missing_are_made_by_setup(world: World, kafka: Broker) -> None:
+    before = await world.examine()
+    assert before["kafka"].ok
+    assert kafka.address in before["kafka"].message
+    assert before["kafka transactions"].ok
+    topics = before["kafka topics"]
+    assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
+    assert topics.message.startswith(f"{world.paid}: the topic is not there")
+
+    names = [world.paid, f"{world.paid}.dlq", world.told]
+    assert make_topics(world.project) == names
+    assert make_topics(world.project) == []
+    after = await world.examine()
+    assert [finding.check for finding in after.values() if not finding.ok] == []
+    assert after["kafka topics"].message == ", ".join(names)
+    [first, *_] = commands(world.project)
+    assert first == (
+        f"kafka-topics.sh --bootstrap-server {kafka.address} --create --if-not-exists --topic {world.paid} "
+        "--config cleanup.policy=delete --config retention.ms=604800000"
+    )
+
+
+async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
+    make_topics(world.project)
+    kafka.produce(world.paid, 1, 2, 3, key="k")
+    waiting = (await world.examine())["kafka triggers"]
+    assert (waiting.ok, waiting.help) == (False, "saga trigger")
+    assert waiting.message == f"3 events of {world.paid} wait for orders, and nobody has read any"
+
+    settings = world.project.settings.kafka
+    consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{world.paid}"))
+    places = [TopicPartition(world.paid, partition, 0) for partition in range(4)]
+    [full] = [one for one in places if kafka.offsets(world.paid)[one.partition] != (0, 0)]
+    consumer.commit(offsets=[TopicPartition(world.paid, full.partition, 2)], asynchronous=False)
+    consumer.close()
+    assert (await world.examine())["kafka triggers"].message == f"orders is 1 events of {world.paid} behind"
+
+
+async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
+    make_topics(world.project)
+    settings = world.project.settings.kafka
+    producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-stuck"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(world.told, b"1", partition=2)
+    producer.flush(30)
+    readers = (await world.examine())["kafka readers"]
+    assert not readers.ok
+    assert readers.message == f"an open transaction holds back 1 records of {world.told}, partition 2"
+    producer.abort_transaction(30)
+
+
+async def test_a_compacted_topic_of_events_is_told(world: World, kafka: Broker) -> None:
+    kafka.create_topic(world.told, config={"cleanup.policy": "compact"})
+    make_topics(world.project)
+    topics = (await world.examine())["kafka topics"]
+    assert not topics.ok
+    assert topics.message == f"{world.told} is compacted: a later event of a key replaces the earlier one"
+
+
+async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path: Path, kafka: Broker) -> None:
+    world = World(tmp_path, kafka, 'transaction_timeout = "20m"\n')
+    found = (await world.examine())["kafka transactions"]
+    assert not found.ok
+    assert "kafka.transaction_timeout is above the broker's maximum" in found.message
+
+
+async def test_a_broker_that_is_down_is_one_finding(tmp_path: Path, kafka: Broker) -> None:
+    world = World(tmp_path, kafka)
+    port = choose({"port": None}, {}, ())["port"]
+    settings = load_settings(tmp_path, env={"SAGA_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"})
+    world.project = Project(settings)
+    [found] = (await world.examine()).values()
+    assert not found.ok
+    assert "\n" not in found.message
