@@ -11,9 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagas.actions import action
+from sagas.consumers import bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
+from sagas.message import Message
 from sagas.probing import Absent, Done, Unknown
-from sagas.step import Step
+from sagas.step import Event, Step
 
 if TYPE_CHECKING:
     from workers.client import Client as Client
@@ -24,12 +26,16 @@ __all__ = [
     "AlreadyCompensated",
     "Client",
     "Done",
+    "Event",
+    "Message",
     "Rejected",
     "SagaError",
     "SagaPlugin",
     "Step",
     "Unknown",
     "action",
+    "bridge",
+    "consumer",
 ]
 
 # The one place where the bottom names the top: the public import is `sagas` alone.

@@ -201,13 +201,8 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
     ``root``, loaded by its path, so that it cannot collide with any other module.
     Raises UsageError, one sentence, when a module cannot be loaded or two actions have one name.
     """
-    check_own_packages()
-    if str(root) not in sys.path:
-        # Last, so that a user's folder called `activities` or `workers` never hides one of ours.
-        sys.path.append(str(root))
     found: dict[str, Action] = {}
-    for name in names:
-        module = _load_file(name, root) if name.endswith(".py") else _load_module(name)
+    for name, module in load_modules(names, root):
         for value in list(vars(module).values()):
             one = getattr(value, NOTE, None)
             if not isinstance(one, Action):
@@ -220,6 +215,15 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
                 )
             found[one.name] = one
     return Actions(list(found.values()))
+
+
+def load_modules(names: Sequence[str], root: Path) -> list[tuple[str, ModuleType]]:
+    """The modules of ``[actions]``, each imported once. Raises UsageError, as :func:`load_actions`."""
+    check_own_packages()
+    if str(root) not in sys.path:
+        # Last, so that a user's folder called `activities` or `workers` never hides one of ours.
+        sys.path.append(str(root))
+    return [(name, _load_file(name, root) if name.endswith(".py") else _load_module(name)) for name in names]
 
 
 def check_own_packages() -> None:

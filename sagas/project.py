@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.actions import Actions, load_actions
+from sagas.consumers import Readers, load_readers
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.draft import KafkaHome, SparkHome
 from sagas.definition.files import find_files
@@ -20,9 +21,10 @@ from sagas.settings.model import did_you_mean
 class Project:
     """Reads a project's files once; every property raises UsageError with one sentence when that fails."""
 
-    def __init__(self, settings: Settings, actions: Actions | None = None) -> None:
+    def __init__(self, settings: Settings, actions: Actions | None = None, readers: Readers | None = None) -> None:
         self.settings = settings
         self._given = actions
+        self._given_readers = readers
         self._alone: dict[str, Definition] = {}
 
     @cached_property
@@ -31,6 +33,13 @@ class Project:
         if self._given is not None:
             return self._given
         return load_actions(self.settings.actions, self.settings.root)
+
+    @cached_property
+    def readers(self) -> Readers:
+        """The consumers and bridges, which stand in the modules of the actions."""
+        if self._given_readers is not None:
+            return self._given_readers
+        return load_readers(self.settings.actions, self.settings.root)
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Definition], list[Diagnostic]]:

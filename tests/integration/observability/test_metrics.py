@@ -22,6 +22,7 @@ from workers.client import Client
 from workers.dev.service import http_get
 from workers.metrics import Metrics
 from workers.standing import StandingMetrics
+from workers.trigger.metrics import TriggerMetrics
 
 ROOT = Path(__file__).parents[3]
 
@@ -136,7 +137,8 @@ def test_the_page_names_exactly_the_metrics_there_are() -> None:
     standing._last = None
     counted = {_exposed(metric.name, metric.type) for metric in Metrics().collect()}
     asked = {metric.name for metric in standing.collect()}
-    assert named == counted | asked
+    triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
+    assert named == counted | asked | triggered
 
 
 def _exposed(name: str, kind: str) -> str:

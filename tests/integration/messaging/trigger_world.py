@@ -1,0 +1,170 @@
+"""A project with triggers and consumers, run in this process or in processes of its own, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import textwrap
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sagas.actions import NOTE as ACTION
+from sagas.actions import Actions
+from sagas.consumers import NOTE as READER
+from sagas.consumers import Readers
+from sagas.project import Project
+from sagas.settings import KafkaSettings
+from tests.kafka_broker import Broker
+from tests.lab import finished, make_project
+from tests.processes import HOST, Process, choose, http_get
+from workers.client import Client
+from workers.process import run_parts
+from workers.runs import describe
+from workers.temporal_client import connect
+from workers.trigger.metrics import TriggerMetrics
+from workers.trigger.run import Parts, plan
+
+
+def project_of(
+    folder: Path,
+    kafka: KafkaSettings,
+    address: str,
+    *,
+    definitions: Mapping[str, str] | None = None,
+    actions: Sequence[Callable[..., Any]] = (),
+    readers: Sequence[Callable[..., Any]] = (),
+    connections: Mapping[str, str] | None = None,
+) -> Project:
+    """A project with Kafka; ``definitions`` are YAML texts by name."""
+    texts = {name: textwrap.dedent(text) for name, text in (definitions or {}).items()}
+    made = make_project(folder, texts, list(actions), address=address, connections=connections)
+    found = Project(
+        replace(made.settings, kafka=kafka),
+        Actions([getattr(one, ACTION) for one in actions]),
+        Readers([getattr(one, READER) for one in readers]),
+    )
+    errors = [one for one in found.diagnostics if one.severity == "error"]
+    assert not errors, errors
+    return found
+
+
+@contextlib.asynccontextmanager
+async def triggering(project: Project, *, grace: float = 10.0) -> AsyncIterator[TriggerMetrics]:
+    """Run all that the project reads, as `saga trigger` does, in this process."""
+    todo = plan(project)
+    stop = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        client = Client(await connect(project.settings), project) if todo.triggers else None
+        parts = Parts(project, client, stop, stack)
+        running = asyncio.create_task(run_parts(parts.of(todo, grace), stop))
+        try:
+            yield parts.metrics
+        finally:
+            stop.set()
+            await running
+
+
+class TriggerProcess(Process):
+    """`saga trigger` for a project folder, as a process of its own."""
+
+    def __init__(self, name: str, project: Path, *options: str) -> None:
+        port = self.health_port = choose({"health": None}, {}, ())["health"]
+        argv = [sys.executable, "-P", "-m", "cli.main", "trigger", "--health", f"{HOST}:{port}", *options]
+        super().__init__(
+            name, argv, project, lambda: http_get(port, "/readyz")[0] == 200, {**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
+
+
+def write_project(folder: Path, broker: Broker, *, temporal: str, database: str, prefix: str, module: str) -> Path:
+    """The files of a project: saga.toml and its module of consumers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "readers.py").write_text(textwrap.dedent(module), encoding="utf-8")
+    (folder / "saga.toml").write_text(
+        textwrap.dedent(
+            f"""
+            definitions = ["."]
+            actions = ["./readers.py"]
+            [temporal]
+            address = "{temporal}"
+            task_queue = "{prefix}"
+            [connections.shop]
+            url = "{database}"
+            [kafka]
+            bootstrap_servers = "{broker.address}"
+            prefix = "{prefix}"
+            """
+        ),
+        encoding="utf-8",
+    )
+    return folder
+
+
+async def until(condition: Callable[[], Any], patience: float = 60.0) -> Any:
+    """Wait for a condition (or an awaitable one) to hold; gives its value."""
+    end = asyncio.get_running_loop().time() + patience
+    while True:
+        # In a thread: most conditions ask a broker, and the readers under test live on this loop.
+        value = await asyncio.to_thread(condition)
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
+        await asyncio.sleep(0.1)
+
+
+async def ended(client: Client, saga_id: str) -> dict[str, Any]:
+    """The story of a saga that an event is about to start, when it is over or parked."""
+
+    async def there() -> bool:
+        return await describe(client.temporal, saga_id) is not None
+
+    await until(there)
+    return await finished(client, saga_id)
+
+
+def committed(broker: Broker, group: str, topic: str) -> dict[int, int]:
+    """Where a group stands, by partition; only those it has committed."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    asked = [TopicPartition(topic, partition) for partition in broker.offsets(topic)]
+    # Its own client, which never joins the group: the admin client crashes on a group that has committed nothing.
+    client = Consumer({"bootstrap.servers": broker.address, "group.id": group, "enable.auto.commit": False})
+    try:
+        return {one.partition: one.offset for one in client.committed(asked, 30) if one.offset >= 0}
+    finally:
+        client.close()
+
+
+def worked_off(broker: Broker, group: str, topic: str) -> bool:
+    """True when the group has committed everything the topic holds."""
+    there = committed(broker, group, topic)
+    return all(there.get(partition, 0) == high for partition, (_, high) in broker.offsets(topic).items())
+
+
+def count(metrics: TriggerMetrics, name: str) -> float:
+    """The sum of a metric over its labels."""
+    return sum(sample.value for metric in metrics.collect() for sample in metric.samples if sample.name == name)
+
+
+def produce_keyed(broker: Broker, topic: str, messages: Sequence[tuple[str | None, Any]], **headers: str) -> None:
+    """Write records with a key each, in one go."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True, "linger.ms": 20})
+    for key, value in messages:
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
+        producer.produce(topic, text, key, headers=dict(headers))
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def fresh(what: str) -> str:
+    return f"{what}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,62 @@
+"""Order per key, parallel across keys, never more at once than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from workers.trigger.lanes import Lanes
+
+Item = tuple[str, int]
+
+
+async def test_order_in_a_lane_and_bounded_width() -> None:
+    seen: dict[str, list[int]] = {}
+    at_once = [0, 0]
+    choose = random.Random(3)
+
+    async def work(item: Item) -> None:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        await asyncio.sleep(choose.random() / 200)
+        seen.setdefault(item[0], []).append(item[1])
+        at_once[0] -= 1
+
+    lanes: Lanes[Item] = Lanes(work, 4)
+    for number in range(200):
+        lane = choose.choice("abcdefgh")
+        lanes.put(lane, (lane, number))
+    assert lanes.held == 200
+    await lanes.idle()
+    assert lanes.held == 0
+    assert at_once[1] == 4
+    assert sum(map(len, seen.values())) == 200
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+async def test_what_has_not_begun_can_be_dropped_and_what_has_ends() -> None:
+    go, seen = asyncio.Event(), []
+
+    async def work(item: Item) -> None:
+        await go.wait()
+        seen.append(item)
+
+    lanes: Lanes[Item] = Lanes(work, 2)
+    for number in range(3):
+        lanes.put("a", ("a", number))
+        lanes.put("b", ("b", number))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    lanes.drop(lambda item: item[0] == "a")
+    await lanes.ended(lambda item: item[0] == "a", 0.01)  # patience passes while it runs
+    waiting = asyncio.create_task(lanes.ended(lambda item: item[0] == "a", 10))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    go.set()
+    await waiting
+    await lanes.idle()
+    assert [one for one in seen if one[0] == "a"] == [("a", 0)]
+    assert [one for one in seen if one[0] == "b"] == [("b", 0), ("b", 1), ("b", 2)]
+    lanes.put("a", ("a", 9))
+    await lanes.idle()
+    assert seen[-1] == ("a", 9)

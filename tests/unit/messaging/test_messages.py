@@ -1,0 +1,164 @@
+"""Ids of messages, what a trigger makes of an event, and what `saga trigger` would run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagas import Event, Message, bridge, consumer
+from sagas.actions import Actions
+from sagas.consumers import MAX_NAME, NOTE, Readers, load_readers
+from sagas.definition.model import KafkaTrigger
+from sagas.definition.parse import parse_text
+from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.errors import UsageError
+from sagas.message import MAX_ID, message_id
+from sagas.project import Project
+from sagas.settings import Settings
+from workers.trigger.run import plan
+from workers.trigger.trying import Poison
+from workers.trigger.values import Values
+
+UUID = "0199d4b2-6f0e-7f0a-8f43-3c6f2f6b1f11"
+
+
+def test_the_id_of_a_message_is_unique_in_all_topics() -> None:
+    assert message_id({"ce_id": UUID, "ce_source": "/a"}, "t", 1, 2) == UUID
+    assert message_id({}, "t", 1, 2) == "t-1-2"
+    ones = {message_id({"ce_id": "1", "ce_source": source}, "t", 0, 0) for source in ("/a", "/b")}
+    assert len(ones) == 2
+    assert all(one.startswith("1-") for one in ones)
+    assert message_id({"ce_id": "1"}, "t", 0, 0) == "1"
+
+
+def test_a_long_id_is_shortened_and_stays_its_own() -> None:
+    first, second = (message_id({"ce_id": "x" * 300 + end}, "t", 0, 0) for end in "ab")
+    assert first != second
+    assert len(first) == len(second) == MAX_ID
+
+
+def _message(value: Any) -> Message:
+    return Message("m", "t", 0, 4, "2026-01-01T00:00:00Z", "k", value, {"ce_type": "paid"})
+
+
+def _context(value: Any) -> dict[str, Any]:
+    return {"trigger": _message(value).as_trigger(), "vars": {"floor": 3}, "saga": {"name": "s"}}
+
+
+def test_what_is_only_passed_on_keeps_its_type() -> None:
+    values = Values(KafkaTrigger("t", input={"all": "${{ trigger.value }}", "half": "${{ trigger.value.n }}"}))
+    assert values.input(_context({"n": 1.5})) == {"all": {"n": 1.5}, "half": 1.5}
+    assert Values(KafkaTrigger("t")).input(_context({"n": 1.5})) == {"n": 1.5}
+    assert Values(KafkaTrigger("t", input=["${{ trigger.offset + 1 }}"])).input(_context(None)) == [5]
+
+
+def test_filter_and_id_are_over_the_event() -> None:
+    trigger = KafkaTrigger("t", id="s-${{ trigger.key }}", filter="${{ trigger.value.n > vars.floor }}")
+    assert Values(trigger).wanted(_context({"n": 4}))
+    assert not Values(trigger).wanted(_context({"n": 3}))
+    assert Values(trigger).id(_context({})) == "s-k"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "sentence"),
+    [
+        (KafkaTrigger("t", filter="${{ trigger.value.missing > 3 }}"), "`filter` cannot be made"),
+        (KafkaTrigger("t", filter="${{ trigger.key }}"), "`filter` is neither true nor false"),
+        (KafkaTrigger("t", id="${{ trigger.value.missing }}"), "`id` cannot be made"),
+        (KafkaTrigger("t", id="${{ trigger.offset }}"), "`id` is no text"),
+        (KafkaTrigger("t", input="${{ trigger.value.missing }}"), "`input` cannot be made"),
+    ],
+)
+def test_an_expression_that_fails_is_the_events_fault(trigger: KafkaTrigger, sentence: str) -> None:
+    with pytest.raises(Poison, match=sentence):
+        _made(Values(trigger), _context({"n": 1}))
+
+
+def _made(values: Values, context: dict[str, Any]) -> list[Any]:
+    return [values.wanted(context), values.id(context), values.input(context)]
+
+
+TRIGGERED = """
+saga: shop
+triggers:
+  kafka:
+    - {topic: orders, filter: trigger.key != null}
+    - {topic: orders, id: "${{ trigger.key }}", signal: paid, input: {n: 1}}
+    - {topic: others}
+steps: [{id: pay, uses: wait, with: {signal: paid}}]
+"""
+
+
+def test_triggers_are_read_and_do_not_travel_with_a_run() -> None:
+    definition, diagnostics = parse_text(TRIGGERED, "shop.saga.yaml", {})
+    assert definition is not None, diagnostics
+    assert definition.triggers == (
+        KafkaTrigger("orders", filter="${{ trigger.key != null }}"),
+        KafkaTrigger("orders", "${{ trigger.key }}", {"n": 1}, "paid"),
+        KafkaTrigger("others"),
+    )
+    plain, _ = parse_text(
+        TRIGGERED.replace(TRIGGERED[TRIGGERED.index("triggers") : TRIGGERED.index("steps")], ""), "", {}
+    )
+    assert plain is not None
+    assert plain.digest == definition.digest
+    assert "triggers" not in to_snapshot(definition)
+    assert from_snapshot(to_snapshot(definition)) == definition
+
+
+def test_one_reader_for_each_topic_of_a_saga(tmp_path: Path) -> None:
+    (tmp_path / "shop.saga.yaml").write_text(TRIGGERED, encoding="utf-8")
+    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), Readers())
+    assert [(definition.saga, topic) for definition, topic in plan(project).triggers] == [
+        ("shop", "orders"),
+        ("shop", "others"),
+    ]
+    assert plan(project, "shop").consumers == ()
+
+
+def test_nothing_to_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.saga.yaml").write_text("saga: a\nsteps: [{id: b, uses: wait, with: {for: 1s}}]\n", encoding="utf-8")
+    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), Readers())
+    with pytest.raises(UsageError, match="reads no topic"):
+        plan(project)
+    with pytest.raises(UsageError, match="the saga a has no trigger"):
+        plan(project, "a")
+
+
+def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
+    (tmp_path / "readers.py").write_text(
+        "from __future__ import annotations\nfrom sagas import bridge, consumer\n\n"
+        "@consumer('orders', connection='shop')\nasync def book(message): ...\n\n"
+        "@bridge('orders', to='copy', name='copier')\ndef copy(message): return message.value\n",
+        encoding="utf-8",
+    )
+    found = load_readers(["./readers.py"], tmp_path)
+    assert [(one.name, one.topic, one.connection) for one in found.consumers] == [("book", "orders", "shop")]
+    assert [(one.name, one.to) for one in found.bridges] == [("copier", "copy")]
+
+
+def test_mistakes_of_a_consumer_are_told_when_it_is_loaded() -> None:
+    def handle(message: Message) -> None: ...
+
+    async def wait(message: Message) -> None: ...
+
+    with pytest.raises(UsageError, match="at least one attempt"):
+        consumer("t", connection="shop", max_attempts=0)(handle)
+    with pytest.raises(UsageError, match="longer than"):
+        consumer("t", connection="shop", name="x" * (MAX_NAME + 1))(handle)
+    with pytest.raises(UsageError, match="plain `def`"):
+        bridge("t", to="u")(wait)
+    one = getattr(consumer("t", connection="shop")(handle), NOTE)
+    with pytest.raises(UsageError, match="two consumers are called handle"):
+        Readers([one, dataclasses.replace(one, function=wait)])
+
+
+def test_a_message_outside_of_a_consumer_has_no_database() -> None:
+    message = _message({})
+    for use in (lambda: message.sql, lambda: message.emit("t"), lambda: message.newer("a", 1)):
+        with pytest.raises(UsageError, match="only a consumer"):
+            use()
+    assert Event("t", None, 1).headers == {}

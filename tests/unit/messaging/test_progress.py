@@ -1,0 +1,48 @@
+"""What may be committed while messages end in any order."""
+
+from __future__ import annotations
+
+import random
+
+from workers.trigger.progress import Progress
+
+
+def test_the_lowest_open_offset_holds_the_commit_back() -> None:
+    progress = Progress()
+    assert progress.to_commit() is None
+    for offset in (5, 6, 9):  # a control marker, or an aborted record, leaves a gap
+        progress.read(offset)
+    assert progress.position == 5
+    progress.end(9)
+    progress.end(6)
+    assert progress.position == 5
+    progress.end(5)
+    assert progress.to_commit() == 10
+    progress.committed(10)
+    assert progress.to_commit() is None
+
+
+def test_the_end_of_a_partition_lies_behind_its_markers() -> None:
+    progress = Progress()
+    progress.read(3)
+    progress.skip_to(6)
+    assert progress.position == 3
+    progress.end(3)
+    assert progress.position == 6
+
+
+def test_nothing_open_is_ever_passed() -> None:
+    choose = random.Random(7)
+    for _ in range(300):
+        progress, open_ = Progress(), set()
+        offset = choose.randrange(100)
+        for _ in range(60):
+            if choose.random() < 0.5 or not open_:
+                offset += choose.choice((1, 1, 1, 3))
+                progress.read(offset)
+                open_.add(offset)
+            else:
+                one = choose.choice(sorted(open_))
+                open_.remove(one)
+                progress.end(one)
+            assert progress.position == (min(open_) if open_ else offset + 1)

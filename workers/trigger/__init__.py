@@ -1,0 +1,1 @@
+"""What `saga trigger` runs: consumers of topics that start sagas, wake them, change databases, or feed other topics."""

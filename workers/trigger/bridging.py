@@ -1,0 +1,257 @@
+"""A bridge: consume, transform, produce, and the consumed offsets in the producer's transaction.
+
+Every partition has its own transactional id, the same in every process that ever owns it: taking a partition over
+ends the transaction of its last owner, and fences that owner off if it still lives. There is one way back from any
+trouble, a session from the start: group, partitions, producers, committed offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from activities.guard.codec import to_plain
+from activities.kafka.config import producer_config
+from activities.kafka.errors import classify
+from activities.kafka.topics import KafkaProblem
+from sagas.consumers import Bridge
+from sagas.message import Message
+from sagas.settings import KafkaSettings
+from sagas.step import Event
+from workers.trigger.dead_letters import DeadLetters, dead_letter
+from workers.trigger.membership import membership
+from workers.trigger.metrics import Lag, TriggerMetrics
+from workers.trigger.records import Record, Unreadable
+
+log = logging.getLogger("saga.trigger")
+
+BATCH = 750
+"""Messages of one transaction, as in Kafka's own test of its transactions."""
+_POLL = 0.2
+_FILL = 0.05
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a bridge produces for one message; ``left_out``: nothing."""
+
+    records: tuple[dict[str, Any], ...] = ()
+    dead: str | None = None
+
+
+def outputs(bridge: Bridge, record: Record, group: str) -> Output:
+    """Run the bridge's function. What it cannot do becomes a dead letter, in the same transaction."""
+    reason = ""
+    for number in range(1, bridge.max_attempts + 1):
+        try:
+            message = record.message()
+            message.attempt = number
+            return Output(tuple(_produced(bridge, record, message, bridge.function(message))))
+        except Unreadable as error:
+            reason = str(error)
+            break
+        except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
+            reason = f"{type(error).__name__}: {error}"
+    return Output((dead_letter(record, group, reason),), dead=reason)
+
+
+def _produced(bridge: Bridge, record: Record, message: Message, answer: Any) -> Iterator[dict[str, Any]]:
+    if answer is None:
+        return
+    several = isinstance(answer, list) and all(isinstance(one, Event) for one in answer)
+    for number, one in enumerate(answer if several else [answer]):
+        if isinstance(one, Event):
+            id = one.id or (f"{message.id}-{number}" if several else message.id)
+            headers = {**message.headers, "ce_id": id, **one.headers}
+            key = None if one.key is None else str(one.key).encode()
+            yield _record(one.topic, key, one.value, list(headers.items()))
+        else:
+            yield _record(bridge.to, record.key, one, list(record.raw_headers))
+
+
+def _record(topic: str, key: bytes | None, value: Any, headers: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    text = json.dumps(to_plain(value), ensure_ascii=False).encode()
+    return {"topic": topic, "key": key, "value": text, "headers": list(headers)}
+
+
+class Bridging:
+    """Runs one bridge in a thread of its own."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        bridge: Bridge,
+        group: str,
+        dead_letters: DeadLetters,
+        metrics: TriggerMetrics,
+        *,
+        batch: int = BATCH,
+    ) -> None:
+        self.group, self.topic = group, bridge.topic
+        self._settings = settings
+        self._bridge = bridge
+        self._dead = dead_letters
+        self._metrics = metrics
+        self._batch = batch
+        self._stop = threading.Event()
+        self._consumer: Any = None
+        self._producers: dict[int, Any] = {}
+        self._positions: dict[int, int] = {}
+        self._refused: dict[tuple[int, int], str] = {}
+
+    async def run(self, stop: asyncio.Event, grace: float) -> None:
+        """Run until ``stop``; the transaction that is open then is committed, if that takes less than ``grace``."""
+        running = asyncio.create_task(asyncio.to_thread(self._run))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        self._stop.set()
+        await asyncio.wait({running}, timeout=grace)
+        if running.done():
+            running.result()
+
+    def lags(self) -> Iterator[Lag]:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        for partition, position in list(self._positions.items()):
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), cached=True)
+            except (KafkaException, RuntimeError):
+                continue  # between two sessions
+            yield self.group, self.topic, partition, max(high - position, 0)
+
+    def _run(self) -> None:
+        from confluent_kafka import KafkaException
+
+        troubles = 0
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._session()
+            except (KafkaException, KafkaProblem) as error:
+                troubles = 0 if time.monotonic() - began > 60 else troubles + 1
+                log.warning("%s begins again: %s", self.group, _sentence(error))
+                self._stop.wait(min(0.2 * 2**troubles, 5.0))
+
+    def _session(self) -> None:
+        """Work until told to stop. Raises KafkaException whenever it is not certain what the brokers have."""
+        from confluent_kafka import Consumer
+
+        self._consumer = Consumer(membership(self._settings, self.group))
+        try:
+            self._consumer.subscribe([self.topic], on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
+            while not self._stop.is_set():
+                for partition, records in self._read().items():
+                    if partition in self._producers:
+                        self._transaction(partition, records)
+        finally:
+            self._producers.clear()
+            self._positions.clear()
+            self._consumer.close()
+
+    def _read(self) -> dict[int, list[Record]]:
+        from confluent_kafka import KafkaError, KafkaException
+
+        first = self._consumer.poll(_POLL)
+        if first is None:
+            return {}
+        found: dict[int, list[Record]] = {}
+        for read in (first, *self._consumer.consume(self._batch - 1, _FILL)):
+            error = read.error()
+            if error is None:
+                found.setdefault(read.partition(), []).append(Record(read))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._positions[read.partition()] = read.offset()
+            elif error.fatal():
+                raise KafkaException(error)
+            else:
+                log.warning("%s cannot read %s: %s", self.group, self.topic, classify(error).reason)
+        return found
+
+    def _assigned(self, _: Any, partitions: list[Any]) -> None:
+        """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
+        from confluent_kafka import Producer
+
+        for one in partitions:
+            id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
+            producer = Producer(producer_config(self._settings, transactional_id=id))
+            producer.init_transactions(_PATIENCE)
+            self._producers[one.partition] = producer
+        log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
+
+    def _gone(self, _: Any, partitions: list[Any]) -> None:
+        for one in partitions:
+            self._producers.pop(one.partition, None)
+            self._positions.pop(one.partition, None)
+
+    def _transaction(self, partition: int, records: list[Record]) -> None:
+        from confluent_kafka import TopicPartition
+
+        producer = self._producers[partition]
+        producer.begin_transaction()
+        done = dead = 0
+        for record in records:
+            output = self._output(record)
+            for one in output.records:
+                self._produce(producer, record, one)
+            done += output.dead is None
+            if output.dead is not None:
+                dead += 1
+                log.warning("%s gives up %s: %s", self.group, record.place, output.dead)
+        position = TopicPartition(self.topic, partition, records[-1].offset + 1)
+        group = self._consumer.consumer_group_metadata()
+        self._retried(lambda: producer.send_offsets_to_transaction([position], group, _PATIENCE))
+        self._retried(lambda: producer.commit_transaction(_PATIENCE))
+        self._positions[partition] = position.offset
+        self._metrics.consumed(self._bridge.name, self.topic, "done", done)
+        for _ in range(dead):
+            self._metrics.dead(self.group, self.topic)
+
+    def _output(self, record: Record) -> Output:
+        refused = self._refused.pop((record.partition, record.offset), None)
+        if refused is None:
+            output = outputs(self._bridge, record, self.group)
+        else:  # the brokers took nothing of what it became; without its value the letter fits
+            output = Output((dead_letter(record, self.group, refused, omit=True),), dead=refused)
+        if output.dead is not None:
+            self._dead.topic_for(self.topic)
+        return output
+
+    def _produce(self, producer: Any, record: Record, one: dict[str, Any]) -> None:
+        from confluent_kafka import KafkaException
+
+        def told(error: Any, _: Any) -> None:
+            if error is not None and (verdict := classify(error)).scope == "event":
+                self._refused[record.partition, record.offset] = verdict.reason
+
+        while True:
+            try:
+                return producer.produce(**one, on_delivery=told)
+            except BufferError:
+                producer.poll(0.1)
+            except KafkaException as trouble:
+                told(trouble.args[0], None)
+                raise
+
+    def _retried(self, call: Any) -> None:
+        """The same call again while the library says that this is safe; any other error ends the session."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + self._settings.transaction_timeout
+        while True:
+            try:
+                return call()
+            except KafkaException as trouble:
+                if classify(trouble).action != "retry" or time.monotonic() > deadline:
+                    raise
+
+
+def _sentence(error: Exception) -> str:
+    return error.message if isinstance(error, KafkaProblem) else classify(error).reason  # pyright: ignore[reportArgumentType]
