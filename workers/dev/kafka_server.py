@@ -95,7 +95,8 @@ class KafkaServer:
         (self.folder / "log4j2.properties").write_text(_LOG4J, encoding="ascii")
         if (self.folder / "data" / "meta.properties").exists():
             return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+        # One that begins with `-` would be read as another option.
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=").replace("-", "_")
         words = ["format", "--cluster-id", cluster, "--config", "server.properties"]
         done = subprocess.run(
             self._argv("kafka.tools.StorageTool", *words), cwd=self.folder, capture_output=True, text=True, check=False
