@@ -9,7 +9,7 @@ setup: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,kafka,mysql,spark,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,kafka,mysql,spark,spark-connect,dev]'
 	touch $@
 
 demo: setup

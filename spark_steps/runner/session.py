@@ -185,7 +185,7 @@ class ConnectSessions:
         except PySparkImportError as error:
             raise UsageError(
                 f"Spark Connect needs more packages: {str(error).splitlines()[0]}",
-                help="pip install 'pyspark[connect]'",
+                help="pip install 'saga-orchestrator[spark-connect]'",
             ) from None
         except PySparkException as error:
             from spark_steps.problems import sentence
