@@ -45,6 +45,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("reconcile", "cli.reconcile:reconcile", "do the books of sagas, databases and tables agree?", _OPERATE),
     Verb("worker", "cli.worker:worker", "run a worker in the foreground", _OPERATE),
     Verb("relay", "cli.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE),
+    Verb("serve", "cli.serve:serve", "the outcome of sagas over HTTP, read-only", _OPERATE),
     Verb("trigger", "cli.trigger:trigger", "start and wake sagas with events of Kafka, run consumers", _OPERATE),
     Verb("setup", "cli.setup:setup", "search attributes and tables; repeatable", _OPERATE),
     Verb("doctor", "cli.doctor:doctor", "check everything a saga needs to run", _OPERATE),

@@ -13,13 +13,12 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry, generate_latest
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
-from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.connections import Connections
 from activities.guard.watermark import RETENTION
 from sagas.project import Project
-from workers.health import Answer, HealthServer, Page
+from workers.health import Answer, HealthServer, Page, live, temporal_answers
 from workers.metrics import Metrics
 from workers.plugin import SagaPlugin
 from workers.serve import make_worker
@@ -138,16 +137,9 @@ def _metrics(metrics: Metrics, standing: StandingMetrics) -> Page:
 
 
 def _pages(worker: Worker, client: Client, stop: asyncio.Event) -> dict[str, Page]:
-    async def live() -> tuple[int, str]:
-        return 200, "ok\n"
-
-    async def ready() -> tuple[int, str]:
+    async def ready() -> Answer:
         if stop.is_set() or not worker.is_running:
             return 503, "stopping\n" if stop.is_set() else "starting\n"
-        try:
-            await client.service_client.check_health(timeout=timedelta(seconds=2))
-        except RPCError as error:
-            return 503, f"Temporal does not answer: {error.message}\n"
-        return 200, "ready\n"
+        return await temporal_answers(client)
 
     return {"/livez": live, "/readyz": ready}

@@ -33,7 +33,7 @@ DEV_FILE = Path(".saga") / "dev.toml"
 
 _TOP = (
     "definitions", "actions", "temporal", "connections", "ledger", "kafka", "spark", "catalogs", "reconcile", "vars",
-    "codec",
+    "serve", "codec",
 )  # fmt: skip
 _TEMPORAL = ("address", "namespace", "task_queue", "api_key", "tls", "profile", "web_ui")
 _TLS = ("server_name", "ca", "cert", "key")
@@ -90,6 +90,7 @@ def load_settings(
         catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
         embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
         reconcile=written.get("reconcile", {}),
+        serve=_only(written.get("serve", {}), ("token",), "[serve]"),
         codec=written.get("codec", {}),
     )
 
@@ -254,6 +255,11 @@ def _tables_only(written: Table, origin: str) -> None:
     for key in _TOP[2:]:
         if not isinstance(written.get(key, {}), dict):
             raise UsageError(f"{origin}: {key} must be a table: [{key}].")
+
+
+def _only(table: Table, known: tuple[str, ...], origin: str) -> Table:
+    _refuse_unknown(table, known, origin)
+    return table
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], origin: str) -> None:

@@ -102,7 +102,7 @@ class Connection:
 class Settings:
     """Everything a command needs to know. ``root`` is the project folder (the current one without a project).
 
-    ``ledger``, ``spark``, ``catalogs``, ``reconcile`` and ``codec`` are the tables as written, for the parts
+    ``ledger``, ``spark``, ``catalogs``, ``reconcile``, ``serve`` and ``codec`` are the tables as written, for the parts
     that use them; ``embedded_catalogs`` names the catalogs that live on the embedded PostgreSQL.
     """
 
@@ -119,6 +119,7 @@ class Settings:
     catalogs: Mapping[str, Any] = field(default_factory=dict)
     embedded_catalogs: tuple[str, ...] = ()
     reconcile: Mapping[str, Any] = field(default_factory=dict)
+    serve: Mapping[str, Any] = field(default_factory=dict)
     codec: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,0 +1,225 @@
+"""`saga serve` as a process of its own: outcomes for whoever has the token, and for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from sagas import Rejected
+from tests.integration.engine.world import World, begin, handle, open_world, play, resolve, until
+from tests.processes import Process, TemporalServer
+from tests.servers import HOST, free_port
+from workers.client import Client
+from workers.dev.service import http_get
+
+TOKEN = "a-token-that-nobody-guesses"
+TOML = '[temporal]\naddress = "{address}"\n[serve]\ntoken = {{env = "SERVE_TOKEN"}}\n'
+
+
+@dataclass
+class Endpoint:
+    """`saga serve` in a folder with nothing but a saga.toml."""
+
+    folder: Path
+    address: str
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "saga.toml").write_text(TOML.format(address=self.address))
+        self.port, self.health = free_port(), free_port()
+        argv = [sys.executable, "-P", "-m", "cli.main", "serve"]
+        argv += ["--listen", f"{HOST}:{self.port}", "--health", f"{HOST}:{self.health}"]
+        env = {"PATH": "/usr/bin:/bin", "SERVE_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", "HOME": str(self.folder)}
+        ready = lambda: http_get(self.health, "/readyz")[0] == 200  # noqa: E731
+        self.process = Process("serve", argv, self.folder, ready, env)
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return httpx.AsyncClient(base_url=f"http://{HOST}:{self.port}", headers=headers, timeout=60)
+
+    async def outcome(self, saga_id: str) -> dict[str, Any]:
+        async with self.client as client:
+            answer = await client.get(f"/sagas/{quote(saga_id, safe='')}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+async def endpoint(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Endpoint]:
+    found = Endpoint(tmp_path / "serve", temporal.address)
+    found.process.start(60)
+    yield found
+    found.process.kill()
+
+
+@pytest.fixture
+async def world(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
+    found = await open_world(tmp_path, temporal.address)
+    yield found
+    await found.engine.dispose()
+
+
+LINE = """
+    saga: line
+    input: {type: object, properties: {secret: {type: string}}}
+    steps:
+      - {id: a, uses: work, compensate: unwork, with: {value: "${{ input.secret }}"}}
+      - {id: b, uses: work, effect: none, on_failure: ON_FAILURE}
+      - {id: c, uses: wait, with: {for: WAIT}}
+    output: {ok: true}
+    notify: [{when: completed, uses: look, with: {}}]
+"""
+PLAIN = LINE.replace("WAIT", "1ms").replace("ON_FAILURE", "compensate")
+INPUT = {"secret": "the input stays in the house"}
+
+
+async def test_the_outcome_in_every_state(world: World, endpoint: Endpoint) -> None:
+    parks = LINE.replace("saga: line", "saga: parks").replace("WAIT", "1ms").replace("ON_FAILURE", "park")
+    waits = LINE.replace("saga: line", "saga: waits").replace("WAIT", "1h").replace("ON_FAILURE", "compensate")
+    world.plan["do b"] = [1, Rejected("no"), Rejected("no"), Rejected("no"), 1]
+    async with world.serving(PLAIN, parks, waits) as client:
+        completed = await play(client, "line", INPUT)
+        compensated = await play(client, "line", INPUT)
+        parked = await play(client, "parks", INPUT)
+        world.plan["undo a"] = [Rejected("cannot")]
+        residue = (await play(client, "line", INPUT))["id"]
+        await resolve(client, residue, "a", "skip")
+        running = await begin(client, "waits", INPUT)
+        await until(lambda: _runs(client, running))
+        terminated = await begin(client, "waits", INPUT)
+        await handle(client, terminated).terminate(reason="a mistake")
+
+        first = await endpoint.outcome(completed["id"])
+        assert first == {
+            "id": completed["id"],
+            "saga": "line",
+            "state": "COMPLETED",
+            "phase": "committed",
+            "reason": None,
+            "output": {"ok": True},
+            "started_at": completed["started_at"],
+            "committed_at": completed["committed_at"],
+            "ended_at": completed["ended_at"],
+            "incomplete": None,
+        }
+        second = await endpoint.outcome(compensated["id"])
+        assert (second["state"], second["output"]) == ("COMPENSATED", None)
+        assert (second["reason"]["kind"], second["reason"]["step"]) == ("rejected", "b")
+        for saga_id, state in ((parked["id"], "PARKED"), (residue, "RESIDUE"), (running, "RUNNING")):
+            assert (await endpoint.outcome(saga_id))["state"] == state
+        ended = await endpoint.outcome(terminated)
+        assert (ended["state"], ended["reason"]["message"].endswith("a mistake")) == ("TERMINATED", True)
+    # The worker is gone: what is over is known all the same, what runs is told as far as it can be.
+    assert (await endpoint.outcome(completed["id"]))["output"] == {"ok": True}
+    open_ = await endpoint.outcome(running)
+    assert open_["state"] == "RUNNING"
+
+
+async def _runs(client: Client, saga_id: str) -> bool:
+    return any(row["id"] == "c" and row["state"] == "RUNNING" for row in (await client.show(saga_id))["steps"])
+
+
+async def test_who_may_ask_and_what(world: World, endpoint: Endpoint) -> None:
+    async with world.serving(PLAIN) as client:
+        saga_id = (await play(client, "line", INPUT, id="nested/of #1 ü"))["id"]
+        path = f"/sagas/{quote(saga_id, safe='')}"
+        bare = httpx.AsyncClient(base_url=f"http://{HOST}:{endpoint.port}", timeout=30)
+        async with bare, endpoint.client as known:
+            for header in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": f"Basic {TOKEN}"},
+                           {"Authorization": "Bearer"}, 
+                           {"Authorization": TOKEN}):  # fmt: skip
+                refused = await bare.get(path, headers=header)
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert list(refused.json()) == ["error"]
+            assert (await bare.get("/nothing/here")).status_code == 401, "strangers learn nothing about pages"
+
+            answer = await known.get(path)
+            assert answer.json()["id"] == saga_id
+            assert "the input stays" not in answer.text
+            assert "a-token" not in answer.text
+            head = await known.head(path)
+            assert (head.status_code, head.content) == (200, b"")
+
+            async def delivered() -> Any:
+                [row] = (await known.get(f"{path}/notifications")).json()
+                return row["state"] == "DELIVERED"
+
+            await until(delivered)
+            for lost in ("/sagas/nobody-knows-it", "/sagas/", "/sagas", "/", "/sagas/a/b/c", "/sagas/" + "x" * 3000,
+                         f"{path}~notify-0-completed"):  # fmt: skip
+                answer = await known.get(lost)
+                assert (answer.status_code, list(answer.json())) == (404, ["error"]), lost
+            for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+                answer = await known.request(method, path)
+                assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert TOKEN not in endpoint.process.tail(1000)
+
+
+async def test_two_hundred_ask_at_once(world: World, endpoint: Endpoint) -> None:
+    async with world.serving(PLAIN) as client:
+        stories = await asyncio.gather(*(play(client, "line", INPUT) for _ in range(5)))
+    async with endpoint.client as known:
+        paths = [f"/sagas/{story['id']}" for story in stories] * 40
+        answers = await asyncio.gather(*(known.get(path) for path in paths))
+    assert [answer.status_code for answer in answers] == [200] * 200
+    assert [answer.json()["id"] for answer in answers] == [path.removeprefix("/sagas/") for path in paths]
+    status, text = http_get(endpoint.health, "/metrics")
+    assert (status, b'saga_serve_requests_total{status="200"}' in text) == (200, True)
+
+
+async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path) -> None:
+    server = TemporalServer(tmp_path / "temporal").start()
+    endpoint = Endpoint(tmp_path / "serve", server.address)
+    try:
+        endpoint.process.start(60)
+        async with endpoint.client as known:
+            assert (await known.get("/sagas/some")).status_code == 404
+            server.kill()
+            answers = await asyncio.gather(*(known.get("/sagas/some") for _ in range(5)))
+            assert [answer.status_code for answer in answers] == [503] * 5
+            assert answers[0].json()["error"].startswith("Temporal does not answer")
+            assert answers[0].headers["retry-after"] == "5"
+            assert http_get(endpoint.health, "/livez")[0] == 200
+            assert http_get(endpoint.health, "/readyz")[0] == 503
+            server.start()
+            endpoint.process.wait(60)
+
+            async def back() -> bool:
+                return (await known.get("/sagas/some")).status_code == 404
+
+            await until(back, 60)
+        assert endpoint.process.stop() == 0
+        assert "Traceback" not in endpoint.process.tail(1000)
+    finally:
+        endpoint.process.kill()
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("serve", "env", "says"),
+    [
+        ("", {}, "serve.token must say where the token is"),
+        ('[serve]\ntoken = "plain"\n', {}, "serve.token must say where the token is"),
+        ('[serve]\ntoken = {env = "NOT_SET"}\n', {}, "environment variable NOT_SET, which is not set"),
+        ('[serve]\ntoken = {env = "EMPTY"}\n', {"EMPTY": " "}, "serve.token is empty"),
+        ('[serve]\ntoken = {file = "nowhere"}\n', {}, "that failed: No such file"),
+        ('[serve]\ntokens = "a"\n', {}, "unknown setting tokens; did you mean token?"),
+    ],
+)
+def test_without_a_token_it_does_not_start(tmp_path: Path, serve: str, env: dict[str, str], says: str) -> None:
+    (tmp_path / "saga.toml").write_text(serve)
+    argv = [sys.executable, "-P", "-m", "cli.main", "serve", "--listen", f"{HOST}:{free_port()}"]
+    ended = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
