@@ -52,7 +52,9 @@ def last_progress(settings: KafkaSettings, topic: str, shard: int) -> Progress:
     Raises:
         SagaError: Kafka does not answer, or a transaction is still open.
     """
-    offsets = Cluster(settings).offsets(topic)[shard]
+    offsets = Cluster(settings).offsets(topic).get(shard)
+    if offsets is None:
+        raise SagaError(f"{topic} partition {shard} has no leader yet")  # the topic was made a moment ago
     if offsets.undecided:
         raise SagaError(f"in {topic} partition {shard} a transaction is not decided yet")
     back = _TAIL
