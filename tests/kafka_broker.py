@@ -39,12 +39,18 @@ class Record:
 class Broker(Process):
     """One broker that is its own controller; `kill` and `start` keep its data.
 
-    ``listener`` is the name of the clients' listener. ``advertised`` is the port that clients are told instead of the
-    broker's own (a proxy's): then they reach it there alone. ``more`` are properties of the broker that win.
+    ``advertised`` is the port that clients are told instead of the broker's own (a proxy's): then they reach it there
+    alone. ``more`` are properties of the broker that win, ``client`` those with which this class itself connects.
     """
 
     def __init__(
-        self, folder: Path, *, advertised: int | None = None, more: Mapping[str, str] | None = None, name: str = "kafka"
+        self,
+        folder: Path,
+        *,
+        advertised: int | None = None,
+        more: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+        name: str = "kafka",
     ) -> None:
         try:
             found = jars(print)
@@ -55,6 +61,7 @@ class Broker(Process):
         own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
         self.server = KafkaServer(folder, found, ports["port"], ports["controller"], {**own, **(more or {})})
         self.server.prepare()
+        self.client = dict(client or {})
         self.port = ports["port"]
         self.address = self.server.address
         super().__init__(name, self.server.argv(), folder, self.server.answers)
@@ -124,7 +131,7 @@ class Broker(Process):
 
     def _client(self) -> dict[str, Any]:
         # The library writes to standard error otherwise, for as long as a broker is down.
-        return {"bootstrap.servers": self.address, "log_level": 1}
+        return {"bootstrap.servers": self.address, "log_level": 1, **self.client}
 
     def _read(self, topics: Sequence[str], isolation: str) -> list[Record]:
         from confluent_kafka import Consumer, TopicPartition

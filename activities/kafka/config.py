@@ -8,12 +8,36 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
+import time
 from typing import Any
 
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
 
 LOG = logging.getLogger("saga.kafka")
+"""What librdkafka logs goes here."""
+
+_QUIET = 30.0
+_NUMBERS = re.compile(r"\d+")
+
+
+class _Once(logging.Filter):
+    """One line of a kind in half a minute: the library repeats itself at each attempt to connect, ten a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind, now = _NUMBERS.sub("", record.getMessage()), time.monotonic()
+        if now - self._last.get(kind, -_QUIET) < _QUIET:
+            return False
+        self._last = {one: since for one, since in self._last.items() if now - since < _QUIET} | {kind: now}
+        return True
+
+
+LOG.addFilter(_Once())
 
 _FRAMING = 2_048
 """Bytes that a batch and a record add to key, value and headers."""

@@ -15,6 +15,7 @@ then read, not guessed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +47,9 @@ class Verdict:
     scope: Scope | None = None
     fenced: bool = False
 
+
+_PLACE = re.compile(r"^(Broker: |Local: )|^\S+/\S+: | \(after \d+ms in state \w+.*\)$")
+"""What librdkafka says around the reason: who says it, over which connection, after how long."""
 
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
 
@@ -127,8 +131,7 @@ def failure_of(error: KafkaError | KafkaException) -> Failure:
 
 def _sentence(failure: Failure) -> str:
     text = failure.text.strip().rstrip(".")
-    for who in ("Broker: ", "Local: "):
-        text = text.removeprefix(who)
+    text = _PLACE.sub("", text)
     if failure.name in _REFUSED:
         meaning = _REFUSED[failure.name][1]
         return f"{meaning} ({text})" if text else meaning

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from activities.kafka.config import LOG, admin_config, producer_config
+from activities.kafka.config import admin_config, producer_config
 from activities.kafka.errors import Failure, classify, failure_of
 from sagas.errors import SagaError, UsageError
 from sagas.settings import KafkaSettings
@@ -67,14 +67,19 @@ class Cluster:
         self._patience = patience
         self._told: list[Failure] = []
         try:
-            self._admin: Any = self._library.AdminClient({**properties, "error_cb": self._note})
+            self._admin: Any = self._library.AdminClient({**properties, "error_cb": self._note, "log_level": 0})
         except KafkaException as error:
             raise UsageError(f"kafka.client: {failure_of(error).text}.") from None
 
     def _note(self, error: Any) -> None:
-        """Why a connection fails is told here only; the call that waited for it says no more than "timed out"."""
-        self._told.append(failure_of(error))
-        LOG.debug("%s", error)
+        """Why a connection fails is told here only; the call that waited for it says no more than "timed out".
+
+        So whoever asks is told in one sentence, and the log of the library, a line for each attempt, is left out.
+        """
+        failure = failure_of(error)
+        if failure.name == "_TRANSPORT" and "SSL handshake" in failure.text:
+            failure = replace(failure, name="_SSL")
+        self._told.append(failure)
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -219,16 +224,19 @@ class Cluster:
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _metadata(self, topic: str | None = None) -> Any:
-        return self._call("the cluster", lambda: self._admin.list_topics(topic, timeout=self._patience))
+        """What the brokers know of their topics: asked again and again, because the first answer may be a refusal."""
+        step = min(2.0, self._patience)
+        return self._call("the cluster", lambda: self._admin.list_topics(topic, timeout=step), repeat=_NO_ANSWER)
 
     def _result(self, what: str, call: Callable[[], Any]) -> Any:
         """The result of a call that gives a future."""
         return self._call(what, lambda: call().result(self._patience))
 
-    def _call(self, what: str, call: Callable[[], T]) -> T:
+    def _call(self, what: str, call: Callable[[], T], *, repeat: tuple[str, ...] = ()) -> T:
         from confluent_kafka import KafkaException
 
         end = time.monotonic() + self._patience
+        self._told.clear()
         while True:
             try:
                 return call()
@@ -236,21 +244,23 @@ class Cluster:
                 failure = failure_of(error)
             except TimeoutError:
                 failure = Failure("_TIMED_OUT", "Timed out")
+            self._admin.poll(0)
+            if failure.name in _NO_ANSWER:
+                failure = next((one for one in self._told if one.name in _REFUSALS), (self._told or [failure])[-1])
             # A coordinator that has just moved or started still loads what it is asked for.
-            if classify(failure).action != "retry" or time.monotonic() > end:
-                break
+            again = classify(failure).action == "retry" or failure.name in repeat
+            if not again or time.monotonic() > end:
+                raise _problem(what, failure, self.settings)
             time.sleep(0.1)
-        self._admin.poll(0)
-        telling = [one for one in self._told if one.name in ("_AUTHENTICATION", "_SSL", "_RESOLVE")] or self._told
-        raise _problem(what, telling[-1] if telling and failure.name in _NO_ANSWER else failure, self.settings)
 
 
 _NO_ANSWER = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN")
+_REFUSALS = ("_AUTHENTICATION", "_SSL", "_RESOLVE")
 
 
 def _problem(what: str, failure: Failure, settings: KafkaSettings | None = None) -> KafkaProblem:
     verdict = classify(failure)
-    if settings is not None and failure.name in (*_NO_ANSWER, "_RESOLVE", "_AUTHENTICATION", "_SSL"):
+    if settings is not None and failure.name in (*_NO_ANSWER, *_REFUSALS):
         help = (
             "[kafka.client] in saga.toml" if verdict.action == "refused" else "saga dev up, or check bootstrap_servers"
         )

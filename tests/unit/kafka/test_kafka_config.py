@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from activities.kafka.config import admin_config, consumer_config, producer_config
+import pytest
+
+from activities.kafka.config import LOG, admin_config, consumer_config, producer_config
 from sagas.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(
@@ -38,3 +40,10 @@ def test_all_of_them_go_to_the_same_cluster_with_the_same_properties() -> None:
     # what decides nothing but speed and placement is the project's
     assert producer_config(SETTINGS)["partitioner"] == "random"
     assert producer_config(KafkaSettings(bootstrap_servers="x:1"))["partitioner"] == "murmur2_random"
+
+
+def test_the_same_trouble_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    for milliseconds in range(100):
+        LOG.error("FAIL [rdkafka#producer-1] connection refused (after %dms in state CONNECT)", milliseconds)
+    LOG.error("something else")
+    assert [record.levelname for record in caplog.records if record.name == LOG.name] == ["ERROR", "ERROR"]

@@ -1,0 +1,181 @@
+"""Credentials, ACLs and TLS: the ACLs of the guide are enough, and a mistake is one sentence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import admin as library
+
+from activities.kafka.config import consumer_config, producer_config
+from activities.kafka.errors import classify
+from activities.kafka.topics import Cluster, KafkaProblem
+from sagas.project import Project
+from sagas.settings import KafkaSettings, load_settings
+from tests.kafka_broker import Broker
+from workers.kafka_checks import examine_kafka
+
+ACLS: Any = library
+AclOperation, ResourceType = ACLS.AclOperation, ACLS.ResourceType
+
+JAAS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="admin-secret" '
+    'user_admin="admin-secret" user_saga="saga-secret" user_stranger="stranger-secret";'
+)
+SASL = {
+    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config": JAAS,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin;User:ANONYMOUS",
+}
+
+
+def login(user: str, password: str | None = None) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password or f"{user}-secret",
+    }
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("secured"), more=SASL, client=login("admin"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def settings(broker: Broker, user: str, **more: Any) -> KafkaSettings:
+    return broker.settings(client=login(user), **more)
+
+
+def allow(broker: Broker, kind: Any, name: str, *operations: Any) -> None:
+    """ACLs for the user `saga`, for all names that begin so."""
+    admin = ACLS.AdminClient({"bootstrap.servers": broker.address, **login("admin")})
+    bindings = [
+        ACLS.AclBinding(
+            kind, name, ACLS.ResourcePatternType.PREFIXED, "User:saga", "*", operation, ACLS.AclPermissionType.ALLOW
+        )
+        for operation in operations
+    ]
+    for answer in admin.create_acls(bindings).values():
+        answer.result(30)
+
+
+def test_the_acls_of_the_guide_are_enough(secured: Broker) -> None:
+    kafka = settings(secured, "saga", prefix="good")
+    allow(secured, ResourceType.TOPIC, "good", AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE)
+    allow(secured, ResourceType.GROUP, "good", AclOperation.READ)
+    allow(secured, ResourceType.TRANSACTIONAL_ID, "good", AclOperation.WRITE)
+    cluster = Cluster(kafka)
+    assert cluster.ensure("good-orders", 1)
+    assert {"READ", "WRITE"} <= cluster.allowed("good-orders")
+    cluster.check_transactions()
+
+    producer = Producer(producer_config(kafka, transactional_id="good-relay-1"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("good-orders", b"1")
+    producer.commit_transaction(30)
+    consumer = Consumer(consumer_config(kafka, "good-reader"))
+    consumer.subscribe(["good-orders"])
+    message = consumer.poll(30)
+    assert message is not None
+    assert message.value() == b"1"
+    consumer.commit(message=message, asynchronous=False)
+    consumer.close()
+    assert cluster.committed("good-reader") == {("good-orders", 0): 1}
+
+
+def test_wrong_credentials_are_one_sentence(secured: Broker) -> None:
+    wrong = secured.settings(client=login("saga", "guessed"))
+    with pytest.raises(KafkaProblem, match="cannot be used: it does not accept the credentials") as caught:
+        Cluster(wrong, patience=10).topics()
+    assert "guessed" not in caught.value.message
+    assert caught.value.help == "[kafka.client] in saga.toml"
+
+
+def test_no_credentials_where_some_are_needed(secured: Broker) -> None:
+    with pytest.raises(KafkaProblem, match=rf"Kafka at {secured.address} cannot be used") as caught:
+        Cluster(secured.settings(), patience=5).topics()
+    assert "\n" not in caught.value.message
+
+
+def test_tls_to_a_broker_without(secured: Broker) -> None:
+    tls = secured.settings(client={"security.protocol": "SSL"})
+    with pytest.raises(KafkaProblem, match="cannot be used: there is no TLS connection") as caught:
+        Cluster(tls, patience=10).topics()
+    assert "\n" not in caught.value.message
+    assert caught.value.help == "[kafka.client] in saga.toml"
+
+
+def test_a_transactional_id_without_its_acl(secured: Broker) -> None:
+    with pytest.raises(KafkaProblem, match="may not use the transactional id: an ACL is missing"):
+        Cluster(settings(secured, "stranger")).check_transactions()
+
+
+def test_a_topic_without_its_acl(secured: Broker) -> None:
+    secured.create_topic("hidden")
+    assert "an ACL is missing" in Cluster(settings(secured, "stranger")).missing(["hidden"])["hidden"]
+    producer = Producer(producer_config(settings(secured, "stranger")))
+    failed: list[Any] = []
+    producer.produce("hidden", b"1", on_delivery=lambda error, _: failed.append(error))
+    producer.flush(30)
+    verdict = classify(failed[0])
+    assert (verdict.action, verdict.scope) == ("refused", "topic")
+
+
+def test_a_topic_that_may_not_be_made(secured: Broker) -> None:
+    with pytest.raises(KafkaProblem, match=r"topic new-one: .*an ACL is missing"):
+        Cluster(settings(secured, "stranger")).ensure("new-one", 1)
+
+
+def test_a_group_without_its_acl(secured: Broker) -> None:
+    with pytest.raises(KafkaProblem, match="may not use the consumer group: an ACL is missing"):
+        Cluster(settings(secured, "stranger")).committed("any-group")
+
+
+def test_a_transaction_that_the_broker_finds_too_long(secured: Broker) -> None:
+    kafka = settings(secured, "admin", transaction_timeout=1_200.0)
+    with pytest.raises(KafkaProblem, match=r"kafka\.transaction_timeout is above the broker's maximum"):
+        Cluster(kafka).check_transactions()
+    producer = Producer(producer_config(kafka, transactional_id="long"))
+    with pytest.raises(KafkaException) as caught:
+        producer.init_transactions(30)
+    verdict = classify(caught.value)
+    assert (verdict.action, verdict.scope) == ("refused", "client")
+
+
+async def test_doctor_tells_which_acl_is_missing(secured: Broker, tmp_path: Any) -> None:
+    secured.create_topic("seen-only")
+    allow(secured, ResourceType.TOPIC, "seen-only", AclOperation.DESCRIBE)
+    allow(secured, ResourceType.TRANSACTIONAL_ID, "seen", AclOperation.WRITE)
+    text = '[connections.shop]\nurl = "sqlite:///x.db"\n[kafka]\noutbox = "shop"\nprefix = "seen"\n'
+    text += f'bootstrap_servers = "{secured.address}"\n[kafka.client]\n'
+    text += "".join(f'"{name}" = "{value}"\n' for name, value in login("saga").items())
+    (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "definitions" / "tell.saga.yaml").write_text(
+        "saga: tell\nsteps:\n  - id: tell\n    uses: kafka.publish\n"
+        "    with: {topic: seen-only, value: 1, hold: true}\n",
+        encoding="utf-8",
+    )
+    found = {one.check: one for one in await examine_kafka(Project(load_settings(tmp_path, env={})))}
+    assert found["kafka"].ok
+    assert found["kafka transactions"].ok
+    assert found["kafka topics"].message == "seen-only: this user has no ACL for WRITE"
+
+
+def test_secrets_reach_no_log(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(KafkaProblem):
+        Cluster(secured.settings(client=login("saga", "guessed-password")), patience=3).topics()
+    assert "guessed-password" not in caplog.text
