@@ -17,7 +17,7 @@ COPY activities activities
 COPY workers workers
 COPY cli cli
 # Not editable: the image holds the packages themselves, and nothing of the build folder.
-RUN if [ "$SPARK" = true ]; then extras=mysql,otel,spark; else extras=mysql,otel; fi && \
+RUN if [ "$SPARK" = true ]; then extras=kafka,mysql,otel,spark; else extras=kafka,mysql,otel; fi && \
     pip install -c constraints.txt ".[$extras]"
 
 FROM python:3.11.14-slim-bookworm

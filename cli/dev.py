@@ -15,7 +15,7 @@ from sagas.errors import SagaError
 if TYPE_CHECKING:
     from workers.dev.stack import Stack
 
-_ON_DEMAND = ("kafka", "relay", "spark")
+_ON_DEMAND = ("kafka", "relay", "trigger", "spark")
 """What a project may have no use for: not shown while it does not run."""
 
 app = typer.Typer(

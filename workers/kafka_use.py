@@ -24,7 +24,15 @@ def uses_kafka(project: Project) -> bool:
     """True when the settings have a table for Kafka, when a definition publishes, asks or is triggered, or when there
     are consumers. False also where the project cannot be read: whoever needs it complains of that.
     """
-    return project.settings.kafka.written or _has_consumers(project) or _in_definitions(project)
+    return project.settings.kafka.written or _has_readers(project) or _in_definitions(project)
+
+
+def listens(project: Project) -> bool:
+    """True when there is something to do for `saga trigger`: events or replies to wait for, consumers, bridges."""
+    return _has_readers(project) or any(
+        definition.triggers or any(operation.uses == REQUEST for operation in _operations(definition))
+        for definition in _kafka_definitions(project)
+    )
 
 
 def operations_of(step: Step) -> list[Operation]:
@@ -35,12 +43,19 @@ def operations_of(step: Step) -> list[Operation]:
 
 
 def named_topics(project: Project) -> dict[str, frozenset[Access]]:
-    """The topics the definitions name, those of dead letters too, with what is done there.
+    """The topics that definitions, consumers and bridges name, those of dead letters too, with what is done there.
 
     An expression names no topic before it is evaluated. Raises SagaError: the project cannot be read.
     """
     prefix = project.settings.kafka.prefix
     found: dict[str, set[Access]] = {}
+
+    def note(read: list[str], written: list[str]) -> None:
+        for topic in read:
+            found.setdefault(topic, set()).add("read")
+        for topic in (*written, *(topic + DEAD_LETTERS for topic in read)):
+            found.setdefault(topic, set()).add("write")
+
     for definition in project.definitions.values():
         read = [trigger.topic for trigger in definition.triggers]
         written: list[str] = []
@@ -51,10 +66,11 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
                 read += _literal(given.get("reply_topic") or default_reply_topic(prefix))
             for event in events_of(operation.uses, given):
                 written += _literal(event.get("topic") if isinstance(event, dict) else None)
-        for topic in read:
-            found.setdefault(topic, set()).add("read")
-        for topic in (*written, *(topic + DEAD_LETTERS for topic in read)):
-            found.setdefault(topic, set()).add("write")
+        note(read, written)
+    for consumer in project.readers.consumers:
+        note([consumer.topic], [])
+    for bridge in project.readers.bridges:
+        note([bridge.topic], [bridge.to])
     return {topic: frozenset(access) for topic, access in sorted(found.items())}
 
 
@@ -69,34 +85,38 @@ def _operations(definition: Definition) -> Iterator[Operation]:
 
 
 def _in_definitions(project: Project) -> bool:
-    # Reading a hundred definitions takes a second: most projects never speak of Kafka.
-    if not _says(find_files(project.settings.definitions), b"kafka"):
-        return False
-    try:
-        definitions = list(project.definitions.values())
-    except SagaError:
-        return False
     return any(
         definition.triggers or any(_is_kafka(operation) for operation in _operations(definition))
-        for definition in definitions
+        for definition in _kafka_definitions(project)
     )
 
 
-def _has_consumers(project: Project) -> bool:
+def _kafka_definitions(project: Project) -> list[Definition]:
+    # Reading a hundred definitions takes a second: most projects never speak of Kafka.
+    if not _says(find_files(project.settings.definitions), b"kafka"):
+        return []
+    try:
+        return list(project.definitions.values())
+    except SagaError:
+        return []
+
+
+def _has_readers(project: Project) -> bool:
     """By the text of the modules alone: to import them is the worker's business, and may take long."""
     root = project.settings.root
     modules = [root / (name if name.endswith(".py") else name.replace(".", "/")) for name in project.settings.actions]
     files = [module if module.suffix == ".py" else module.with_suffix(".py") for module in modules]
-    return _says([*files, *(file for module in modules for file in module.rglob("*.py"))], b"@consumer(")
+    return _says([*files, *(file for module in modules for file in module.rglob("*.py"))], b"@consumer(", b"@bridge(")
 
 
-def _says(files: Iterable[Path], word: bytes) -> bool:
+def _says(files: Iterable[Path], *words: bytes) -> bool:
     for file in files:
         try:
-            if word in file.read_bytes():
-                return True
+            text = file.read_bytes()
         except OSError:
             continue  # whoever reads the project says what is wrong with it
+        if any(word in text for word in words):
+            return True
     return False
 
 

@@ -66,6 +66,11 @@ class Relay(OwnProcess):
     after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
 
 
+class Trigger(OwnProcess):
+    name: ClassVar[str] = "trigger"
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+
 def _sources(root: Path) -> Iterator[Path]:
     """The files a process may have read, in a stable order; hidden and generated folders are left out."""
     count = 0

@@ -22,7 +22,7 @@ from workers.dev.service import Service
 from workers.dev.services import NAMES, SERVICES, WITH_KAFKA
 from workers.dev.spark import spark_runner
 from workers.dev.temporal import configured_port
-from workers.kafka_use import uses_kafka
+from workers.kafka_use import listens, uses_kafka
 from workers.spark import why_not_here
 
 Say = Callable[[str], Any]
@@ -84,9 +84,11 @@ class Stack:
 
     def _needed(self) -> list[str]:
         """Everything, except what is for Kafka in a project that has no use for it."""
-        if not uses_kafka(Project(self.settings)):
+        project = Project(self.settings)
+        if not uses_kafka(project):
             return [name for name in NAMES if name not in WITH_KAFKA]
-        return [name for name in NAMES if name != "relay" or self.settings.sql_connections()]
+        idle = {"relay": not self.settings.sql_connections(), "trigger": not listens(project)}
+        return [name for name in NAMES if not idle.get(name)]
 
     def _with_kafka(self, pending: list[str]) -> list[str]:
         """What can be started of ``pending``: without a broker neither it nor what needs one, and a person is told."""
@@ -110,7 +112,7 @@ class Stack:
             from workers.databases import set_up
 
             for connection in own:
-                asyncio.run(set_up(connection))
+                asyncio.run(set_up(connection, current.kafka.shards))
 
     def _set_up_topics(self) -> None:
         """Create the topics that the definitions name in our own Kafka; in others only `saga setup` does."""

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ruamel.yaml import YAML
 from spark_steps.settings import KEYS
 
 ROOT = Path(__file__).parents[3]
+SAGA = [sys.executable, "-P", "-m", "cli.main"]
 COMPOSE = ROOT / "docker-compose.yml"
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.?\d*[a-z0-9.-]*$")
 REFERENCE = re.compile(r"\$\{([A-Z_]+)(:[?-][^}]*)?\}")
@@ -38,7 +40,7 @@ def jobs(services: dict[str, Any]) -> set[str]:
 
 
 def test_everything_asked_for_is_there(services: dict[str, Any]) -> None:
-    assert {"postgresql", "temporal", "temporal-ui", "kafka", "spark", "worker"} <= set(services)
+    assert {"postgresql", "temporal", "temporal-ui", "kafka", "spark", "worker", "relay", "trigger"} <= set(services)
 
 
 def test_every_image_has_a_pinned_version(services: dict[str, Any]) -> None:
@@ -109,10 +111,33 @@ def test_ports_are_open_on_this_machine_only(services: dict[str, Any]) -> None:
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
-def test_the_worker_may_drain_before_it_is_killed(services: dict[str, Any]) -> None:
-    worker = services["worker"]
-    grace = worker["command"][worker["command"].index("--grace") + 1]
-    assert int(worker["stop_grace_period"].removesuffix("s")) > int(grace.removesuffix("s"))
+@pytest.mark.parametrize("name", ["worker", "relay", "trigger"])
+def test_what_is_under_way_may_end_before_the_process_is_killed(services: dict[str, Any], name: str) -> None:
+    service = services[name]
+    grace = service["command"][service["command"].index("--grace") + 1]
+    assert int(service["stop_grace_period"].removesuffix("s")) > int(grace.removesuffix("s"))
+
+
+@pytest.mark.parametrize("name", ["worker", "relay", "trigger"])
+def test_the_command_is_one_of_ours(services: dict[str, Any], name: str) -> None:
+    """With its options: a container that does not know its command starts again for ever."""
+    verb, *words = services[name]["command"]
+    asked = subprocess.run([*SAGA, verb, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert [word for word in words if word.startswith("--") and word not in asked.stdout] == []
+
+
+def test_everybody_is_told_where_kafka_is(services: dict[str, Any]) -> None:
+    [advertised] = [
+        text for name, text in services["kafka"]["environment"].items() if name.endswith("ADVERTISED_LISTENERS")
+    ]
+    for name in ("setup", "worker", "relay", "trigger"):
+        servers = services[name]["environment"]["SAGA_KAFKA__BOOTSTRAP_SERVERS"]
+        assert advertised == f"PLAINTEXT://{servers}"
+    for name in ("setup", "relay", "trigger"):
+        assert "kafka" in services[name]["depends_on"], name
+    extras = re.findall(r"extras=([a-z,]+)", (ROOT / "Dockerfile").read_text())
+    assert all("kafka" in one.split(",") for one in extras)
+    assert len(extras) == 2
 
 
 def test_the_dockerfile() -> None:
