@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.context import load_settings
 from cli.output import print_document, print_table
+from cli.people import needed, who
 from cli.serving import duration, start_log
 
 if TYPE_CHECKING:
@@ -21,8 +23,15 @@ def relay(
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
     grace: Annotated[str, typer.Option(help="how long a batch under way may take to end after SIGTERM")] = "30s",
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+    release: Annotated[str | None, typer.Option(metavar="EVENT", help="publish this held or refused event")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="EVENT", help="never publish this held or refused event")] = None,
+    reason: Annotated[str | None, typer.Option(help="why you release or drop it; it is kept with the event")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="who decides")] = None,
 ) -> int:
-    """Publish the events of the outboxes to Kafka, each exactly once and in order per key."""
+    """Publish the events of the outboxes to Kafka, each exactly once and in order per key.
+
+    A person decides about events that wait for one (see --status): --release EVENT or --drop EVENT.
+    """
     import asyncio
 
     from sagas.errors import UsageError
@@ -30,6 +39,12 @@ def relay(
 
     if status and (once or health is not None):
         raise UsageError("--status publishes nothing: it goes with --connection alone")
+    if (release, drop) != (None, None):
+        if status or once or health is not None or None not in (release, drop):
+            raise UsageError(
+                "--release and --drop decide about one event: they go with --reason, --as and --connection"
+            )
+        return _decide(load_settings(), connection, release, drop, reason, as_)
     settings = load_settings()
     if status:
         return _status(settings, connection)
@@ -47,6 +62,26 @@ def _status(settings: Settings, connection: str | None) -> int:
     found = asyncio.run(relay_status(settings, connection))
     print_document(found, human=lambda: _print(found))
     return 1 if any("error" in one or "kafka_error" in one for one in found["outboxes"]) else 0
+
+
+def _decide(
+    settings: Settings,
+    connection: str | None,
+    release: str | None,
+    drop: str | None,
+    reason: str | None,
+    as_: str | None,
+) -> int:
+    import asyncio
+
+    from workers.relay.held import decide_anywhere
+
+    why = needed(reason, "--reason", "it is kept with the event")
+    by = who(as_) or getpass.getuser()
+    event, decision = (release, "release") if release is not None else (drop, "drop")
+    said = asyncio.run(decide_anywhere(settings, connection, str(event), decision, reason=why, who=by))
+    print_document({"event": event, "decision": decision, "message": said}, human=lambda: print(said))
+    return 0
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -76,6 +111,10 @@ def _print(found: dict[str, Any]) -> None:
                 print(f"  topic {topic['topic']}: {topic['error']}")
             elif topic["lso_lag"]:
                 print(f"  topic {topic['topic']}: open transactions hold back {topic['lso_lag']} offsets")
+        for event in outbox["for_a_person"]:
+            print(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
+            print(f"    {event['why']}")
+            print(f"    saga relay --release {event['event']} --reason '…'    (or --drop)")
         if "kafka_error" in outbox:
             print(f"  {outbox['kafka_error']}")
 

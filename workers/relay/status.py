@@ -15,6 +15,7 @@ from activities.outbox import HELD, NEW, REFUSED
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings, Settings
 from workers.databases import database_says
+from workers.relay.held import undecided
 from workers.relay.lag import Lag, read_lag, topics_used
 from workers.relay.lease import Leases
 from workers.relay.publisher import progress_topic, transactional_id
@@ -48,6 +49,7 @@ async def _outbox(kafka: KafkaSettings, name: str, engine: AsyncEngine) -> dict[
             home = await OutboxRows(engine).home()
             holders = await Leases(engine, "").holders()
             lag, topics = await read_lag(engine), await topics_used(engine)
+            waiting = [one.to_json() for one in await undecided(engine)]
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return {"connection": name, "error": f"the database does not answer: {database_says(error)}"}
     shards = []
@@ -62,7 +64,13 @@ async def _outbox(kafka: KafkaSettings, name: str, engine: AsyncEngine) -> dict[
                 "oldest_seconds": round(lag.of(NEW, number).oldest, 3),
             }
         )
-    answer: dict[str, Any] = {"connection": name, "home": home.home, "shards": shards, **_totals(lag)}
+    answer: dict[str, Any] = {
+        "connection": name,
+        "home": home.home,
+        "shards": shards,
+        **_totals(lag),
+        "for_a_person": waiting,
+    }
     try:
         answer |= await asyncio.to_thread(_ask_kafka, kafka, progress_topic(kafka, home.home), shards, topics)
     except SagaError as error:

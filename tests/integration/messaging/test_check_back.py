@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from tests.servers import DatabaseServer
 from workers.dev.ports import choose
 from workers.relay.asking import judge
 from workers.relay.check_back import UNANSWERED, CheckBack
-from workers.relay.held import decide, orphans
+from workers.relay.held import decide, undecided
 
 WAITING = """
 saga: waiting
@@ -65,7 +69,7 @@ async def test_a_seven_day_approval_does_not_trip_it(world: EventsWorld) -> None
         (row,) = await world.rows(saga_id)
         assert (row.status, row.checks, row.note) == ("HELD", 0, None), "an open saga is asked again, and never counted"
         assert row.next_check_at - time.time() > 3000, "and less often the longer it takes"
-        assert await orphans(world.shop) == []
+        assert await undecided(world.shop) == []
         await client.signal(saga_id, "approved")
         assert (await finished(client, saga_id))["state"] == "COMPLETED"
     assert await world.statuses(saga_id) == ["NEW"]
@@ -92,22 +96,50 @@ async def test_a_terminated_saga_is_shown_to_a_person(world: EventsWorld) -> Non
             await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
         back = world.check_back()
         await asked(world, back, UNANSWERED - 1)
-        assert await orphans(world.shop) == [], "not before it was asked often enough"
+        assert await undecided(world.shop) == [], "not before it was asked often enough"
         await asked(world, back)
-    shown = {one.saga_id: one for one in await orphans(world.shop)}
+    shown = {one.saga_id: one for one in await undecided(world.shop)}
     assert set(shown) == set(ids)
     assert shown[ids[0]].why == "the saga was ended from outside (TERMINATED)"
     assert await world.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
     first, second = shown[ids[0]].event_id, shown[ids[1]].event_id
     said = await decide(world.shop, first, "release", reason="the order was shipped", who="ada")
-    assert said == f"event {first} of {ids[0]}/tell for told will be published"
+    assert said == f"The event {first} of {ids[0]}/tell for told will be published."
     await decide(world.shop, second, "drop", reason="it was not", who="ada")
     assert [await world.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
     (row,) = await world.rows(ids[1])
     assert row.note == "drop: ada: it was not"
-    with pytest.raises(RefusedError, match="is DROPPED: only what is HELD or REFUSED"):
+    with pytest.raises(RefusedError, match="is DROPPED: a person decides only what is HELD or REFUSED"):
         await decide(world.shop, second, "release", reason="on second thoughts", who="ada")
     assert await decide(world.shop, "no-such-event", "drop", reason="x", who="ada") is None
+
+
+async def test_a_person_decides_with_the_command(world: EventsWorld) -> None:
+    world.write()
+    await ghost(world, Address("gone-1", "tell"))
+    await asked(world, world.check_back(), UNANSWERED)
+    [event] = await undecided(world.shop)
+    status, shown = await saga_relay(world, "--status", "-o", "json")
+    assert status == 1, "Kafka cannot be asked here"
+    [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
+    assert outbox["for_a_person"] == [event.to_json()]
+    assert event.why == "Temporal does not know this saga"
+    assert (await saga_relay(world, "--drop", event.event_id))[0] == 2, "a reason is needed"
+    assert (await saga_relay(world, "--drop", "no-such-event", "--reason", "x"))[0] == 2
+    status, said = await saga_relay(world, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
+    assert (status, said) == (0, f"The event {event.event_id} of gone-1/tell for told will never be published.\n")
+    (row,) = await world.rows("gone-1")
+    assert (row.status, row.note) == ("DROPPED", "drop: ada: it was never sent")
+    assert (await saga_relay(world, "--release", event.event_id, "--reason", "x"))[0] == 9
+
+
+async def saga_relay(world: EventsWorld, *options: str) -> tuple[int, str]:
+    """The command, as a process: its exit code and what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "cli.main", "relay", *options, cwd=world.folder, stdout=PIPE, stderr=PIPE
+    )
+    out, _ = await process.communicate()
+    return process.returncode or 0, out.decode()
 
 
 async def test_while_temporal_is_down_it_is_asked_again(world: EventsWorld) -> None:
