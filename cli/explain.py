@@ -38,7 +38,7 @@ def _tell(plan: Plan) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from sagas.explain import KINDS, commit_sentence, made_final, undone, why
+    from sagas.explain import KINDS, commit_sentence, made_final, told, undone, why
     from sagas.machine.plan import is_read
 
     definition, out = plan.definition, console()
@@ -74,6 +74,8 @@ def _tell(plan: Plan) -> None:
         out.print()
         previous = (step.id,)
     out.print(commit_sentence(definition))
+    for notification in definition.notify:
+        out.print(Text(f"✉ {told(notification)}"))
     out.print(Text(f"saga explain {definition.saga} --fail STEP    what is undone, in which order", style="dim"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sagas.builtins_messaging import DROP, EMITTERS, RELEASE
 from sagas.builtins_request import REQUEST
 from sagas.builtins_spark import SPARK
-from sagas.definition.model import Definition, Step
+from sagas.definition.model import Definition, Notification, Step
 from sagas.errors import UsageError
 from sagas.machine.plan import is_nested, is_read
 from sagas.simulation import Outside, Run, Script, sample_input, simulate
@@ -40,6 +40,10 @@ class Plan:
             "steps": [self._step(step) for step in self.definition.steps],
             "undo": self.failure.undone if self.failure else [],
             "state": self.failure.state if self.failure else None,
+            "notify": [
+                {"when": list(one.when), "uses": one.do.uses, "intervals": list(one.intervals)}
+                for one in self.definition.notify
+            ],
         }
 
     def _step(self, step: Step) -> dict[str, Any]:
@@ -96,6 +100,25 @@ def commit_sentence(definition: Definition) -> str:
     if pivot is not None:
         return f"The commit point is {pivot.id}: before it a failure undoes everything, after it there is only forward."
     return "There is no pivot: the commit point is the moment at which the last step is done."
+
+
+def told(notification: Notification) -> str:
+    """Who is told when, and how hard it is tried."""
+    with_ = notification.do.with_ or {}
+    to = with_.get("connection") or with_.get("topic")
+    attempts, last = len(notification.intervals) + 1, in_words(sum(notification.intervals))
+    return (
+        f"{', '.join(notification.when)}: {notification.do.uses}{f' ({to})' if to else ''}, "
+        f"at most {attempts} attempts within {last}, then given up; the saga does not depend on it"
+    )
+
+
+def in_words(seconds: float) -> str:
+    """A length of time: `36 s`, `2.6 h`."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:g} s"
 
 
 def undone(step: Step) -> str | None:

@@ -54,7 +54,7 @@ class Sagas:
 
         Returns:
             ``state``, ``undone`` (ledger ids in the order undone), ``output``, ``reason``, ``steps``, ``parked``,
-            ``residue`` and ``story``, the document of `saga show`.
+            ``residue``, ``notifications`` (what would be told, nobody is) and ``story``, the document of `saga show`.
 
         Raises:
             UsageError: the saga, a step or an outcome does not exist, or the input is not valid.

@@ -16,7 +16,7 @@ from typing import Any
 from sagas.definition.input import check_input
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
-from sagas.machine.commands import Call, CancelSaga, CancelTimer, Command, StartSaga, StartTimer, UndoSaga
+from sagas.machine.commands import Call, CancelSaga, CancelTimer, Command, Notify, StartSaga, StartTimer, UndoSaga
 from sagas.machine.events import (
     CallEnded,
     CancelRequested,
@@ -81,6 +81,7 @@ class _World:
         self.busy = 0
         self.actors: dict[str, _Actor] = {}
         self.told = False
+        self.notifications: list[dict[str, Any]] = []
         self.root = self._actor(definition, input, f"{definition.saga}-simulated", "")
 
     def run(self) -> Run:
@@ -100,7 +101,7 @@ class _World:
         state = "PARKED" if parked and not self.root.machine.finished else story["state"]
         ends = {actor.path: actor.machine.story(self.now) for actor in self.actors.values()}
         residue = [*map(dict, story["residue"]), *contradicted(ends, self.participants)]
-        return Run(state, self.participants.undone, residue, story, parked)
+        return Run(state, self.participants.undone, residue, story, parked, self.notifications)
 
     def _over(self) -> bool:
         if self.busy:
@@ -148,6 +149,10 @@ class _World:
                 self._start_timer(actor, command)
             case CancelTimer():
                 actor.timers.pop(command.id, None)
+            case Notify() if actor is self.root:
+                given = None if command.call is None else dict(command.call.arguments)
+                told = {"id": command.id, "when": command.moment, "uses": command.uses, "with": given}
+                self.notifications.append({**told, "problem": command.problem})
             case _:
                 pass  # Record and Finish tell other people what the machine itself can be asked
 

@@ -32,6 +32,9 @@ class Run:
     residue: list[dict[str, Any]]
     story: dict[str, Any]
     parked: list[dict[str, Any]]
+    notifications: list[dict[str, Any]] = field(default_factory=list)
+    """What would be told, in its order: ``id``, ``when``, ``uses``, ``with``; ``problem``: why it could not be made.
+    Nobody is told, and nothing depends on it. Nested sagas tell for themselves and are not in here."""
 
     @property
     def output(self) -> Any:
