@@ -237,7 +237,7 @@ async def test_one_that_was_terminated_in_temporal_can_be_sent_again(world: Worl
         run = story["notifications"][0]["run"]
         with pytest.raises(UsageError, match=f"is a notification of {story['id']}, and no saga"):
             await read_story(client.temporal, run)
-        await handle(client, run).terminate("enough")
+        await handle(client, run).terminate(reason="enough")
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "STOPPED"}
         receiver.server.start()
