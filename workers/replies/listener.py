@@ -178,9 +178,9 @@ class ReplyListener:
         self.counts["woken" if woken else "late" if first else "duplicate"] += 1
 
     async def _bury(self, message: Message, group: str, reason: str) -> None:
-        self.counts["malformed"] += 1
         log.warning("a reply in %s cannot be read and goes to the dead letters: %s", place(message), reason)
         await self._call(lambda: bury(self._kafka, message, group, reason))
+        self.counts["malformed"] += 1
 
 
 def _take(consumer: Consumer) -> list[Message]:

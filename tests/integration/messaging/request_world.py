@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sqlite3
 import sys
 import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from temporalio.client import Client as Temporal
 
 from activities.connections import Connections
 from activities.guard.schema import create
-from activities.kafka.config import producer_config
-from activities.kafka.wire import encode
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.kafka_broker import Broker
@@ -32,6 +29,7 @@ from tests.processes import Process, TemporalServer
 from tests.servers import DatabaseServer
 from workers.client import Client
 from workers.headers import HeaderInterceptor
+from workers.relay.run import run_relay
 from workers.replies.listener import ReplyListener
 from workers.replies.topics import reply_topics
 
@@ -51,8 +49,6 @@ class World:
     listener: ReplyListener
     participant: Process
     commands: str = ""
-    _relay: asyncio.Task[None] | None = None
-    started: list[str] = field(default_factory=list)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -66,7 +62,7 @@ class World:
         """Start a saga and wait for its end; gives its story."""
         return await self.ended(await self.begin(saga, **input))
 
-    async def ended(self, saga_id: str, patience: str = "30s") -> dict[str, Any]:
+    async def ended(self, saga_id: str, patience: str = "120s") -> dict[str, Any]:
         return await finished(self.client, saga_id, patience)
 
     async def row(self, key: str) -> Mapping[str, Any] | None:
@@ -83,6 +79,15 @@ class World:
                 text("select * from saga_outbox where saga_id = :id order by id"), {"id": saga_id}
             )
             return [dict(row) for row in found.mappings()]
+
+    async def waits(self, saga_id: str, step: str = "reserve") -> Mapping[str, Any]:
+        """Wait until an attempt of the step waits for its reply; gives the row."""
+
+        async def waiting() -> Mapping[str, Any] | None:
+            row = await self.row(f"{saga_id}/{step}")
+            return row if row is not None and row["token"] else None
+
+        return await until(waiting)
 
     def seen(self, saga_id: str) -> list[str]:
         """What the participant has received of this saga: ``do``, ``undo`` …"""
@@ -196,42 +201,21 @@ async def open_world(
         stack.push_async_callback(lambda: world.listener.stop())
         if listening:
             await world.listener.start()
-        relay = asyncio.create_task(_relay(world))
-        stack.push_async_callback(_end, relay)
+        stop = asyncio.Event()
+        relay = asyncio.create_task(run_relay(project.settings, stop=stop))
+        stack.push_async_callback(_end, relay, stop)
         yield world
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+async def _end(relay: asyncio.Task[None], stop: asyncio.Event) -> None:
+    stop.set()
+    await relay
 
 
-async def _relay(world: World) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer(producer_config(world.project.settings.kafka))
-    while True:
-        async with world.engine.connect() as connection:
-            rows = (await connection.execute(text("select * from saga_outbox where status = 'NEW' order by id"))).all()
-            for row in rows:
-                record = encode(
-                    row.value,
-                    id=row.event_id,
-                    type=row.event_type or row.topic,
-                    source="test",
-                    time=row.created_at,
-                    key=row.event_key,
-                    headers=json.loads(row.headers),
-                    saga_id=row.saga_id,
-                    step=row.step,
-                )
-                producer.produce(row.topic, record.value, record.key, headers=list(record.headers))
-                await connection.execute(
-                    text("update saga_outbox set status = 'PUBLISHED' where id = :id"), {"id": row.id}
-                )
-        await asyncio.to_thread(producer.flush)
-        await asyncio.sleep(0.02)
+async def resolve(world: World, saga_id: str, step: str, decision: str, **more: Any) -> None:
+    """A person's decision, as the update takes it from anybody."""
+    request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
+    await world.client.temporal.get_workflow_handle(saga_id).execute_update("resolve", request)
 
 
 def row_of(story: Mapping[str, Any], step: str) -> dict[str, Any]:
