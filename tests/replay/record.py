@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from temporalio.client import WorkflowHistory
+from temporalio.client import WorkflowFailureError, WorkflowHistory
 from temporalio.service import RPCError
 
 from tests.integration.engine.world import handle, open_world
@@ -33,13 +33,19 @@ async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
         saga, story = await perform(client, scenario)
         ids = [saga, f"{saga}~undo", *(child["id"] for child in story["children"])]
         ids += [f"{child['id']}~undo" for child in story["children"]]
-        written = [
-            path
-            for id, mark in zip(ids, _marks(), strict=False)
-            for path in await _write(client, id, scenario.name + mark)
-        ]
+        marked = list(zip(ids, _marks(), strict=False))
+        for row in (await client.show(saga))["notifications"]:
+            await _wait(client, row["run"])
+            marked.append((row["run"], f"+{row['id']}"))
+        written = [path for id, mark in marked for path in await _write(client, id, scenario.name + mark)]
     await world.engine.dispose()
     return written
+
+
+async def _wait(client: Client, id: str) -> None:
+    """Until the run is over, however it ends."""
+    with contextlib.suppress(WorkflowFailureError):
+        await handle(client, id).result()
 
 
 def _marks() -> Iterator[str]:

@@ -67,6 +67,11 @@ HTTP = (
     " result: response.json.id}"
 )
 
+TELL = (
+    "notify: [{when: [completed, compensated, parked, residue, overdue], uses: work,"
+    ' with: {value: "${{ saga.state }}"}, intervals: [20ms, 20ms]}]'
+)
+
 
 async def native_cancel(client: Client, id: str) -> None:
     await until(lambda: _is(client, id, "w", "RUNNING"))
@@ -363,5 +368,33 @@ SCENARIOS = (
         (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),
         "COMPENSATED",
         {"do y": [Rejected("no")]},
+    ),
+    Scenario("told-completed", (saga("told", A, top=TELL),), "COMPLETED"),
+    Scenario("told-compensated", (saga("told", A, NO, top=TELL),), "COMPENSATED"),
+    Scenario("told-undone", (saga("told", A, top=TELL),), "COMPENSATED", after=undo),
+    Scenario(
+        "told-parked",
+        (saga("told", A + ", on_failure: park", top=TELL),),
+        "COMPLETED",
+        {
+            "do a": [Rejected("no"), 1],
+            "do notify-0-parked": [ValueError("x")],
+            "do notify-0-completed": [ValueError("x"), 1],
+        },
+        after=decide("a", "retry"),
+    ),
+    Scenario(
+        "told-residue",
+        (saga("told", A, NO, top=TELL),),
+        "RESIDUE",
+        {"undo a": [Rejected("no")], "do notify-0-residue": [Rejected("told enough")]},
+        after=decide("a", "skip"),
+    ),
+    Scenario("told-wrongly", (saga("told", A, top=TELL.replace("saga.state", "input.lost")),), "COMPLETED"),
+    Scenario(
+        "told-overdue-and-continued",
+        (saga("told", "id: w, uses: wait, with: {for: 2s}", MANY, A, top=f"warn_after: 1ms\n{TELL}"),),
+        "COMPLETED",
+        long=True,
     ),
 )
