@@ -26,14 +26,14 @@ def setup(
     if print_only:
         commands = search_attributes.commands(settings.temporal.namespace or "default")
         topics = kafka_setup.commands(Project(settings))
-        sql = {connection.name: plan(connection) for connection in settings.sql_connections()}
+        sql = {connection.name: plan(connection, settings.kafka.shards) for connection in settings.sql_connections()}
         print_document({"commands": [*commands, *topics], "sql": sql}, human=lambda: _print_plan(commands, topics, sql))
         return
 
     say(target(settings))
     done: list[str] = []
     for connection in settings.sql_connections():
-        asyncio.run(set_up(connection))
+        asyncio.run(set_up(connection, settings.kafka.shards))
         done.append(f"tables of {connection.name}")
         say(f"✔ {done[-1]}")
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from activities.guard import schema as guard_schema
+from activities.guard.tables_messaging import SHARDS
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection
 from spark_steps import ledger
@@ -23,8 +24,10 @@ from spark_steps import ledger
 _PATIENCE = 15.0
 
 
-async def set_up(connection: Connection) -> None:
+async def set_up(connection: Connection, shards: int = SHARDS) -> None:
     """Create the guard's tables in one database and apply the project's schema file.
+
+    A new outbox gets so many ``shards``.
 
     Raises:
         UsageError: the URL or the schema file cannot be used.
@@ -33,7 +36,7 @@ async def set_up(connection: Connection) -> None:
     text = schema_text(connection)
     engine = open_engine(connection)
     try:
-        await asyncio.wait_for(guard_schema.create(engine), _PATIENCE)
+        await asyncio.wait_for(guard_schema.create(engine, shards), _PATIENCE)
         if connection.keeps_outputs:
             await asyncio.wait_for(ledger.create(engine), _PATIENCE)
         if text is not None:
@@ -58,11 +61,11 @@ def open_engine(connection: Connection) -> AsyncEngine:
         raise UsageError(f"connections.{connection.name}.url cannot be used: {database_says(error)}.") from error
 
 
-def plan(connection: Connection) -> str:
+def plan(connection: Connection, shards: int = SHARDS) -> str:
     """The SQL of :func:`set_up`, for a person to read and run."""
     dialect = make_url(connection.url).get_backend_name()
     text = schema_text(connection)
-    tables = guard_schema.ddl(dialect) + (f"\n{ledger.ddl(dialect)}" if connection.keeps_outputs else "")
+    tables = guard_schema.ddl(dialect, shards) + (f"\n{ledger.ddl(dialect)}" if connection.keeps_outputs else "")
     return tables + (f"\n-- {connection.schema_file}\n{text}" if text else "")
 
 

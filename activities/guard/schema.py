@@ -47,8 +47,10 @@ class NewerTables(RuntimeError):
     """The tables were made by a newer version of the engine: update this worker."""
 
 
-async def create(engine: AsyncEngine) -> None:
+async def create(engine: AsyncEngine, shards: int = SHARDS) -> None:
     """Create what is missing; as often and from as many workers at once as you like.
+
+    ``shards`` counts when the outbox is made: later, events of one key would have two owners.
 
     Raises :class:`NewerTables` when the database was set up by a newer engine.
     """
@@ -58,13 +60,13 @@ async def create(engine: AsyncEngine) -> None:
         if engine.dialect.name == "postgresql":  # two CREATE TABLE IF NOT EXISTS at once collide there
             await connection.execute(sa.text(f"select pg_advisory_lock({_LOCK})"))
         try:
-            await _create(connection)
+            await _create(connection, shards)
         finally:
             if engine.dialect.name == "postgresql":
                 await connection.execute(sa.text(f"select pg_advisory_unlock({_LOCK})"))
 
 
-async def _create(connection: AsyncConnection) -> None:
+async def _create(connection: AsyncConnection, shards: int) -> None:
     dialect = connection.dialect
     for statement in _tables(dialect):
         await connection.exec_driver_sql(statement)
@@ -72,7 +74,7 @@ async def _create(connection: AsyncConnection) -> None:
         await _change(connection, statement)
     for statement in _indexes(dialect):
         await connection.exec_driver_sql(statement)
-    for insert in _rows(dialect.name):
+    for insert in _rows(dialect.name, shards):
         await _insert_once(connection, insert)
     await connection.execute(sa.text(_SET_VERSION))
 
@@ -135,10 +137,10 @@ _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16
 """An id nobody else has, by the database itself: printed SQL makes another one in each database it is run in."""
 
 
-def _rows(dialect: str) -> Iterator[str]:
+def _rows(dialect: str, shards: int) -> Iterator[str]:
     """The rows that every database has, each inserted unless it is there."""
     yield _unless_there("saga_watermark", "id = 1", "1, 0, 0")
-    yield _unless_there("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {SHARDS}")
+    yield _unless_there("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {shards}")
     yield _unless_there("saga_version", "part = 'guard'", f"'guard', {VERSION}")
 
 
@@ -169,14 +171,14 @@ def _indexes(dialect: sa.Dialect) -> Iterator[str]:
         yield _BY_TIME
 
 
-def ddl(dialect: str) -> str:
+def ddl(dialect: str, shards: int = SHARDS) -> str:
     """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect.
 
     What changes tables of an older version is repeatable SQL where the dialect has such; MySQL and SQLite have not,
     so there it stands in comments.
     """
     compiled = DIALECTS[dialect]()
-    parts = [*_tables(compiled), *_indexes(compiled), *_rows(dialect), _SET_VERSION]
+    parts = [*_tables(compiled), *_indexes(compiled), *_rows(dialect, shards), _SET_VERSION]
     changes = _printed_changes(dialect, compiled)
     if dialect in ("postgresql", "mariadb"):
         after = len(metadata.sorted_tables)

@@ -69,7 +69,7 @@ async def open_demo(baskets: int, say: Say, config: Path | str | None = None) ->
         asyncio.to_thread(read_week, baskets), asyncio.to_thread(_start_stack, config, say)
     )
     client = await Client.connect(Project(settings))
-    await set_up(settings.connection("shop"))
+    await set_up(settings.connection("shop"), settings.kafka.shards)
     engine = open_engine(settings.connection("shop"))
     ended = await _end_earlier(client)
     if ended:

@@ -122,6 +122,15 @@ async def test_the_home_of_an_outbox_never_changes(empty: tuple[str, AsyncEngine
     assert await _one(engine, "select home, shards from saga_outbox_home") == home
 
 
+async def test_the_number_of_shards_is_decided_when_the_tables_are_made(empty: tuple[str, AsyncEngine]) -> None:
+    _, engine = empty
+    await create(engine, shards=7)
+    async with engine.connect() as connection:
+        await connection.execute(sa.text("update saga_version set version = 2"))
+    await create(engine, shards=3)
+    assert await _one(engine, "select shards from saga_outbox_home") == (7,)
+
+
 async def test_tables_of_a_newer_engine_are_left_alone(empty: tuple[str, AsyncEngine]) -> None:
     _, engine = empty
     await create(engine)
