@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     epilog=HELP,
-    help="The embedded stack: Temporal with its Web UI, PostgreSQL and a worker, in the background.",
+    help="The embedded stack, in the background: Temporal with its Web UI, PostgreSQL, a worker, Kafka if it is used.",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
@@ -47,7 +47,7 @@ def status() -> None:
 
 @app.command()
 def logs(
-    name: Annotated[str, typer.Argument(help="temporal, postgres or worker")],
+    name: Annotated[str, typer.Argument(help="temporal, postgres, worker, kafka, relay or trigger")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on printing")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many lines of the past")] = 200,
 ) -> None:

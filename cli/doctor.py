@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def doctor() -> int:
-    """Check server, namespace, search attributes, workers, databases, clocks, and what Spark steps need."""
+    """Check server, namespace, search attributes, workers, databases, clocks, and what Spark steps and Kafka need."""
     import asyncio
 
     from workers.checks import examine
