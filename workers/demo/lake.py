@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 
 from sagas.settings import Settings
@@ -41,12 +40,11 @@ def read(settings: Settings) -> Lake:
 
 
 def clear(settings: Settings) -> None:
-    """Delete all rows: the shop opens anew, and the days of an earlier demo are gone."""
+    """Delete both tables with their histories: the shop opens anew, and the days of an earlier demo are gone."""
     catalog = _catalog(settings)
     for name in TABLES:
-        table = _table(catalog, name)
-        if table is not None and table.scan().count():
-            table.delete(AlwaysTrue())
+        if _table(catalog, name) is not None:
+            catalog.purge_table((NAMESPACE, name))
 
 
 def staged_files(stage: str, key: str) -> list[str]:

@@ -13,8 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import Settings, load_settings
+from spark_steps.settings import spark_settings
 from workers.client import Client
 from workers.databases import open_engine, set_up
+from workers.demo.anew import forget_earlier
 from workers.demo.books import Books, Run, check_books
 from workers.demo.data import read_week
 from workers.demo.following import Story, follow
@@ -74,10 +76,11 @@ async def open_demo(baskets: int, say: Say, config: Path | str | None = None) ->
     ended = await _end_earlier(client)
     if ended:
         say(f"the shop opens anew; unfinished sagas of an earlier demo that were terminated: {ended}")
-        # An attempt that the worker already holds still writes; it must not write into the new shop.
-        await asyncio.sleep(LAST_WRITES)
     plan = make_plan(week)
     number = await next_round(engine)
+    if number > 1:
+        # An attempt that the worker already holds still writes; it must not write into the new shop.
+        await forget_earlier(engine, spark_settings(settings).stage, LAST_WRITES if ended else 0.0)
     await open_shop(engine, week, plan)
     return Demo(settings, client, engine, week, plan, number, time.time())
 

@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from sagas.settings import load_settings
 from workers.demo.closing import TOO_MUCH
 from workers.demo.day_books import CHECKS as DAY_CHECKS
 from workers.demo.promotions import FOLDER, prepare
@@ -139,6 +142,27 @@ def test_a_second_demo_opens_the_shop_anew(first, second, project):
     assert after["round"] == before["round"] + 1
     assert after["baskets"] == 5
     assert show(project, before["worth_a_look"][0])["state"] == "COMPLETED"
+
+
+def test_the_guard_forgets_the_sagas_whose_goods_are_gone(first, second, project):
+    """They are below its watermark: nothing of them can still arrive, and a reconciliation says nothing of them."""
+    ended = max(
+        datetime.fromisoformat(show(project, one)["ended_at"]) for one in json.loads(first.stdout)["worth_a_look"]
+    )
+    url = load_settings(config=project / "saga.toml").connection("shop").url
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        rows = connection.execute("select distinct saga_id from saga_guard").fetchall()
+        [mark] = connection.execute("select watermark from saga_watermark").fetchone() or (0,)
+        assert connection.execute("select count(*) from saga_output").fetchone() == (0,)
+    assert rows
+    assert all(saga_id.endswith("-r2") for (saga_id,) in rows)
+    assert mark > ended.timestamp()
+
+
+@pytest.mark.slow
+def test_the_books_agree_although_the_goods_of_the_first_demo_are_gone(second, project):
+    done = saga(project, "reconcile", "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)["counts"]) == (0, {}), done.stderr
 
 
 def test_no_baskets_is_a_sentence(project):

@@ -1,0 +1,44 @@
+"""What the shop forgets when it opens anew: all sagas of an earlier demo, as the guard's clean-up would after a month.
+
+Their goods, accounts and published days are gone, so nothing of them can be undone, and a reconciliation would find
+every one of their effects missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from activities.guard import watermark
+from activities.guard.tables import guard
+from activities.guard.tables_messaging import outbox
+from spark_steps import ledger
+from spark_steps.ledger import OutputRow
+
+
+async def forget_earlier(engine: AsyncEngine, stage: str, last_writes: float) -> None:
+    """Refuse whatever still arrives of them, wait ``last_writes`` seconds for what has arrived already, and delete what
+    guard, outbox, ledger and stage area (a URI) have of them."""
+    mark = await watermark.raise_to(engine.execution_options(isolation_level="AUTOCOMMIT"), time.time())
+    await asyncio.sleep(last_writes)
+    outputs = ledger.outputs
+    async with engine.begin() as connection:
+        rows = []
+        if await connection.run_sync(lambda sync: sa.inspect(sync).has_table(outputs.name)):
+            rows = [OutputRow.read(row) for row in (await connection.execute(sa.select(outputs))).mappings()]
+            await connection.execute(sa.delete(outputs))
+        for table in (guard, outbox):
+            await connection.execute(sa.delete(table).where(table.c.created_at < mark))
+    if rows:
+        await asyncio.to_thread(_clear_stage, rows, stage)
+
+
+def _clear_stage(rows: Sequence[OutputRow], stage: str) -> None:
+    from spark_steps.stage_area import StageArea  # needs a package that a shop without Spark steps may lack
+
+    for row in rows:
+        StageArea(stage).remove_generation(row.target)
