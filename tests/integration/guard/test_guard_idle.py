@@ -18,13 +18,13 @@ from activities.guard import Address
 
 async def main(url, saga_id):
     async def act(sql):
-        await asyncio.sleep(5)
+        await asyncio.sleep(2.5)
         print("busy", flush=True)
         await asyncio.sleep(5)
     guard = Connections({"shop": {"url": url}}).guard("shop")
     now = time.time()
     outcome = await guard.do(
-        Address(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 600, idle_limit=2.0)
+        Address(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 600, idle_limit=1.0)
     print(outcome.kind, outcome.infrastructure, flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -58,13 +58,13 @@ async def test_a_frozen_process_loses_its_transaction_long_before_its_attempt_is
 
 
 async def test_a_busy_process_keeps_its_transaction(laboratory: Laboratory) -> None:
-    """Also one that says something itself meanwhile; and the next transaction of the connection has limits of its own."""
+    """Also one that says something itself meanwhile; and the next transaction of its connection has its own limits."""
     address = laboratory.current = new_address()
 
     async def busy(sql: Sql) -> str:
-        for _ in range(3):
+        for _ in range(2):
             await laboratory.body("applied")(sql)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(1.2)
         return "done"
 
     outcome = await laboratory.guard.do(address, "h", busy, **clock(60), idle_limit=1.0)
@@ -72,8 +72,8 @@ async def test_a_busy_process_keeps_its_transaction(laboratory: Laboratory) -> N
 
     async def silent(sql: Sql) -> None:
         await laboratory.body("confirmed")(sql)
-        await asyncio.sleep(3)
+        await asyncio.sleep(1.8)
 
     assert (await laboratory.guard.confirm(address, silent, **clock(60))).kind == "done"
     state = await laboratory.state(address)
-    assert (state.applied, state.confirmed) == (3, 1)
+    assert (state.applied, state.confirmed) == (2, 1)

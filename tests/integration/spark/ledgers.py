@@ -234,19 +234,25 @@ async def open_books(
     *,
     publish: str = "each",
     turnstiles: bool = False,
+    ledger: str | None = None,
 ) -> Books:
-    """A new project with ten orders on 2026-01-01 and two on the next day."""
+    """A new project with ten orders on 2026-01-01 and two on the next day. ``ledger``: the URL of a database of its own
+    for the rows of Spark steps."""
     database = f"shop_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
     url = server.url(database)
     _write_files(folder, url, temporal_address, outputs, publish)
+    if ledger is not None:
+        settings = (folder / "saga.toml").read_text().replace('ledger = "shop"', 'ledger = "books"')
+        (folder / "saga.toml").write_text(f'{settings}\n[connections.books]\nurl = "{ledger}"\n')
     if turnstiles:
         (folder / "day.saga.yaml").write_text(BRIEF.format(publish=publish, **outputs))
         (folder / "shop_actions.py").write_text(ACTIONS + INSTALL)
         (folder / "jobs.py").write_text(JOBS + GATED)
     project = Project(load_settings(config=str(folder / "saga.toml")))
-    await set_up(project.settings.connection("shop"))
+    for connection in project.settings.sql_connections():
+        await set_up(connection)
     books = Books(folder, project, url)
     names = ("order", "day", "product", "channel", "amount")
     rows = [
@@ -282,7 +288,12 @@ schema = "schema.sql"
 [spark]
 master = "local[2]"
 ledger = "shop"
-conf = {{"spark.sql.shuffle.partitions" = "2", "spark.ui.enabled" = "false"}}
+[spark.conf]  # a handful of rows: what would make large queries fast takes longer here than it saves
+"spark.sql.shuffle.partitions" = "2"
+"spark.ui.enabled" = "false"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"spark.sql.codegen.wholeStage" = "false"
+"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
 [catalogs.lake]
 type = "sql"
 uri = "{url.replace("postgresql://", "postgresql+psycopg://")}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,9 @@ from spark_steps.sinks.parquet_pointer import read_pointer
 from spark_steps.staging_attempt import transaction
 from spark_steps.steps import SparkSteps
 from tests.integration.spark.desk import Desk, Played, open_desk
+from tests.integration.spark.ledgers import ICEBERG, open_books, read
+from tests.lab import finished, lab
+from tests.processes import TemporalServer
 from tests.servers import DatabaseServer, mariadb
 
 ACTIONS = {"do": SPARK, "confirm": PUBLISH, "undo": DISCARD}
@@ -104,3 +108,22 @@ async def test_staged_published_taken_back_and_cleaned_up(desk: Desk) -> None:
         await connection.execute(sa.delete(guard))
     forgotten = await cleaning.forget(desk.guard.engine, desk.settings, before=time.time() + 60)
     assert [row.target.generation for row in forgotten] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_day_is_published_together_and_undone(
+    temporal: TemporalServer, server: DatabaseServer, books: DatabaseServer, tmp_path: Path
+) -> None:
+    shop = await open_books(tmp_path / "shop", server, temporal.address, publish="together", ledger=books.url("mysql"))
+    async with lab(shop.project) as client:
+        refused, good = f"refused-{uuid.uuid4()}", f"good-{uuid.uuid4()}"
+        await client.start("day", {"day": "2026-01-01", "refuse": True}, id=refused)
+        assert (await finished(client, refused, "400s"))["state"] == "COMPENSATED"
+        assert (any(read(shop, ICEBERG)), shop.staged()) == (False, [])
+        run = await client.start("day", {"day": "2026-01-01"}, id=good)
+        assert await run.result() == {"rows": 10}
+        assert tuple(map(len, read(shop, ICEBERG))) == (10, 3)
+        await (await client.undo(good, reason="wrong day", who="ada")).result()
+        assert (await finished(client, good, "400s"))["state"] == "COMPENSATED"
+        assert not any(read(shop, ICEBERG))
