@@ -48,6 +48,12 @@ class Metrics:
             buckets=_STEP_SECONDS,
             registry=registry,
         )
+        self._notifications = Counter(
+            "saga_notifications_total",
+            "Notifications that ended, delivered or exhausted.",
+            ["saga", "outcome"],
+            registry=registry,
+        )
         self._late = Counter(
             "saga_guard_late_total",
             "Attempts the guard refused: their step was undone or sealed before, or they are below the watermark.",
@@ -67,6 +73,10 @@ class Metrics:
         self._finished.labels(saga, state, reason).inc()
         if seconds is not None:
             self._duration.labels(saga, state).observe(seconds)
+
+    def notified(self, saga: str, state: str) -> None:
+        """A notification of a saga was delivered, or given up."""
+        self._notifications.labels(saga, state.lower()).inc()
 
     @contextmanager
     def watch(self, watched: Watched) -> Iterator[None]:

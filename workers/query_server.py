@@ -38,6 +38,10 @@ PATIENCE = 15.0
 _RUN_PATIENCE = timedelta(seconds=3)
 
 
+def requests_counter(registry: CollectorRegistry) -> Counter:
+    return Counter("saga_serve_requests_total", "Requests for outcomes, by status.", ["status"], registry=registry)
+
+
 class QueryServer:
     """Answers requests. ``token`` gives the secret at each request, so that a changed one needs no restart."""
 
@@ -46,9 +50,7 @@ class QueryServer:
         self._token = token
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "saga_serve_requests_total", "Requests for outcomes, by status.", ["status"], registry=self._registry
-        )
+        self._requests = requests_counter(self._registry)
 
     async def handle(self, request: Request) -> Response:
         response = await self._answer(request)

@@ -1,4 +1,7 @@
-"""Sees sagas begin and end, for the metrics and the log: once per run, never when a history is replayed."""
+"""Sees sagas and their notifications begin and end, for the metrics and the log.
+
+Once per run, never when a history is replayed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from temporalio.worker import (
 )
 
 from sagas.wire import UNDO_SUFFIX
-from sagas.workflow import SagaWorkflow
+from sagas.workflow import NotifyWorkflow, SagaWorkflow
 from workers.metrics import Metrics
 
 _METRICS = "saga_metrics"
@@ -38,9 +41,15 @@ class WatchInterceptor(Interceptor):
 class _Watch(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         saga = workflow.instance()
+        get_metrics: Callable[[], Metrics] = workflow.extern_functions()[_METRICS]
+        if isinstance(saga, NotifyWorkflow):
+            try:
+                return await super().execute_workflow(input)
+            finally:
+                if saga.ended is not None and not workflow.unsafe.is_replaying():
+                    get_metrics().notified(*saga.ended)
         if not isinstance(saga, SagaWorkflow):
             return await super().execute_workflow(input)
-        get_metrics: Callable[[], Metrics] = workflow.extern_functions()[_METRICS]
         info = workflow.info()
         undo = info.workflow_id.endswith(UNDO_SUFFIX)
         if info.continued_run_id is None and not undo and not workflow.unsafe.is_replaying():

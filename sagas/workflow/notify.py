@@ -7,7 +7,6 @@ has taken the run on: otherwise the end of the saga could come before the beginn
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -97,11 +96,17 @@ class NotifyWorkflow:
 
     def __init__(self) -> None:
         self._wanted_now = False
+        self._saga = ""
         self._status: dict[str, Any] = dict(_BEGINNING)
+
+    @property
+    def ended(self) -> tuple[str, str] | None:
+        """The saga's name and DELIVERED or EXHAUSTED, for the metrics; None while it is under way."""
+        return (self._saga, self._status["state"]) if self._status["ended_at"] is not None else None
 
     @workflow.run
     async def run(self, order: dict[str, Any]) -> dict[str, Any]:
-        self._status["saga_id"] = order["saga_id"]
+        self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
         failure = Failure("definition", order.get("problem") or "")
         for wait in (0.0, *order["intervals"]) if order["call"] is not None else ():
             if self._status["attempts"]:

@@ -96,7 +96,7 @@ async def test_who_never_answers_is_given_up_and_can_be_told_later(world: World,
         [row] = story["notifications"]
         assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
         assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
-        [one] = await until(lambda: stuck(client))
+        [one] = await until(lambda: stuck(client), 60)
         assert one["id"] == story["id"]
         assert f"saga notify {story['id']} {ID} --again" in one["stuck"][0]
         assert await stuck(client, saga="other") == []

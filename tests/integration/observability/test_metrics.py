@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from sagas.project import Project
@@ -21,6 +22,7 @@ from tests.processes import TemporalServer, WorkerProcess
 from workers.client import Client
 from workers.dev.service import http_get
 from workers.metrics import Metrics
+from workers.query_server import requests_counter
 from workers.standing import StandingMetrics
 from workers.trigger.metrics import TriggerMetrics
 
@@ -138,7 +140,8 @@ def test_the_page_names_exactly_the_metrics_there_are() -> None:
     counted = {_exposed(metric.name, metric.type) for metric in Metrics().collect()}
     asked = {metric.name for metric in standing.collect()}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
-    assert named == counted | asked | triggered
+    serving = {_exposed(metric.name, metric.type) for metric in requests_counter(CollectorRegistry()).collect()}
+    assert named == counted | asked | triggered | serving
 
 
 def _exposed(name: str, kind: str) -> str:
