@@ -10,7 +10,7 @@ import shlex
 from activities.kafka.topics import Cluster
 from sagas.project import Project
 from sagas.settings import KafkaSettings
-from workers.kafka_use import named_topics
+from workers.kafka_use import named_topics, uses_kafka
 
 
 def make_topics(project: Project) -> list[str]:
@@ -19,7 +19,7 @@ def make_topics(project: Project) -> list[str]:
     Raises:
         SagaError: the project cannot be read, or Kafka cannot be used.
     """
-    names = named_topics(project)
+    names = _names(project)
     if not names:
         return []
     cluster = Cluster(project.settings.kafka)
@@ -28,7 +28,12 @@ def make_topics(project: Project) -> list[str]:
 
 def commands(project: Project) -> list[str]:
     """The same for a person, with Kafka's own program. Raises SagaError: the project cannot be read."""
-    return [_command(project.settings.kafka, name) for name in named_topics(project)]
+    return [_command(project.settings.kafka, name) for name in _names(project)]
+
+
+def _names(project: Project) -> list[str]:
+    # Whoever sets up databases alone need not have what the actions import.
+    return list(named_topics(project)) if uses_kafka(project) else []
 
 
 def _command(kafka: KafkaSettings, topic: str) -> str:

@@ -1,0 +1,112 @@
+"""Which projects need Kafka, what of it, and which topics they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sagas.project import Project
+from sagas.settings import load_settings
+from workers.kafka_setup import commands
+from workers.kafka_use import listens, named_topics, uses_kafka
+
+PUBLISH = """
+  - id: tell
+    uses: kafka.publish
+    with: {topic: told, value: 1, hold: true}
+"""
+SEVERAL = """
+  - id: tell
+    uses: kafka.publish
+    with:
+      events:
+        - {topic: first, value: 1, hold: true}
+        - {topic: "${{ saga.id }}", value: 1, hold: true}
+"""
+ASK = """
+  - id: ask
+    uses: kafka.request
+    with: {topic: commands, value: 1}
+    pivot: true
+"""
+STATEMENT = """
+  - id: write
+    uses: sql
+    with:
+      connection: shop
+      run: "update x set y = 1"
+      emit: [{topic: written, value: 1, hold: true}]
+    compensate: {uses: sql, with: {connection: shop, run: "update x set y = 0"}}
+"""
+CONSUMER = """
+from sagas import bridge, consumer
+
+@consumer("orders", connection="shop")
+async def book(message):
+    pass
+
+@bridge("raw", to="clean")
+def clean(message):
+    return message.value
+"""
+
+
+def project(root: Path, steps: str = "", settings: str = "", head: str = "", actions: str = "") -> Project:
+    text = f'actions = ["./actions.py"]\n[connections.shop]\nurl = "sqlite:///x.db"\n{settings}'
+    (root / "saga.toml").write_text(text, encoding="utf-8")
+    (root / "actions.py").write_text(actions, encoding="utf-8")
+    (root / "definitions").mkdir()
+    if steps:
+        definition = f"saga: it\n{head}\nsteps:{steps}"
+        (root / "definitions" / "it.saga.yaml").write_text(definition, encoding="utf-8")
+    found = Project(load_settings(root, env={}))
+    assert not [one for one in found.diagnostics if one.severity == "error"]
+    return found
+
+
+OUTBOX = '[kafka]\noutbox = "shop"\n'
+LEDGER = '[ledger]\nconnection = "shop"\n'
+
+
+@pytest.mark.parametrize(
+    ("settings", "head", "steps", "uses", "waits"),
+    [
+        ("", "", STATEMENT, False, False),  # an event alone: it stays in its outbox until somebody wants it
+        ("[kafka]\n", "", STATEMENT, True, False),
+        (LEDGER, "", PUBLISH, True, False),
+        (LEDGER, "", ASK, True, True),
+        ("", "triggers: {kafka: {topic: paid}}", STATEMENT, True, True),
+        ("", "description: not about kafka", STATEMENT, False, False),
+    ],
+)
+def test_who_needs_it(tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool) -> None:
+    found = project(tmp_path, steps, settings, head)
+    assert (uses_kafka(found), listens(found)) == (uses, waits)
+
+
+def test_consumers_need_it(tmp_path: Path) -> None:
+    found = project(tmp_path, actions=CONSUMER)
+    assert uses_kafka(found)
+    assert listens(found)
+    assert named_topics(found) == {
+        "orders": {"read"}, "orders.dlq": {"write"}, "raw": {"read"}, "raw.dlq": {"write"}, "clean": {"write"},
+    }  # fmt: skip
+
+
+def test_topics_of_definitions(tmp_path: Path) -> None:
+    found = project(tmp_path, STATEMENT + SEVERAL + ASK, OUTBOX, "triggers: {kafka: {topic: first}}")
+    assert named_topics(found) == {
+        "written": {"write"},
+        "first": {"read", "write"},
+        "first.dlq": {"write"},
+        "commands": {"write"},
+        "saga-replies": {"read"},
+        "saga-replies.dlq": {"write"},
+    }
+
+
+def test_setting_up_databases_alone_imports_nothing(tmp_path: Path) -> None:
+    found = project(tmp_path, STATEMENT)
+    (tmp_path / "actions.py").write_text("import not_installed_here", encoding="utf-8")
+    assert commands(Project(found.settings)) == []
