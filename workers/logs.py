@@ -26,6 +26,8 @@ def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
     for name in ("httpx", "httpcore"):  # they tell every request; our own line per attempt says more
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
+    # librdkafka tells every try of a connection, each as an error; what comes of it is in our own lines.
+    logging.getLogger("saga.kafka").setLevel(logging.DEBUG if debug else logging.CRITICAL)
     # What they would append to every message as a Python dict is in the fields of our lines.
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False

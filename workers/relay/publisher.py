@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -32,6 +33,11 @@ _COMMIT = 30.0
 
 _RETRY = 0.1
 
+_SLICE = 2.0
+"""Seconds of one call. librdkafka goes on where it was when it is called again; in between we may be told to stop."""
+
+_CLUSTER = 5.0
+
 
 class PublishTrouble(Exception):
     """A batch was not, or not certainly, published. ``verdict`` says what to do.
@@ -55,7 +61,8 @@ class TopicsUnusable(Exception):
 class Publisher:
     """One life of the producer of a shard: ``open``, then ``send`` and ``commit`` for each batch, ``close``.
 
-    ``source`` is the CloudEvents source of its events. Every method raises :class:`PublishTrouble`.
+    ``source`` is the CloudEvents source of its events. Who waits for a call sets ``given_up`` (from any thread) when
+    the answer does not matter any more. Every method raises :class:`PublishTrouble`.
     """
 
     def __init__(self, settings: KafkaSettings, home: Home, shard: int, source: str) -> None:
@@ -63,6 +70,7 @@ class Publisher:
         self.transactional_id = transactional_id(settings, home.home, shard)
         self._topic = progress_topic(settings, home.home)
         self._producer: Any = None
+        self.given_up = threading.Event()
         self._known: set[str] = set()
         self._failed: list[tuple[Failure, EventRow | None]] = []
         self._told: list[Failure] = []
@@ -74,7 +82,7 @@ class Publisher:
         """
         from confluent_kafka import KafkaException, Producer
 
-        Cluster(self._settings).ensure(self._topic, self._home.shards, cleanup="compact")
+        Cluster(self._settings, patience=_CLUSTER).ensure(self._topic, self._home.shards, cleanup="compact")
         properties = producer_config(self._settings, transactional_id=self.transactional_id)
         try:
             self._producer = Producer({**properties, "error_cb": self._note})
@@ -88,7 +96,7 @@ class Publisher:
         new = [topic for topic in topics if topic not in self._known]
         if not new:
             return
-        missing = Cluster(self._settings).missing(new)
+        missing = Cluster(self._settings, patience=_CLUSTER).missing(new)
         self._known.update(topic for topic in new if topic not in missing)
         if missing:
             raise TopicsUnusable(missing)
@@ -127,7 +135,10 @@ class Publisher:
             raise self._trouble(error) from error
 
     def close(self) -> None:
-        """Abort what is open, as far as that is possible, and let the producer go."""
+        """Abort what is open, as far as that is possible, and let the producer go.
+
+        Not by its own ``close``, which waits for ever for a broker that is down.
+        """
         from confluent_kafka import KafkaException
 
         producer, self._producer = self._producer, None
@@ -135,11 +146,10 @@ class Publisher:
             return
         producer.purge()
         try:
-            producer.abort_transaction(2.0)
+            producer.abort_transaction(_SLICE)
         except KafkaException as error:
             # Nothing was open, or Kafka cannot be asked; in that case the next init_transactions ends it.
             log.debug("%s: not aborted: %s", self.transactional_id, error)
-        producer.close()
 
     def _produce(
         self, topic: str, record: wire.Record, row: EventRow | None, deadline: float, partition: int = -1
@@ -165,10 +175,9 @@ class Publisher:
                 return
 
     def _flush(self, deadline: float) -> None:
-        left = self._producer.flush(max(0.1, deadline - time.monotonic()))
+        while self._producer.flush(_SLICE):
+            self._check(deadline)
         self._check(deadline)
-        if left:
-            raise PublishTrouble(classify(Failure("_TIMED_OUT", f"{left} events were not taken in time")))
 
     def _check(self, deadline: float) -> None:
         if self._failed:
@@ -176,7 +185,7 @@ class Publisher:
             found = [(classify(failure), row) for failure, row in self._failed]
             verdict, row = next((one for one in found if one[0].action == "refused"), found[0])
             raise PublishTrouble(verdict, row)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or self.given_up.is_set():
             raise PublishTrouble(classify(Failure("_TIMED_OUT", "the brokers did not take the batch in time")))
 
     def _delivered(self, row: EventRow | None, error: Any, _: Any) -> None:
@@ -190,12 +199,21 @@ class Publisher:
         end = time.monotonic() + patience
         while True:
             try:
-                call(max(0.1, end - time.monotonic()))
+                call(_SLICE)
                 return
             except KafkaException as error:
-                if classify(error).action != "retry" or time.monotonic() >= end:
+                failure = failure_of(error)
+                goes_on = failure.retriable and failure.name == "_TIMED_OUT"
+                if not (goes_on or classify(failure).action == "retry"):
+                    raise
+                self._producer.poll(0)  # what the client has to tell is told here
+                if time.monotonic() >= end or self.given_up.is_set() or self._hopeless():
                     raise
                 time.sleep(_RETRY)
+
+    def _hopeless(self) -> bool:
+        """The client itself tries for ever to connect with credentials that are refused."""
+        return any(classify(one).action == "refused" for one in self._told)
 
     def _note(self, error: Any) -> None:
         """Why there is no connection is told here only; the call that waited says no more than "timed out"."""

@@ -24,6 +24,9 @@ log = logging.getLogger("saga.relay")
 DATABASE_PATIENCE = 10.0
 """Seconds a statement may take. While the marks of a batch wait, the next one's transaction is open."""
 
+_LAST_ANSWER = 2.0
+"""Seconds that a batch under way still has when the relay stops."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -77,6 +80,7 @@ class Shard:
         while not (lost.is_set() or self._outbox.stop.is_set()):
             publisher = Publisher(self._outbox.settings, self._outbox.home, self._number, self._outbox.source)
             pause = 0.0
+            giving_up = asyncio.create_task(self._give_up(publisher))
             try:
                 await self._publish(publisher, lost)
                 return not lost.is_set()
@@ -89,11 +93,18 @@ class Shard:
                 self._trouble(error.message)
                 pause = pauses.next()
             finally:
+                giving_up.cancel()
                 await self._in_thread(publisher.close)
             self._outbox.metrics.rebuilt(self._outbox.name)
             if await self._sleep(pause, lost) and self._told.state == "fenced":
                 await self._look_whose(lease, lost)
         return not lost.is_set()
+
+    async def _give_up(self, publisher: Publisher) -> None:
+        """Told to stop: an answer that is under way may still come, but nobody waits for a broker that is down."""
+        await self._outbox.stop.wait()
+        await asyncio.sleep(_LAST_ANSWER)
+        publisher.given_up.set()
 
     async def _publish(self, publisher: Publisher, lost: asyncio.Event) -> None:
         if self._told.state == "standby":

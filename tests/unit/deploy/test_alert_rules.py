@@ -1,0 +1,41 @@
+"""The alert rules ask for metrics that exist, with labels they have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from ruamel.yaml import YAML
+
+from workers.metrics import Metrics
+from workers.relay.metrics import RelayMetrics
+from workers.relay.standing import StandingOutboxes
+
+ROOT = Path(__file__).parents[3]
+RULES = [
+    rule for group in YAML(typ="safe").load(ROOT / "deploy/prometheus/alerts.yaml")["groups"] for rule in group["rules"]
+]
+
+
+def known() -> dict[str, Metric]:
+    found: dict[str, Metric] = {}
+    for collector in (Metrics(), RelayMetrics(), StandingOutboxes([])):
+        for metric in collector.collect():
+            found[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_its_metrics_exist_and_are_documented(rule: dict[str, str]) -> None:
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    names = re.findall(r"\bsaga_\w+", rule["expr"])
+    assert names
+    for name in names:
+        assert name in known(), f"{rule['alert']} asks for {name}"
+        documented = re.search(rf"`{name}(?:{{([\w,]+)}})?`", page)
+        assert documented is not None, f"{name} is not on the page of metrics"
+        labels = set((documented[1] or "").split(","))
+        asked = re.findall(r"by \(([\w, ]+)\)", rule["expr"]) + re.findall(r"{(\w+)=", rule["expr"])
+        assert {label.strip() for part in asked for label in part.split(",")} <= labels
