@@ -30,6 +30,16 @@ steps:
     with: {topic: "${{ input.topic }}", value: 1, hold: true}
 """
 
+LISTEN = """
+saga: listen
+triggers:
+  kafka: {topic: order-events, input: {heard: "${{ trigger.value }}"}}
+steps:
+  - id: tell
+    uses: kafka.publish
+    with: {topic: heard, value: "${{ input.heard }}", hold: true}
+"""
+
 
 @pytest.fixture
 def with_kafka(project: Project) -> Project:
@@ -78,20 +88,22 @@ def test_a_broker_of_the_projects_own(with_kafka: Project) -> None:
     assert project.status()["kafka"] == {"state": "stopped", "pid": None}
 
 
-def test_a_saga_publishes_through_the_relay(with_kafka: Project) -> None:
+def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> None:
     project = with_kafka
+    (project.root / "definitions" / "listen.saga.yaml").write_text(LISTEN, encoding="utf-8")
     status = json.loads(project.saga("dev", "up", "--json"))
-    assert {status[name]["state"] for name in ("temporal", "postgres", "kafka", "worker", "relay")} == {"running"}
+    everything = ("temporal", "postgres", "kafka", "worker", "relay", "trigger")
+    assert {status[name]["state"] for name in everything} == {"running"}
     assert json.loads(project.saga("dev", "up", "--json")) == status  # nothing has to start again
     project.saga("start", "orders", "--input", '{"topic": "order-events"}', "--wait")
     cluster = Cluster(load_settings(project.root, env={}).kafka)
-    end = time.monotonic() + 60
-    while sum(one.stable for one in cluster.offsets("order-events").values()) < 2:
-        assert time.monotonic() < end, project.saga("dev", "logs", "relay")
+    end = time.monotonic() + 90
+    while sum(one.stable for one in cluster.offsets("heard").values()) < 2:
+        assert time.monotonic() < end, project.saga("dev", "logs", "relay") + project.saga("dev", "logs", "trigger")
         time.sleep(0.2)
     findings = {one["check"]: one for one in json.loads(project.saga("doctor", "-o", "json"))}
-    assert findings["kafka topics"]["ok"], findings
-    assert findings["kafka transactions"]["ok"], findings
+    assert [name for name, one in findings.items() if name.startswith("kafka") and not one["ok"]] == []
+    assert findings["kafka topics"]["message"] == "heard, order-events, order-events.dlq"
 
 
 def test_a_project_without_kafka_starts_none(tmp_path: Path) -> None:
