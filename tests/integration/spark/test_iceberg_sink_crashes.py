@@ -110,6 +110,22 @@ def test_a_publisher_that_freezes_at_the_commit_and_wakes_after_the_undo_publish
         assert seen(lake) == OLD
 
 
+def test_a_publisher_that_freezes_in_the_transaction_of_the_swap_keeps_nobody_from_the_table(
+    server: DatabaseServer, tmp_path: Path
+) -> None:
+    with lake_with_ours("sql", server, tmp_path) as (lake, ours):
+        arm = ARM.format("iceberg_catalogs, '_swap', 'after', signal.SIGSTOP")
+        arm += "\niceberg_catalogs._LIMITS = iceberg_catalogs._LIMITS.replace('30s', '1s')"
+        frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
+        frozen.frozen()
+        lake.publish(ours)  # waits until the server has ended the frozen transaction
+        lake.unpublish(ours)
+        frozen.thaw()
+        code, said = frozen.outcome()
+        assert (code, said.split(":")[0]) == (0, "Infrastructure"), said
+        assert seen(lake) == OLD
+
+
 @pytest.mark.parametrize(("kind", "same"), [("sql", True), ("sql", False), ("rest", True)])
 def test_of_two_publishers_at_once_one_commits(server: DatabaseServer, tmp_path: Path, kind: str, same: bool) -> None:
     """With the same target it is there once; of two targets the other one is told to look again."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from psycopg import conninfo
 
+from sagas.builtins_spark import PUBLISH_TIMEOUT
 from sagas.errors import Infrastructure, Rejected
 from spark_steps.manifest import Column
 from spark_steps.sinks import postgresql
@@ -227,3 +228,19 @@ def test_trouble_of_the_server_is_tried_again(house: Warehouse, monkeypatch: pyt
             house.again(ours)
     house.again(ours)
     assert house.rows() == ["(8,,,)"]
+
+
+def test_no_statement_of_a_publication_outlives_its_attempt(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading the stage table does: it belongs to the forward attempt, which may last for hours."""
+    assert float(postgresql.LIMITS["statement_timeout"].removesuffix("s")) <= PUBLISH_TIMEOUT
+    ours = house.stage(house.output(), [{"id": 8}])
+    sleeping = "language plpgsql as $$ begin perform pg_sleep(0.5); return new; end $$"
+    house.run(f"create function slowly() returns trigger {sleeping}")
+    house.run("create trigger slowly before insert on sales for each row execute function slowly()")
+    monkeypatch.setitem(postgresql.LIMITS, "statement_timeout", "100ms")
+    house.sink.place(ours)
+    with pytest.raises(Infrastructure, match="statement timeout"):
+        house.again(ours)
+    monkeypatch.setitem(postgresql.LIMITS, "statement_timeout", "60s")
+    house.again(ours)
+    assert len(house.rows()) == 3
