@@ -20,6 +20,7 @@ from activities.guard.address import Address
 from activities.guard.guard import Guard, outcome_of
 from activities.guard.sql_handle import Sql
 from activities.http import HttpConnections, run_http
+from activities.outbox import MAX_MESSAGE_BYTES
 from activities.performer import Performer
 from activities.python_action import BadArguments, bind, run_action
 from activities.request.performing import REQUEST_ACTIONS, Requests
@@ -43,7 +44,7 @@ THREADS = 100
 """Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
 
 
-_BUILT_IN: Mapping[str, Callable[[Mapping[str, Any], Invocation], Body]] = {
+_BUILT_IN: Mapping[str, Callable[[Mapping[str, Any], Invocation, int], Body]] = {
     "sql": sql_body,
     messaging.EMIT: emit_body,
     messaging.PUBLISH: emit_body,
@@ -66,12 +67,15 @@ class Dispatcher:
         http: HttpConnections,
         performers: Mapping[str, Performer] | None = None,
         requests: Requests | None = None,
+        *,
+        max_event_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._actions = actions
         self._databases = databases
         self._http = http
         self._performers = performers or {}
         self._requests = requests
+        self._max_event_bytes = max_event_bytes
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="saga-action")
 
     async def perform(self, invocation: Invocation, attempt: Attempt) -> Outcome:
@@ -165,7 +169,7 @@ class Dispatcher:
     def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
         """The action as something that runs inside (or, with None, outside) a guarded transaction."""
         if name in _BUILT_IN:
-            return _BUILT_IN[name](arguments, invocation)
+            return _BUILT_IN[name](arguments, invocation, self._max_event_bytes)
         action = self._actions.get(name)
         if action is None:
             raise NotServed(f"no action called {name} is registered on this worker")
@@ -193,7 +197,7 @@ class Dispatcher:
                 attempt.logger.debug("%s raised an error", name, exc_info=True)
                 raise
             if sql is not None:
-                await insert_events(sql, step.events, invocation)
+                await insert_events(sql, step.events, invocation, self._max_event_bytes)
             return result
 
         return run

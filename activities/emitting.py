@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from activities.attempt import Attempt, Body
 from activities.guard.errors import classify
 from activities.guard.sql_handle import Sql
-from activities.outbox import PUBLISHED, insert_event
+from activities.outbox import MAX_MESSAGE_BYTES, PUBLISHED, insert_event
 from activities.sql import run_sql
 from sagas.errors import UsageError
 from sagas.outcomes import Failure, Outcome
@@ -73,13 +73,15 @@ def refuses_hold(invocation: Invocation) -> str | None:
     )
 
 
-async def insert_events(sql: Sql, events: Iterable[Event], invocation: Invocation) -> list[dict[str, str]]:
+async def insert_events(
+    sql: Sql, events: Iterable[Event], invocation: Invocation, max_bytes: int = MAX_MESSAGE_BYTES
+) -> list[dict[str, str]]:
     """Write the rows of the events; those with ``hold`` wait only where the saga has a commit point before it."""
     waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
     rows = []
     for event in events:
         written = replace(event, hold=event.hold and waits)
-        rows.append({"topic": event.topic, "id": await insert_event(sql, written, invocation)})
+        rows.append({"topic": event.topic, "id": await insert_event(sql, written, invocation, max_bytes=max_bytes)})
     return rows
 
 
@@ -124,26 +126,26 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
     return waiting, why
 
 
-def sql_body(arguments: Mapping[str, Any], invocation: Invocation) -> Body:
+def sql_body(arguments: Mapping[str, Any], invocation: Invocation, max_bytes: int = MAX_MESSAGE_BYTES) -> Body:
     """`sql` with its `emit`. Raises as :func:`read_events` does."""
     events = read_events(arguments.get("emit") or [], invocation)
 
     async def run(sql: Sql | None) -> Any:
         assert sql is not None
         result = await run_sql(arguments, sql)
-        await insert_events(sql, events, invocation)
+        await insert_events(sql, events, invocation, max_bytes)
         return result
 
     return run
 
 
-def emit_body(arguments: Mapping[str, Any], invocation: Invocation) -> Body:
+def emit_body(arguments: Mapping[str, Any], invocation: Invocation, max_bytes: int = MAX_MESSAGE_BYTES) -> Body:
     """`outbox.emit` and `kafka.publish`; the result names the events. Raises as :func:`read_events` does."""
     events = read_events(arguments.get("events"), invocation)
 
     async def run(sql: Sql | None) -> Any:
         assert sql is not None
-        return {"events": await insert_events(sql, events, invocation)}
+        return {"events": await insert_events(sql, events, invocation, max_bytes)}
 
     return run
 

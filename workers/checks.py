@@ -6,9 +6,9 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -24,6 +24,9 @@ from workers.pollers import count_pollers
 from workers.spark import has_spark_steps
 from workers.spark_checks import examine_spark
 from workers.temporal_client import connect
+
+if TYPE_CHECKING:
+    from workers.relay.held import Undecided
 
 # Beyond this, "since" and "older than" in two places contradict each other visibly.
 _SKEW_SECONDS = 5.0
@@ -194,6 +197,7 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
     from activities.guard.clock import now_sql
     from activities.guard.tables import metadata
     from workers.databases import database_says, open_engine
+    from workers.relay.held import undecided
 
     check = f"connection {connection.name}"
     try:
@@ -205,6 +209,7 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
         async with asyncio.timeout(15), engine.connect() as database:
             tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
             skew = float((await database.execute(text(now))).scalar_one()) - time.time()
+            waiting = await undecided(engine) if set(metadata.tables) <= tables else []
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return [Finding(check, False, f"it cannot be used: {database_says(error)}", "saga dev up, or check its url")]
     finally:
@@ -215,7 +220,18 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
         Finding(check, not absent, f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",
                 "saga setup" if absent else None),
         _clock(connection.name, skew),
+        *_events(connection.name, waiting),
     ]  # fmt: skip
+
+
+def _events(name: str, waiting: Sequence[Undecided]) -> Iterator[Finding]:
+    """A line only where something waits."""
+    if waiting:
+        first = waiting[0]
+        message = f"{len(waiting)} wait for a person; one for {first.topic} is {first.status}: {first.why}"
+        yield Finding(
+            f"events of {name}", False, message, "saga relay --status    shows them, --release or --drop decides"
+        )
 
 
 def _java() -> Finding:

@@ -84,8 +84,15 @@ class SagaPlugin(SimplePlugin):
         self._open = (databases, http, spark)
         client = config.get("client")
         assert client is not None
-        requests = Requests(databases, self._project.settings.kafka)
-        dispatcher = Dispatcher(self._project.actions, databases, http, performers(spark), requests)
+        kafka = self._project.settings.kafka
+        dispatcher = Dispatcher(
+            self._project.actions,
+            databases,
+            http,
+            performers(spark),
+            Requests(databases, kafka),
+            max_event_bytes=kafka.max_message_bytes,
+        )
         watchers = [log_attempt, self.metrics.watch, *([self._tracing.watch] if self._tracing else ())]
         activities = SagaActivities(dispatcher, _loader(client, self._project), watchers)
         config["activities"] = [*config.get("activities", ()), activities.perform]

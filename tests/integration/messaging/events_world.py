@@ -63,6 +63,7 @@ class EventsWorld:
                 bootstrap_servers = "{self.kafka}"
                 prefix = "{self.prefix}"
                 outbox = "shop"
+                max_message_bytes = 800000
                 """
             ),
             encoding="utf-8",

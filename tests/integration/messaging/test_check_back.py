@@ -16,12 +16,14 @@ import pytest
 from activities.guard import Address
 from sagas import Rejected, Step, action
 from sagas.errors import RefusedError
+from sagas.settings import load_settings
 from sagas.step import Event
 from sagas.wire import Invocation
 from tests.integration.messaging.events_world import EventsWorld, begin, open_world, play, until
 from tests.lab import finished
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
+from workers.checks import examine
 from workers.dev.ports import choose
 from workers.relay.asking import judge
 from workers.relay.check_back import UNANSWERED, CheckBack
@@ -124,6 +126,11 @@ async def test_a_person_decides_with_the_command(world: EventsWorld) -> None:
     [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
     assert outbox["for_a_person"] == [event.to_json()]
     assert event.why == "Temporal does not know this saga"
+    findings = {one.check: one for one in await examine(load_settings(world.folder))}
+    assert findings["events of shop"].message == (
+        "1 wait for a person; one for told is HELD: Temporal does not know this saga"
+    )
+    assert "events of bank" not in findings
     assert (await saga_relay(world, "--drop", event.event_id))[0] == 2, "a reason is needed"
     assert (await saga_relay(world, "--drop", "no-such-event", "--reason", "x"))[0] == 2
     status, said = await saga_relay(world, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
