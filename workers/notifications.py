@@ -63,11 +63,15 @@ async def exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIterator
 def exhausted_reasons(story: Mapping[str, Any]) -> list[str]:
     """One sentence for each notification of this story that was given up."""
     return [
-        f"{row['id']} is EXHAUSTED after {row['attempts']} attempts: {(row['error'] or {}).get('message')}; "
+        f"{row['id']} is EXHAUSTED after {_counted(row['attempts'])}: {(row['error'] or {}).get('message')}; "
         f"saga notify {story['id']} {row['id']} --again    sends it again"
         for row in story.get("notifications") or ()
         if row["state"] == EXHAUSTED
     ]
+
+
+def _counted(attempts: int | None) -> str:
+    return f"{attempts} attempt{'' if attempts == 1 else 's'}"
 
 
 async def send_again(temporal: Temporal, story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
