@@ -11,13 +11,13 @@ from activities.kafka.config import producer_config
 from activities.kafka.errors import classify
 from activities.kafka.topics import Cluster, KafkaProblem
 from sagas.settings import KafkaSettings
+from workers.kafka_use import DEAD_LETTERS
 from workers.trigger.metrics import TriggerMetrics
 from workers.trigger.records import Record
 from workers.trigger.trying import Down, tried
 
 log = logging.getLogger("saga.trigger")
 
-SUFFIX = ".dlq"
 LONGEST_REASON = 1_000
 _PATIENCE = 30.0
 
@@ -37,7 +37,7 @@ def dead_letter(record: Record, group: str, reason: str, *, omit: bool = False) 
     # A dead letter that was published again and died again tells where it died last.
     kept = [(name, value) for name, value in record.raw_headers if not name.startswith("sagadlq")]
     return {
-        "topic": record.topic + SUFFIX,
+        "topic": record.topic + DEAD_LETTERS,
         "key": record.key,
         "value": None if omit else record.value,
         "headers": [*kept, *ours],
@@ -66,7 +66,7 @@ class DeadLetters:
 
     def topic_for(self, topic: str) -> str:
         """The topic of the dead letters of ``topic``, made if it is missing. Raises KafkaProblem."""
-        found = topic + SUFFIX
+        found = topic + DEAD_LETTERS
         if found not in self._known:
             Cluster(self._settings).ensure(found, 1)
             self._known.add(found)

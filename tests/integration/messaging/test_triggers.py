@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
+from temporalio.client import Client as Temporal
 
 from sagas import action
 from tests.integration.messaging.trigger_world import (
+    TriggerProcess,
     committed,
     count,
     ended,
@@ -20,6 +23,7 @@ from tests.integration.messaging.trigger_world import (
     triggering,
     until,
     worked_off,
+    write_project,
 )
 from tests.kafka_broker import Broker
 from tests.lab import lab
@@ -54,9 +58,9 @@ async def test_each_event_is_one_saga(kafka: Broker, temporal: TemporalServer, t
         await until(lambda: worked_off(kafka, group, topic))
         assert count(metrics, "saga_trigger_started_total") == 60
         assert count(metrics, "saga_trigger_lag") == 0
-        stories = await asyncio.gather(*(ended(client, f"{saga}-{number}") for number in range(60)))
+        stories = await asyncio.gather(*(ended(client, f"{saga}-{number}") for number in (0, 3, 59)))
         assert {story["state"] for story in stories} == {"COMPLETED"}
-        assert stories[3]["input"] == {"order": 3, "amount": 1.5}
+        assert stories[1]["input"] == {"order": 3, "amount": 1.5}
         await until(lambda: _runs(client, saga, 60))
 
 
@@ -187,6 +191,48 @@ async def test_poison_goes_to_the_dead_letters_and_the_partition_goes_on(
     assert "another input" in reasons["3"]
     letters = {one.headers["sagadlqoffset"]: one for one in kafka.read_committed(topic + ".dlq")}
     assert (letters["0"].value, letters["0"].key) == (b"not json", "a")
+
+
+async def test_two_processes_and_one_is_killed_on_its_way(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """P7: whoever takes an event, it is one saga; what the dead process had claimed is offered to the other."""
+    topic, saga, prefix = kafka.create_topic(partitions=4), fresh("order"), fresh("p")
+    folder = write_project(
+        tmp_path / "project",
+        kafka,
+        temporal=temporal.address,
+        database=f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}",
+        prefix=prefix,
+        module="""
+            from sagas import action
+
+            @action("shop.note")
+            async def note(what=None): ...
+            """,
+    )
+    (folder / f"{saga}.saga.yaml").write_text(textwrap.dedent(ORDER.format(saga=saga, topic=topic)), encoding="utf-8")
+    total, group = 400, f"{prefix}-trigger-{saga}-{topic}"
+    processes = [TriggerProcess(f"trigger-{number}", folder) for number in range(2)]
+    client = await Temporal.connect(temporal.address)
+    try:
+        for one in processes:
+            one.start()
+        produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(total)])
+        await until(lambda: sum(committed(kafka, group, topic).values()) > 20)
+        processes[0].kill()
+        await until(lambda: worked_off(kafka, group, topic), 120)
+    finally:
+        for one in processes:
+            one.kill()
+    # Nobody works here, so every saga that was ever started is still there.
+    query = f"WorkflowType = '{saga}'"
+
+    async def ids() -> list[str]:
+        found = [run.id async for run in client.list_workflows(query)]
+        return found if len(found) >= total else []
+
+    assert sorted(await until(ids)) == sorted(f"{saga}-{number}" for number in range(total))
 
 
 async def test_while_temporal_is_down_events_wait(kafka: Broker, tmp_path: Path) -> None:

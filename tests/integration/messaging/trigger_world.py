@@ -11,10 +11,14 @@ import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
+from activities.connections import open_engine
+from activities.guard.schema import create
 from sagas.actions import NOTE as ACTION
 from sagas.actions import Actions
 from sagas.consumers import NOTE as READER
@@ -24,6 +28,7 @@ from sagas.settings import KafkaSettings
 from tests.kafka_broker import Broker
 from tests.lab import finished, make_project
 from tests.processes import HOST, Process, choose, http_get
+from tests.servers import DatabaseServer
 from workers.client import Client
 from workers.process import run_parts
 from workers.runs import describe
@@ -99,6 +104,8 @@ def write_project(folder: Path, broker: Broker, *, temporal: str, database: str,
             [kafka]
             bootstrap_servers = "{broker.address}"
             prefix = "{prefix}"
+            # The shortest that the broker allows: a process that was killed is missed sooner.
+            client = {{"session.timeout.ms" = "6000", "heartbeat.interval.ms" = "1000"}}
             """
         ),
         encoding="utf-8",
@@ -164,6 +171,47 @@ def produce_keyed(broker: Broker, topic: str, messages: Sequence[tuple[str | Non
         producer.produce(topic, text, key, headers=dict(headers))
         producer.poll(0)
     assert producer.flush(60) == 0
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A database with the engine's tables and one table of effects; ``connect`` looks at it from outside."""
+
+    url: str
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True)
+
+    def effects(self) -> list[tuple[str, int]]:
+        """What handlers have written, (what, number), in the order of their inserts."""
+        with self.connect() as connection:
+            return connection.execute("select what, number from effect order by id").fetchall()
+
+    def inbox(self) -> dict[str, int]:
+        """How many messages there are of each status."""
+        with self.connect() as connection:
+            return dict(connection.execute("select status, count(*) from saga_inbox group by status").fetchall())
+
+    def outbox(self, topic: str) -> list[tuple[str, dict[str, str], Any]]:
+        """Key, headers and value of the events for a topic, in order."""
+        with self.connect() as connection:
+            rows = connection.execute(
+                "select event_key, headers, value from saga_outbox where topic = %s order by id", (topic,)
+            ).fetchall()
+        return [(key, json.loads(headers), json.loads(value)) for key, headers, value in rows]
+
+
+async def open_shop(server: DatabaseServer) -> Shop:
+    name = f"s{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server.url(), autocommit=True) as admin:
+        admin.execute(f"create database {name}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+    shop = Shop(server.url(name))
+    engine = open_engine("shop", shop.url, 1)
+    await create(engine)
+    await engine.dispose()
+    with shop.connect() as connection:
+        connection.execute("create table effect (id bigserial primary key, what text, number int)")
+    return shop
 
 
 def fresh(what: str) -> str:
