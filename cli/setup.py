@@ -37,10 +37,6 @@ def setup(
         done.append(f"tables of {connection.name}")
         say(f"✔ {done[-1]}")
 
-    if made := kafka_setup.make_topics(Project(settings)):
-        done.append(f"topics {', '.join(made)}")
-        say(f"✔ {done[-1]}")
-
     async def add(client, _settings) -> list[str]:
         from temporalio.service import RPCError
 
@@ -58,6 +54,9 @@ def setup(
     names = with_client(add)
     done.append("search attributes" + (f" {', '.join(names)}" if names else ""))
     say(f"✔ {done[-1]}")
+    if made := kafka_setup.make_topics(Project(settings)):
+        done.append(f"topics {', '.join(made)}")
+        say(f"✔ {done[-1]}")
     print_document({"done": done}, human=lambda: None)
 
 

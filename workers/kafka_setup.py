@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 
-from activities.kafka.topics import Cluster
+from activities.kafka.topics import Cluster, KafkaProblem
 from sagas.project import Project
 from sagas.settings import KafkaSettings
 from workers.kafka_use import named_topics, uses_kafka
@@ -23,7 +23,16 @@ def make_topics(project: Project) -> list[str]:
     if not names:
         return []
     cluster = Cluster(project.settings.kafka)
-    return [name for name in names if cluster.ensure(name)]
+    try:
+        return [name for name in names if cluster.ensure(name)]
+    except KafkaProblem as problem:
+        if problem.help:
+            raise
+        raise KafkaProblem(
+            problem.message,
+            help="saga setup --print    shows the commands for somebody who may",
+            failure=problem.failure,
+        ) from None
 
 
 def commands(project: Project) -> list[str]:

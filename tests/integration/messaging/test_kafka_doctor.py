@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -12,6 +16,7 @@ from activities.kafka.config import consumer_config, producer_config
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.kafka_broker import Broker
+from tests.processes import TemporalServer
 from workers.dev.ports import choose
 from workers.finding import Finding
 from workers.kafka_checks import examine_kafka
@@ -70,6 +75,25 @@ async def test_topics_that_are_missing_are_made_by_setup(world: World, kafka: Br
         f"kafka-topics.sh --bootstrap-server {kafka.address} --create --if-not-exists --topic {world.paid} "
         "--config cleanup.policy=delete --config retention.ms=604800000"
     )
+
+
+def test_the_command_makes_them_too(world: World, kafka: Broker, temporal: TemporalServer) -> None:
+    def saga(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "TEMPORAL_ADDRESS": temporal.address}
+        argv = [sys.executable, "-P", "-m", "cli.main", *words]
+        root = world.project.settings.root
+        return subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    printed = json.loads(saga("setup", "--print", "-o", "json").stdout)
+    assert sum(command.startswith("kafka-topics.sh") for command in printed["commands"]) == 3
+    assert world.told not in kafka.topics()
+    made = saga("setup")
+    assert made.returncode == 0, made.stderr
+    assert f"✔ topics {world.paid}, {world.paid}.dlq, {world.told}" in made.stdout
+    assert world.told in kafka.topics()
+    again = saga("setup")
+    assert again.returncode == 0, again.stderr
+    assert "topics" not in again.stdout
 
 
 async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
