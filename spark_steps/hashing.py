@@ -89,13 +89,20 @@ def aggregates(words: tuple[Column, Column], prefix: str = "", *, wrapping: bool
         if wrapping:
             found.append(F.sum(word).alias(f"{prefix}word{number}"))
             continue
-        low = F.shiftright(F.shiftleft(word, 32), 32)
-        high = F.shiftright(word, 32) + F.shiftright(word, 31).bitwiseAND(F.lit(1))  # one more where low is negative
+        low, high = signed_halves(word)
         found += [
             F.sum(low).alias(f"{prefix}low{number}"),
             F.sum(high).alias(f"{prefix}high{number}"),
         ]
     return found
+
+
+def signed_halves(word: Column) -> tuple[Column, Column]:
+    """Of a bigint: low + high · 2³² is the word. Sums of them do not overflow."""
+    from pyspark.sql import functions as F
+
+    low = F.shiftright(F.shiftleft(word, 32), 32)
+    return low, F.shiftright(word, 32) + F.shiftright(word, 31).bitwiseAND(F.lit(1))  # one more where low is negative
 
 
 @contextmanager

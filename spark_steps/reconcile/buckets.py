@@ -27,15 +27,14 @@ def fingerprints(sides: Sequence[DataFrame], key: Sequence[str], columns: Sequen
     for number, side in enumerate(sides):
         first, second = row_hash(side.schema, columns)
         where = bucket(side.schema, key, BUCKETS)
-        parts.append(
-            side.select(
-                F.lit(number).alias("side"), where.alias("bucket"), first.alias("first"), second.alias("second")
-            )
-        )
+        # Each side is summed before the union: until then a row never leaves the code that was compiled for its scan.
+        words = side.select(where.alias("bucket"), first.alias("first"), second.alias("second"))
+        sums = words.groupBy("bucket").agg(*aggregates((F.col("first"), F.col("second"))))
+        parts.append(sums.withColumn("side", F.lit(number)))
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionAll(part)
     found: list[dict[int, Fingerprint]] = [{} for _ in sides]
-    for row in whole.groupBy("side", "bucket").agg(*aggregates((F.col("first"), F.col("second")))).collect():
+    for row in whole.collect():
         found[row["side"]][row["bucket"]] = fingerprint(row.asDict())
     return list(found)

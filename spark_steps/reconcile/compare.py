@@ -1,4 +1,4 @@
-"""Do two tables say the same? Fingerprints first; only the buckets in which they differ are joined."""
+"""Do two tables say the same? Fingerprints first; only the buckets in which they differ are read again, key by key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark_steps.hashing import Fingerprint, aggregates, bucket, combine, row_hash
+from spark_steps.hashing import Fingerprint, bucket, combine, row_hash, signed_halves
 from spark_steps.reconcile.buckets import BUCKETS, differing, fingerprints
 from spark_steps.reconcile.canonical import Aligned, align
 from spark_steps.reconcile.spec import Spec
@@ -23,6 +23,9 @@ Kind = Literal["missing_left", "missing_right", "differing", "duplicate"]
 KINDS: tuple[Kind, ...] = ("missing_left", "missing_right", "differing", "duplicate")
 """``missing_left``: the left has no row of this key. ``duplicate``: a side has the key more than once, and the sides do
 not have the same rows under it."""
+
+
+HALVES = ("low1", "high1", "low2", "high2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def difference(left: DataFrame, right: DataFrame, spec: Spec) -> Difference:
     key, columns = _key(aligned), [*_key(aligned), *_values(aligned)]
     ours, theirs = fingerprints((aligned.left, aligned.right), key, columns)
     bad = differing(ours, theirs)
-    rows = _joined(aligned, bad, spec.tolerance) if bad else None
+    rows = _by_key(aligned, bad, spec.tolerance) if bad else None
     return Difference(combine(ours.values()), combine(theirs.values()), len(bad), rows, aligned)
 
 
@@ -101,47 +104,57 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def _joined(aligned: Aligned, bad: Sequence[int], tolerance: Decimal | None) -> DataFrame:
-    key = _key(aligned)
-    left, right = (_grouped(side, aligned, bad) for side in (aligned.left, aligned.right))
-    left, right = left.alias("l"), right.alias("r")
-    same_key = reduce(Column.__and__, (F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}")) for name in key))
-    several = (F.col("l.rows") > 1) | (F.col("r.rows") > 1)
-    sums = ("rows", "low1", "high1", "low2", "high2")
-    same_rows = reduce(Column.__and__, (F.col(f"l.{one}") == F.col(f"r.{one}") for one in sums))
+def _by_key(aligned: Aligned, bad: Sequence[int], tolerance: Decimal | None) -> DataFrame:
+    """The keys of the buckets that differ, as far as they differ. Both sides are grouped together: unlike a join, that
+    shuffles once, and sorts only where values must be shown."""
+    key, values = _key(aligned), _values(aligned)
+    both = _side(aligned.left, aligned, bad, 1).unionAll(_side(aligned.right, aligned, bad, -1))
+    left, right = F.col("side") == 1, F.col("side") == -1
+    counted = [F.count_if(left).alias("left_rows"), F.count_if(right).alias("right_rows")]
+    counted += [F.sum(name).alias(name) for name in HALVES]
+    if values:
+        row = F.struct(*(F.col(name) for name in values))
+        counted += [
+            F.first(F.when(side, row), ignorenulls=True).alias(name)
+            for side, name in ((left, "left"), (right, "right"))
+        ]
+        # A row cannot be kept in a hash aggregation; this way it is sorted once, not before the shuffle too.
+        both = both.repartition(*key)
+    grouped = both.groupBy(*key).agg(*counted)
+    if not values:
+        there = F.struct(F.lit(True).alias("there"))
+        for name in ("left", "right"):
+            grouped = grouped.withColumn(name, F.when(F.col(f"{name}_rows") > 0, there))
+    several = (F.col("left_rows") > 1) | (F.col("right_rows") > 1)
+    same_rows = reduce(Column.__and__, (F.col(name) == 0 for name in HALVES), F.col("left_rows") == F.col("right_rows"))
     same_values = reduce(
         Column.__and__,
         (
-            _same(F.col(f"l.row.v{at}"), F.col(f"r.row.v{at}"), aligned.numbers.get(at), tolerance)
-            for at in range(len(aligned.values))
+            _same(F.col(f"left.v{at}"), F.col(f"right.v{at}"), aligned.numbers.get(at), tolerance)
+            for at in range(len(values))
         ),
         F.lit(True),
     )
     kind = (
-        F.when(F.col("l.rows").isNull(), "missing_left")
-        .when(F.col("r.rows").isNull(), "missing_right")
+        F.when(F.col("left_rows") == 0, "missing_left")
+        .when(F.col("right_rows") == 0, "missing_right")
         .when(several, F.when(~same_rows, "duplicate"))
         .when(~same_values, "differing")
     )
-    joined = left.join(right, same_key, "full_outer").select(
-        kind.alias("kind"),
-        *(F.coalesce(F.col(f"l.{name}"), F.col(f"r.{name}")).alias(name) for name in key),
-        F.coalesce(F.col("l.rows"), F.lit(0)).alias("left_rows"),
-        F.coalesce(F.col("r.rows"), F.lit(0)).alias("right_rows"),
-        F.col("l.row").alias("left"),
-        F.col("r.row").alias("right"),
-    )
-    return joined.where(F.col("kind").isNotNull())
+    told = grouped.select(kind.alias("kind"), *key, "left_rows", "right_rows", "left", "right")
+    return told.where(F.col("kind").isNotNull())
 
 
-def _grouped(side: DataFrame, aligned: Aligned, bad: Sequence[int]) -> DataFrame:
-    """One row for each key in the buckets that differ: the fingerprint of its rows, and one of them."""
+def _side(side: DataFrame, aligned: Aligned, bad: Sequence[int], sign: int) -> DataFrame:
+    """The rows of the buckets that differ, with the halves of their hash: positive on the left, negative on the right,
+    so that they add up to zero where both sides have the same rows."""
     key, values = _key(aligned), _values(aligned)
     if len(bad) < BUCKETS:
         side = side.where(bucket(side.schema, key, BUCKETS).isin(list(bad)))
-    row = F.struct(*(F.col(name) for name in values)) if values else F.struct(F.lit(True).alias("there"))
     words = row_hash(side.schema, [*key, *values])
-    return side.groupBy(*key).agg(*aggregates(words), F.first(row).alias("row"))
+    halves = [one * F.lit(sign) for word in words for one in signed_halves(word)]
+    named = [half.alias(name) for half, name in zip(halves, HALVES, strict=True)]
+    return side.select(*key, *values, F.lit(sign).alias("side"), *named)
 
 
 def _same(left: Column, right: Column, number: str | None, tolerance: Decimal | None) -> Column:
