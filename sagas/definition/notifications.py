@@ -49,7 +49,7 @@ def _operation(form: Parsed, environment: Environment) -> Operation:
         timeout=environment.default("timeout") or TIMEOUT,
         retry=None,
         heartbeat=None,
-        task_queue=environment.default("task_queue") if local else None,
+        task_queue=environment.default("task_queue"),
         idempotent=None,
     )
     return Operation(

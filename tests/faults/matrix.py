@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.faults import plays_engine as engine
+from tests.faults import plays_notified as notified
 from tests.faults import plays_participant as participant
 from tests.faults import plays_people as people
 from tests.faults import plays_servers as servers
@@ -215,6 +216,7 @@ ROWS: tuple[Row, ...] = (
         shape=FORK,
         targets=UNDO_ORDER,
     ),
+    Row("30", "notification-target-down", notified.nobody_listens, FORWARD, edit=notified.NOTIFY),
     Row("31", "started-again", people.started_again, {"B": COMPLETED}),
     Row("31", "start-unanswered", people.start_unanswered, {"B": COMPLETED}, proxied=TEMPORAL, split=False),
     Row("32", "deployed-anew", worker.deployed_anew, FORWARD, split=False),
