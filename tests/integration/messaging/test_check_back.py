@@ -28,6 +28,7 @@ from workers.dev.ports import choose
 from workers.relay.asking import judge
 from workers.relay.check_back import UNANSWERED, CheckBack
 from workers.relay.held import decide, undecided
+from workers.relay.run import run_relay
 
 WAITING = """
 saga: waiting
@@ -164,6 +165,26 @@ async def test_while_temporal_is_down_it_is_asked_again(world: EventsWorld) -> N
         await client.signal(saga_id, "approved")
         await finished(client, saga_id)
     assert await world.statuses(saga_id) == ["NEW"]
+
+
+async def test_the_relay_asks(world: EventsWorld) -> None:
+    """Also while Kafka is down: what a saga says has nothing to do with it."""
+    async with world.serving(WAITING) as client:
+        saga_id = await begin(client, "waiting")
+        await held(world, saga_id)
+        await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
+        await world.query("update saga_outbox set created_at = created_at - 120")
+        stop = asyncio.Event()
+        relay = asyncio.create_task(run_relay(load_settings(world.folder), connection="shop", stop=stop))
+
+        async def was_asked() -> bool:
+            return [(row.status, row.checks) for row in await world.rows(saga_id)] == [("HELD", 1)]
+
+        try:
+            await until(was_asked)
+        finally:
+            stop.set()
+            await relay
 
 
 async def test_a_saga_nobody_knows(world: EventsWorld) -> None:
