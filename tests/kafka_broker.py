@@ -40,7 +40,8 @@ class Broker(Process):
     """One broker that is its own controller; `kill` and `start` keep its data.
 
     ``advertised`` is the port that clients are told instead of the broker's own (a proxy's): then they reach it there
-    alone. ``more`` are properties of the broker that win, ``client`` those with which this class itself connects.
+    alone. ``more`` are properties of the broker that win, in which `{port}` and `{controller}` stand for its own ports.
+    ``client`` are those with which this class itself connects.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class Broker(Process):
             pytest.skip(f"Kafka: {error.message}")
         ports = choose({"port": None, "controller": None}, {}, ())
         own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
-        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], {**own, **(more or {})})
+        for key, value in (more or {}).items():
+            own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
+        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], own)
         self.server.prepare()
         self.client = dict(client or {})
         self.port = ports["port"]

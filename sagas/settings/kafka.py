@@ -48,11 +48,17 @@ class KafkaSettings:
         """``client`` with its secrets filled in; files are those of the project folder.
 
         Raises:
-            UsageError: a secret is missing.
+            UsageError: a secret or a file is missing.
         """
         properties: dict[str, str] = {}
         for name, value in self.client.items():
             text = reveal(value, setting=f"kafka.client.{name}", root=self.root)
             is_file = name.endswith(".location") and text != "probe"
-            properties[name] = str(self.root / Path(text).expanduser()) if is_file else text
+            properties[name] = self._file(name, text) if is_file else text
         return properties
+
+    def _file(self, name: str, text: str) -> str:
+        path = self.root / Path(text).expanduser()
+        if not path.exists():
+            raise UsageError(f"kafka.client.{name} names {path}, which is not there.")
+        return str(path)

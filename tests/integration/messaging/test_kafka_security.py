@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +16,11 @@ from confluent_kafka import admin as library
 from activities.kafka.config import consumer_config, producer_config
 from activities.kafka.errors import classify
 from activities.kafka.topics import Cluster, KafkaProblem
+from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import KafkaSettings, load_settings
 from tests.kafka_broker import Broker
+from workers.dev.ports import choose
 from workers.kafka_checks import examine_kafka
 
 ACLS: Any = library
@@ -26,7 +31,7 @@ JAAS = (
     'user_admin="admin-secret" user_saga="saga-secret" user_stranger="stranger-secret";'
 )
 SASL = {
-    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN",
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
@@ -46,11 +51,49 @@ def login(user: str, password: str | None = None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("secured"), more=SASL, client=login("admin"))
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `ca.pem`, which signed itself, and `server.pem`, which is the same with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command is not installed")
+    folder = tmp_path_factory.mktemp("certificate")
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    new += ["-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(new, cwd=folder, check=True, capture_output=True)
+    (folder / "server.pem").write_text((folder / "ca.key").read_text() + (folder / "ca.pem").read_text())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Broker]:
+    """Users with ACLs at one address; at ``tls`` (below) anybody who speaks TLS."""
+    port = choose({"port": None}, {}, ())["port"]
+    tls = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{{controller}}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port}",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificate / "server.pem"),
+    }
+    broker = Broker(tmp_path_factory.mktemp("secured"), more={**SASL, **tls}, client=login("admin"))
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture
+def tls(secured: Broker) -> str:
+    """The address where the broker speaks TLS."""
+    return secured.server.more["advertised.listeners"].rpartition("//")[2]
 
 
 def settings(broker: Broker, user: str, **more: Any) -> KafkaSettings:
@@ -109,12 +152,39 @@ def test_no_credentials_where_some_are_needed(secured: Broker) -> None:
     assert "\n" not in caught.value.message
 
 
-def test_tls_to_a_broker_without(secured: Broker) -> None:
-    tls = secured.settings(client={"security.protocol": "SSL"})
+def test_tls_with_the_brokers_authority(secured: Broker, tls: str, certificate: Path) -> None:
+    client = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}  # relative to the project
+    kafka = secured.settings(bootstrap_servers=tls, client=client, root=certificate)
+    assert Cluster(kafka).brokers() == 1
+
+
+def test_a_broker_of_an_unknown_authority(secured: Broker, tls: str) -> None:
+    assert "certificate" in no_tls(secured.settings(bootstrap_servers=tls, client={"security.protocol": "SSL"}))
+
+
+def test_tls_to_a_listener_without(secured: Broker) -> None:
+    assert "PLAINTEXT" in no_tls(secured.settings(client={"security.protocol": "SSL"}))
+
+
+def no_tls(kafka: KafkaSettings) -> str:
     with pytest.raises(KafkaProblem, match="cannot be used: there is no TLS connection") as caught:
-        Cluster(tls, patience=10).topics()
+        Cluster(kafka, patience=10).topics()
     assert "\n" not in caught.value.message
     assert caught.value.help == "[kafka.client] in saga.toml"
+    return caught.value.message
+
+
+def test_no_tls_to_a_listener_that_wants_it(secured: Broker, tls: str) -> None:
+    with pytest.raises(KafkaProblem, match=rf"Kafka at {tls} cannot be used") as caught:
+        Cluster(secured.settings(bootstrap_servers=tls), patience=5).topics()
+    assert "\n" not in caught.value.message
+
+
+def test_a_certificate_that_is_none(secured: Broker, tls: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing of the kind")
+    client = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}
+    with pytest.raises(UsageError, match=r"kafka\.client: .*ssl\.ca\.location"):
+        Cluster(secured.settings(bootstrap_servers=tls, client=client, root=tmp_path))
 
 
 def test_a_transactional_id_without_its_acl(secured: Broker) -> None:

@@ -57,10 +57,14 @@ def test_properties_of_the_client_are_written_in_any_form(tmp_path: Path, monkey
 sasl.mechanism = "PLAIN"
 sasl.password = {env = "KAFKA_PASSWORD"}
 ssl.ca.location = "certificates/ca.pem"
-ssl.key.location = "/etc/key.pem"
+ssl.key.location = "KEY"
 linger.ms = 5
 "enable.idempotence" = true
 """
+    for file in (tmp_path / "certificates" / "ca.pem", tmp_path / "elsewhere" / "key.pem"):
+        file.parent.mkdir()
+        file.touch()
+    text = text.replace("KEY", str(tmp_path / "elsewhere" / "key.pem"))
     kafka = read(tmp_path, text, env={"SAGA_KAFKA__CLIENT__SASL_USERNAME": "007"})
     assert kafka.client["sasl.password"] == Secret("env", "KAFKA_PASSWORD")
     assert kafka.client_properties() == {
@@ -69,7 +73,7 @@ linger.ms = 5
         "sasl.password": "s3cret",
         "sasl.username": "007",  # not the number 7
         "ssl.ca.location": str(tmp_path.resolve() / "certificates" / "ca.pem"),
-        "ssl.key.location": "/etc/key.pem",
+        "ssl.key.location": str(tmp_path / "elsewhere" / "key.pem"),
         "linger.ms": "5",
         "enable.idempotence": "true",
     }
@@ -78,6 +82,12 @@ linger.ms = 5
 def test_a_missing_secret_is_one_sentence(tmp_path: Path) -> None:
     kafka = read(tmp_path, '[kafka.client]\nsasl.password = {env = "NOT_SET_ANYWHERE"}')
     with pytest.raises(UsageError, match=r"kafka\.client\.sasl\.password reads the environment variable NOT_SET"):
+        kafka.client_properties()
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    kafka = read(tmp_path, '[kafka.client]\nssl.ca.location = "lost.pem"')
+    with pytest.raises(UsageError, match=r"kafka\.client\.ssl\.ca\.location names .*lost\.pem, which is not there"):
         kafka.client_properties()
 
 
