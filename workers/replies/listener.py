@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,13 +32,16 @@ from activities.request import rows
 from activities.request.reply import MalformedReply, Reply, decode_reply
 from sagas.errors import SagaError, UsageError
 from sagas.settings import KafkaSettings
-from workers.replies.dead_letters import bury, place
 from workers.replies.waking import wake
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
 log = logging.getLogger("saga.replies")
+
+Bury = Callable[["Message", str, str, asyncio.Event], Awaitable[None]]
+"""A message, the group that gives it up, why, and an event: do not go on trying when it is set."""
+
 T = TypeVar("T")
 
 _HOME = select(outbox_home.c.home).where(outbox_home.c.id == 1)
@@ -60,10 +63,20 @@ class ReplyListener:
     """One listener of this process; several processes share the partitions.
 
     ``counts`` says what became of the replies: ``woken``, ``late`` (recorded, nobody waits any more), ``duplicate``,
-    ``unknown`` (nobody has asked) and ``malformed``.
+    ``unknown`` (nobody has asked) and ``malformed``; ``counted`` is told each of these words, too. ``bury`` writes a
+    dead letter, and returns when the brokers have it.
     """
 
-    def __init__(self, client: Client, kafka: KafkaSettings, databases: Connections, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        kafka: KafkaSettings,
+        databases: Connections,
+        topics: Sequence[str],
+        *,
+        bury: Bury,
+        counted: Callable[[str], None] = lambda _: None,
+    ) -> None:
         if kafka.outbox is None:
             raise UsageError('Replies need the database of their commands: [kafka] outbox = "…" in saga.toml.')
         self._client = client
@@ -71,6 +84,8 @@ class ReplyListener:
         self._outbox = kafka.outbox
         self._databases = databases
         self._topics = list(topics)
+        self._bury = bury
+        self._counted = counted
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._trouble: str | None = "it has not begun yet"
@@ -100,6 +115,9 @@ class ReplyListener:
             try:
                 await self._listen()
             except Exception as error:
+                if self._stopping.is_set():
+                    log.debug("what was at hand is left to the next listener", exc_info=error)
+                    return
                 failures = failures + 1 if self._trouble is not None else 0  # None: it had come as far as listening
                 sentence = _sentence(error)
                 if sentence is None:
@@ -147,7 +165,8 @@ class ReplyListener:
             try:
                 reply = decode_reply(read_headers(message), raw)
             except MalformedReply as error:
-                await self._bury(message, group, str(error))
+                await self._bury(message, group, str(error), self._stopping)
+                self._count("malformed")
             else:
                 by_key.setdefault(reply.key, []).append(reply)
         room = asyncio.Semaphore(AT_ONCE)
@@ -166,7 +185,7 @@ class ReplyListener:
     async def _take(self, engine: AsyncEngine, reply: Reply) -> None:
         first, found = await rows.record(engine, reply, time.time())
         if found is None:
-            self.counts["unknown"] += 1
+            self._count("unknown")
             log.warning("a reply (%s) to %s, for which nobody has asked here, is ignored", reply.outcome, reply.key)
             return
         if not first and found.outcome != reply.outcome:
@@ -175,12 +194,11 @@ class ReplyListener:
             )
         # A reply read twice may be one whose waking was cut short.
         woken = await wake(self._client, found, reply.key)
-        self.counts["woken" if woken else "late" if first else "duplicate"] += 1
+        self._count("woken" if woken else "late" if first else "duplicate")
 
-    async def _bury(self, message: Message, group: str, reason: str) -> None:
-        log.warning("a reply in %s cannot be read and goes to the dead letters: %s", place(message), reason)
-        await self._call(lambda: bury(self._kafka, message, group, reason))
-        self.counts["malformed"] += 1
+    def _count(self, what: str) -> None:
+        self.counts[what] += 1
+        self._counted(what)
 
 
 def _take(consumer: Consumer) -> list[Message]:

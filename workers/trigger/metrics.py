@@ -27,6 +27,9 @@ class TriggerMetrics:
             ["consumer", "topic", "outcome"],
             registry=registry,
         )
+        self._replies = Counter(
+            "saga_replies_total", "Replies to commands, by what became of each.", ["outcome"], registry=registry
+        )
         self._dead = Counter("saga_dead_letters_total", "Messages given up.", ["group", "topic"], registry=registry)
         self._lag = Gauge(
             "saga_trigger_lag", "Offsets not yet worked off.", ["group", "topic", "partition"], registry=registry
@@ -60,3 +63,7 @@ class TriggerMetrics:
 
     def dead(self, group: str, topic: str) -> None:
         self._dead.labels(group, topic).inc()
+
+    def replied(self, outcome: str) -> None:
+        """A reply was dealt with: ``woken``, ``late``, ``duplicate``, ``unknown`` or ``malformed``."""
+        self._replies.labels(outcome).inc()

@@ -34,6 +34,7 @@ from workers.trigger.consuming import Consuming
 from workers.trigger.dead_letters import DeadLetters
 from workers.trigger.metrics import TriggerMetrics
 from workers.trigger.reader import Reader
+from workers.trigger.records import Record
 from workers.trigger.sagas_of_events import SagaEvents
 from workers.trigger.trying import Stopped, pause_or_stop
 
@@ -193,7 +194,13 @@ class Parts:
     async def _hear(self, topics: Sequence[str]) -> None:
         """Hear the replies to commands until the process stops."""
         assert self._client is not None
-        self._listener = ReplyListener(self._client.temporal, self._settings, self._databases, topics)
+
+        async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
+            await self._dead.send(Record(message), group, reason, stop)
+
+        self._listener = ReplyListener(
+            self._client.temporal, self._settings, self._databases, topics, bury=bury, counted=self.metrics.replied
+        )
         await self._listener.start()
         await self._stop.wait()
         await self._listener.stop()

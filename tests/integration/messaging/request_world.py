@@ -32,6 +32,9 @@ from workers.headers import HeaderInterceptor
 from workers.relay.run import run_relay
 from workers.replies.listener import ReplyListener
 from workers.replies.topics import reply_topics
+from workers.trigger.dead_letters import DeadLetters
+from workers.trigger.metrics import TriggerMetrics
+from workers.trigger.records import Record
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
 
@@ -115,7 +118,12 @@ class World:
     def new_listener(self) -> ReplyListener:
         settings = self.project.settings.kafka
         topics = reply_topics(self.project.definitions, settings.prefix)
-        return ReplyListener(self.client.temporal, settings, self.databases, topics)
+        dead = DeadLetters(settings, TriggerMetrics())
+
+        async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
+            await dead.send(Record(message), group, reason, stop)
+
+        return ReplyListener(self.client.temporal, settings, self.databases, topics, bury=bury)
 
 
 def write_project(
@@ -142,6 +150,8 @@ def write_project(
             bootstrap_servers = "{kafka}"
             outbox = "shop"
             prefix = "{prefix}"
+            [kafka.client]
+            "session.timeout.ms" = 6000
             """
         ),
         encoding="utf-8",

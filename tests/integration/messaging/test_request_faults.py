@@ -20,6 +20,8 @@ from tests.kafka_broker import Broker
 from tests.lab import lab
 from tests.processes import Process, TemporalServer, WorkerProcess
 from tests.servers import DatabaseServer
+from workers.dev.ports import HOST, choose
+from workers.dev.service import http_get
 from workers.replies.listener import ReplyListener
 
 
@@ -43,11 +45,11 @@ async def listening(world: World) -> AsyncIterator[ReplyListener]:
 
 
 def listener_process(world: World, name: str) -> Process:
-    argv = [sys.executable, "-P", "-m", "tests.integration.messaging.listen", str(world.folder)]
-    root = str(Path(__file__).resolve().parents[3])
-    log = world.folder / f"{name}.log"
-    env = {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1"}
-    return Process(name, argv, world.folder, lambda: log.exists() and "listening for replies" in log.read_text(), env)
+    """`saga trigger`, which hears the replies of a project that has commands."""
+    port = choose({"health": None}, {}, ())["health"]
+    argv = [sys.executable, "-P", "-m", "cli.main", "trigger", "--health", f"{HOST}:{port}", "--grace", "5s"]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return Process(name, argv, world.folder, lambda: http_get(port, "/readyz")[0] == 200, env)
 
 
 async def completed(world: World, saga_id: str) -> bool:
