@@ -6,6 +6,9 @@ from typing import Literal
 
 Suffix = Literal["", "undo", "confirm"]
 
+NOTIFICATION = "notify-"
+"""Begins the names of notifications, and with them their keys and guard rows; no step can have such an id."""
+
 
 def entry_id(step: str, index: int | None) -> str:
     """The ledger id: the step's id, with the item's number for a for_each."""

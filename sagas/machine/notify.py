@@ -12,7 +12,7 @@ from sagas.definition.model import Moment, Notification, Retry
 from sagas.machine import arguments
 from sagas.machine.arguments import DefinitionFault
 from sagas.machine.commands import Call, Guard, Notify
-from sagas.machine.keys import notification_run, step_key
+from sagas.machine.keys import NOTIFICATION, notification_run, step_key
 from sagas.machine.moments import iso
 from sagas.machine.run import Run
 
@@ -25,7 +25,7 @@ def reached(run: Run, moment: Moment) -> None:
 
 
 def _tell(run: Run, number: int, notification: Notification, moment: Moment) -> None:
-    name = f"notify-{number}-{moment}"
+    name = f"{NOTIFICATION}{number}-{moment}"
     before = sum(row["id"] == name or row["id"].startswith(f"{name}-") for row in run.notifications)
     id = f"{name}-{before + 1}" if before else name
     key = step_key(run.saga_id, id, run.generation)

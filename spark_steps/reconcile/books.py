@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from sagas.machine.keys import NOTIFICATION
 from spark_steps.reconcile.business import rows_and_guards, rows_and_sagas
 from spark_steps.reconcile.compare import difference, kept
 from spark_steps.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
@@ -81,7 +82,9 @@ def stories_and_guards(tables: Tables) -> list[DataFrame]:
     """What the sagas that are over say is there, against the rows of the guards."""
     key = ("saga_id", "step", "generation")
     said = tables.entries.where("guarded and live and not residue").select(*key)
-    there = _without_unjudged(tables.live, tables.sagas).select(*key)
+    # What a notification has done is nobody's effect: it is best effort, and no story says that it must be there.
+    steps = tables.live.where(~F.col("step").startswith(NOTIFICATION))
+    there = _without_unjudged(steps, tables.sagas).select(*key)
     found = difference(said, there, Spec(key, ()))
     if found.rows is None:
         return []

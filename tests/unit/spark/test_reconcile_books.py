@@ -133,6 +133,9 @@ def test_a_clean_system(spark: SparkSession, books: Books) -> None:
     books.rows["reservation"].append({"bound": "open", "row": row(sku="s")})
     books.guard[("ancient", "x", 1)] = {"reason": "do", "undone": False, "result": None, "created_at": HORIZON - 1}
     books.guard[("c-1", "sealed", 1)] = {"reason": "undo", "undone": True, "result": None}
+    told = {"reason": "do", "undone": False, "result": None}  # notifications: one of an undone saga, one with an event
+    books.guard |= {("c-0", "notify-0-compensated", 1): told, ("c-1", "notify-1-parked-2", 1): told}
+    books.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50))
     assert books.check(spark) == []
 
 
