@@ -5,9 +5,11 @@ Nothing here is ever allowed to change how the saga ends.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
@@ -262,3 +264,30 @@ async def test_a_child_tells_of_itself(world: World) -> None:
         await handle(client, saga).result()
         [one] = (await client.show(saga))["children"]
         assert notified(await settled(client, one["id"])) == {ID: "DELIVERED"}
+
+
+async def test_an_event_is_written_once_into_the_outbox(world: World) -> None:
+    definition = """
+        saga: emits
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+        notify:
+          - {when: completed, uses: outbox.emit, with: {connection: shop, topic: news}}
+          - when: completed
+            uses: outbox.emit
+            with: {connection: shop, events: [{topic: other, value: {s: "${{ saga.state }}"}}]}
+    """
+    async with world.serving(definition) as client:
+        story = await settled(client, (await play(client, "emits"))["id"])
+        assert notified(story) == {ID: "DELIVERED", "notify-1-completed": "DELIVERED"}
+        await send_again(client.temporal, story, ID)
+        story = await settled(client, story["id"])
+    assert notified(story)[ID] == "DELIVERED"
+    async with world.engine.connect() as connection:
+        rows = (
+            await connection.execute(text("select topic, event_key, value, step from saga_outbox order by topic"))
+        ).all()
+    first, second = rows
+    assert (first.topic, first.event_key, first.step) == ("news", story["id"], ID), "once, also when it is sent again"
+    assert json.loads(first.value)["id"] == story["notifications"][0]["event"]
+    assert (second.topic, json.loads(second.value)) == ("other", {"s": "COMPLETED"})
