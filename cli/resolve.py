@@ -115,7 +115,10 @@ def _snapshot(file: Path) -> dict[str, Any]:
 
     settings = load_settings()
     connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
-    definition, diagnostics = parse_text(read_text(file), str(file), Project(settings).actions, connections)
+    project = Project(settings)
+    definition, diagnostics = parse_text(
+        read_text(file), str(file), project.actions, connections, project.spark, project.kafka
+    )
     if definition is None:
         first = next(one for one in diagnostics if one.severity == "error")
         raise UsageError(

@@ -70,7 +70,7 @@ def _check(settings: Settings, paths: list[Path]) -> tuple[list[Path], list[Diag
             if path.resolve() not in given
         ]
     connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
-    _, found = load_definitions(everything, project.actions, connections=connections)
+    _, found = load_definitions(everything, project.actions, connections, project.spark, project.kafka)
     wanted = {str(path) for path in files}
     return files, [replace(one, file=str(_short(Path(one.file)))) for one in found if one.file in wanted]
 

@@ -58,6 +58,24 @@ def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
 
 
+def test_validate_knows_what_the_settings_say(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Spark and Kafka keep their rows: without that a start would refuse what `validate` found good."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "definitions" / "tell.saga.yaml").write_text(
+        "saga: tell\nsteps:\n"
+        "  - {id: a, uses: spark, with: {sql: select 1 as a, output: {parquet: out}}}\n"
+        "  - {id: b, uses: kafka.publish, with: {topic: t, value: 1}, pivot: true}\n"
+    )
+    settings = '[connections.shop]\nurl = "sqlite:///shop.db"\n'
+    (tmp_path / "saga.toml").write_text(settings)
+    assert {one["code"] for one in document(capsys, "validate", code=1)} == {"SAGA410", "SAGA412"}
+    (tmp_path / "saga.toml").write_text(settings + '[kafka]\noutbox = "shop"\n[spark]\nledger = "shop"\n')
+    assert document(capsys, "validate") == []
+
+
 def test_strict_turns_warnings_into_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "warned.saga.yaml").write_text(
         "saga: warned\nsteps:\n  - {id: pay, uses: bank.pay, task_queue: bank, pivot: true}\n"
