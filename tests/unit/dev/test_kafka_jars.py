@@ -1,0 +1,56 @@
+"""The jars of the embedded Kafka are those of the list, or there is no Kafka and one sentence that says why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from workers.dev.kafka import why_no_broker
+from workers.dev.kafka_jars import NoKafkaError, cache_folder, jars, locked_jars
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a Java that fetches nothing."""
+    program = tmp_path / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho '  ::  java.net.UnknownHostException: no.such.host'\n", encoding="ascii")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return cache_folder()
+
+
+def test_the_list_names_each_jar_once_with_its_sum() -> None:
+    listed = locked_jars()
+    assert len({jar.file for jar in listed}) == len(listed)
+    assert {"kafka_2.13", "kafka-clients", "log4j-slf4j-impl"} <= {jar.module for jar in listed}
+    assert all(re.fullmatch(r"[0-9a-f]{64}", jar.sha256) for jar in listed)
+
+
+def test_what_could_not_be_fetched_leaves_nothing_behind(cache: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(NoKafkaError, match=r"could not be fetched: .*UnknownHostException") as caught:
+        jars(said.append)
+    assert "\n" not in caught.value.message
+    assert said == ["the embedded Kafka is fetched, once for this user (44 MB)"]
+    assert [entry.name for entry in cache.iterdir()] == ["lock"]
+
+
+def test_a_jar_that_was_changed_is_not_run(cache: Path) -> None:
+    (cache / "jars").mkdir(parents=True)
+    for jar in locked_jars():
+        (cache / "jars" / jar.file).write_bytes(b"something else")
+    with pytest.raises(NoKafkaError, match=r"is not what it was: .* has another sum than kafka\.lock says") as caught:
+        jars(print)
+    assert caught.value.help == f"delete {cache}, it is fetched again"
+
+
+def test_without_java(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(cache))
+    sentence = why_no_broker(print)
+    assert sentence is not None
+    assert sentence.startswith("Kafka is not started, everything that needs none is: the embedded Kafka needs Java 17")
+    assert "\n" not in sentence
