@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 RETENTION = 30 * 24 * 3600.0
@@ -21,10 +21,18 @@ BATCH = 1000
 
 _READ = text("SELECT watermark FROM saga_watermark WHERE id = 1")
 _RAISE = text("UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark")
-_FORGETTABLE = text(
-    "SELECT saga_id FROM saga_guard GROUP BY saga_id HAVING max(created_at) < :mark ORDER BY saga_id LIMIT :batch"
-)
-_FORGET = text("DELETE FROM saga_guard WHERE saga_id = :saga_id AND created_at < :mark")
+_TABLES = ("saga_guard", "saga_request")
+"""What remembers sagas. A late attempt of a forgotten one is refused by the watermark, a request as a guarded step."""
+
+
+def _forgettable(table: str) -> TextClause:
+    return text(
+        f"SELECT saga_id FROM {table} GROUP BY saga_id HAVING max(created_at) < :mark ORDER BY saga_id LIMIT :batch"
+    )
+
+
+def _forget(table: str) -> TextClause:
+    return text(f"DELETE FROM {table} WHERE saga_id = :saga_id AND created_at < :mark")
 
 
 def highest(oldest_open: float | None, now: float, retention: float = RETENTION) -> float:
@@ -62,9 +70,11 @@ async def clean_up(
     """
     mark = await raise_to(engine, highest(oldest_open, now, retention))
     await asyncio.sleep(longest_transaction)
-    forgotten = 0
+    forgotten: set[str] = set()
     async with engine.connect() as connection:
-        while sagas := (await connection.execute(_FORGETTABLE, {"mark": mark, "batch": BATCH})).scalars().all():
-            await connection.execute(_FORGET, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])
-            forgotten += len(sagas)
-    return forgotten
+        for table in _TABLES:
+            old, forget = _forgettable(table), _forget(table)
+            while sagas := (await connection.execute(old, {"mark": mark, "batch": BATCH})).scalars().all():
+                await connection.execute(forget, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])
+                forgotten.update(sagas)
+    return len(forgotten)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition, Step
+from sagas.definition.request_operations import has_reply_probe
 from sagas.machine.commands import Call
 from sagas.machine.plan import is_read
 from sagas.outcomes import Failure, Outcome
@@ -115,6 +116,8 @@ class Participants:
     def _probe(self, effect: Effect, step: Step) -> Outcome:
         if effect.done and not effect.undone:
             return Outcome.done({"probe": "done", "result": effect.result})
+        if has_reply_probe(step):
+            return Outcome.done({"probe": "unknown"})  # the command is on its way, and only its reply could tell
         effect.sealed = effect.sealed or bool(step.probe and step.probe.operation.seals)
         return Outcome.done({"probe": "absent"}, marker="absent")
 

@@ -18,6 +18,7 @@ from sqlalchemy import text
 from activities.attempt import Attempt, AwaitsReply
 from activities.connections import Connections
 from activities.guard.schema import create
+from activities.guard.watermark import clean_up
 from activities.request import rows
 from activities.request.performing import Requests
 from activities.request.reply import Reply
@@ -184,3 +185,15 @@ async def test_without_an_outbox(place: Place) -> None:
     place.requests = Requests(place.databases, replace(KafkaSettings(), outbox=None))
     with pytest.raises(UsageError, match=r"\[kafka\] outbox"):
         await place.attempt()
+
+
+async def test_clean_up_forgets_requests_with_their_saga(place: Place) -> None:
+    assert await place.attempt() is None
+    engine = place.databases.engine("shop")
+    options = {"oldest_open": None, "longest_transaction": 0.0}
+    assert await clean_up(engine, now=time.time(), retention=3600, **options) == 0
+    assert await clean_up(engine, now=time.time() + 7200, retention=3600, **options) >= 1
+    assert await place.reply("done") == (False, None)
+    told = await place.attempt(2)
+    assert told is not None
+    assert told.kind == "late", "older than anything the database still remembers"

@@ -1,0 +1,72 @@
+"""What a `kafka.request` step becomes, and what its simulation shows."""
+
+from __future__ import annotations
+
+from sagas.builtins_request import REPLY, REQUEST
+from sagas.definition.draft import KafkaHome
+from sagas.definition.model import Definition
+from sagas.definition.parse import parse_text
+from sagas.explain import why
+from sagas.simulation import every_failure
+from workers.replies.topics import reply_topics
+
+TRIP = """
+saga: trip
+{defaults}
+steps:
+  - id: reserve
+    uses: kafka.request
+    with: {{topic: hotel, value: 1}}
+    compensate: [{{uses: http, with: {{method: POST, url: 'http://hotel.example'}}}}, kafka.request]
+  - id: book
+    uses: sql
+    with: {{connection: shop, run: select 1}}
+    compensate: {{uses: kafka.request, with: {{topic: books, value: 1, reply_topic: book-replies}}}}
+  - {{id: pay, uses: kafka.request, with: {{topic: bank, value: 1}}, pivot: true}}
+"""
+
+
+def trip(defaults: str = "") -> Definition:
+    text = TRIP.format(defaults=defaults)
+    definition, diagnostics = parse_text(text, "trip.saga.yaml", {}, {"shop": {"kind": "sql"}}, kafka=KafkaHome("shop"))
+    assert definition is not None, diagnostics
+    return definition
+
+
+def test_a_reply_has_five_minutes_and_other_operations_the_usual_time() -> None:
+    reserve, book, _ = trip().steps
+    assert reserve.do.timeout == 300
+    assert reserve.compensate is not None
+    assert [(one.uses, one.timeout) for one in reserve.compensate.alternates] == [("http", 30), (REQUEST, 300)]
+    assert book.do.timeout == 30
+    assert book.compensate is not None
+    assert book.compensate.alternates[0].timeout == 300
+
+
+def test_what_the_saga_says_itself_holds() -> None:
+    reserve = trip("defaults: {timeout: 2m, heartbeat: 10s}").steps[0]
+    assert reserve.do.timeout == 120
+    assert reserve.do.heartbeat is None, "nobody beats for an attempt that no worker holds"
+
+
+def test_the_engine_looks_for_late_replies_and_seals_what_was_never_sent() -> None:
+    reserve, book, pay = trip().steps
+    for step in (reserve, pay):
+        assert step.probe is not None
+        assert (step.probe.operation.uses, step.probe.operation.seals) == (REPLY, True)
+    assert book.probe is None
+    assert reserve.guarantee == "participant-keyed"
+    assert "written once" in why(reserve)
+
+
+def test_the_topics_in_which_replies_may_come() -> None:
+    assert reply_topics({"trip": trip()}, "acme") == ["acme-replies", "book-replies"]
+    assert reply_topics({}, "acme") == []
+
+
+def test_an_unknown_request_is_undone_and_an_unknown_pivot_parks() -> None:
+    cells = {(cell.step, cell.fault): cell for cell in every_failure(trip(), None)}
+    assert cells["reserve", "unknown"].state == "COMPENSATED"
+    assert cells["reserve", "unknown"].undone == ["reserve"]
+    assert cells["pay", "unknown"].state == "PARKED"
+    assert not any(cell.residue for cell in cells.values())
