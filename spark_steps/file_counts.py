@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from spark_steps.hashing import SECOND, SMALL_SCALE, Fingerprint, angles, is_number
 from spark_steps.manifest import StagedFile
 from spark_steps.sinks.files import resolve
+from spark_steps.sums import summed
 from spark_steps.xxhash64 import SEED, Words, of_ints, of_longs, of_texts, rotated
 
 if TYPE_CHECKING:
@@ -138,8 +139,6 @@ class _Column:
 
     def __post_init__(self) -> None:
         from pyspark.sql import types as T
-
-        from spark_steps.observing import summed
 
         hashing = _hashing(self.kind)
         assert hashing is not None

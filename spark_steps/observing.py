@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spark_steps.hashing import Fingerprint, aggregates, fingerprint, quoted, row_hash, wrapping_sums
 from spark_steps.manifest import Column as Seen
+from spark_steps.sums import MAX_PRECISION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 ROWS = "hash_rows"
 """The name of the number of rows among what was observed."""
-
-MAX_PRECISION = 28
-"""Digits of a decimal whose sum can not overflow Spark's 38."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +117,6 @@ class Metrics:
             for at, (name, one) in enumerate(self._counting.items())
         }
         return Observed(whole, tuple(columns), counts)
-
-
-def summed(kind: DataType) -> bool:
-    """Does a column of this type have a sum in any case, exact and without overflow?"""
-    from pyspark.sql import types as T
-
-    if isinstance(kind, T.DecimalType):
-        return kind.precision <= MAX_PRECISION
-    return isinstance(kind, T.IntegralType)
 
 
 def _is_plain(kind: DataType) -> bool:

@@ -14,7 +14,8 @@ from spark_steps.errors import JobFailed
 from spark_steps.frames import condition
 from spark_steps.hashing import quoted
 from spark_steps.job import Check, names
-from spark_steps.observing import Known, summed
+from spark_steps.observing import Known
+from spark_steps.sums import summed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
