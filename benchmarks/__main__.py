@@ -18,6 +18,7 @@ ALL = {
     "sagas": ("sagas by this engine and by hand", ["--quick"]),
     "staging": ("a Spark output staged, audited and published, and a bare write", ["--quick"]),
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
+    "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),
     "reconcile": ("reconciliation of synthetic books, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
 }
 """Name: what it compares, and the options that make it short."""

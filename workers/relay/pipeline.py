@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from workers.relay.outbox import Outbox
-from workers.relay.publisher import Publisher, TopicsUnusable
+from workers.relay.publisher import Publisher, Ready, TopicsUnusable, encode
 from workers.relay.rows import EventRow
 
 log = logging.getLogger("saga.relay")
@@ -46,29 +46,29 @@ class Pipeline:
         Raises PublishTrouble, SagaError, or what the database raises: then what came of the last batch is unknown.
         """
         marking: asyncio.Task[None] | None = None
-        rows = await self._read(())
+        events = await self._read(())
         try:
             while True:
-                if not rows:
+                if not events:
                     if marking is not None:
                         done, marking = marking, None
                         await done
-                        rows = await self._read(())  # what could not be seen while it was in flight
+                        events = await self._read(())  # what could not be seen while it was in flight
                         continue
                     if self._ending or self._outbox.once or not await self._until_new():
                         return
-                    rows = await self._read(())
+                    events = await self._read(())
                     continue
-                rows = await self._usable(rows)
-                if not rows:
+                events = await self._usable(events)
+                if not events:
                     continue
                 batch += 1
-                await _all(self._in_thread(self._publisher.send, rows, batch, self._singly), marking)
+                await _all(self._in_thread(self._publisher.send, events, batch, self._singly), marking)
                 marking = None
-                _, ahead = await _all(self._in_thread(self._publisher.commit), self._read(rows))
-                self._count(rows)
-                marking = asyncio.create_task(self._mark(rows, batch))
-                rows = ahead
+                _, ahead = await _all(self._in_thread(self._publisher.commit), self._read(events))
+                self._count(events)
+                marking = asyncio.create_task(self._mark(events, batch))
+                events = ahead
         finally:
             if marking is not None:
                 await asyncio.gather(marking, return_exceptions=True)
@@ -77,46 +77,62 @@ class Pipeline:
     def _ending(self) -> bool:
         return self._lost.is_set() or self._outbox.stop.is_set()
 
-    async def _read(self, in_flight: Sequence[EventRow]) -> list[EventRow]:
+    async def _read(self, in_flight: Sequence[Ready]) -> list[Ready]:
         """The next batch: what is new and not ``in_flight``; nothing when the shard has to end."""
         if self._ending:
             return []
         began = time.monotonic()
         async with asyncio.timeout(PATIENCE):
-            most = self._outbox.batch + len(in_flight)
-            found = await self._outbox.rows.scan(self._shard, most, self._outbox.left_out.now())
-        known = {row.id for row in in_flight}
-        rows = [row for row in found if row.id not in known]
+            rows = await self._outbox.rows.scan(
+                self._shard,
+                self._outbox.batch,
+                without=self._outbox.left_out.now(),
+                in_flight=[row.id for row, _ in in_flight],
+            )
         if not rows and not in_flight:
             await asyncio.sleep(time.monotonic() - began)  # a long way through what is left out is not run in circles
-        return rows
+        return await self._encoded(rows)
 
-    async def _usable(self, rows: list[EventRow]) -> list[EventRow]:
+    async def _encoded(self, rows: Sequence[EventRow]) -> list[Ready]:
+        """The rows as records; one that cannot be written as one (no step of ours made it) is refused."""
+        ready: list[Ready] = []
+        source = self._outbox.source
+        for row in rows:
+            try:
+                ready.append((row, encode(row, source)))
+            except (ValueError, TypeError, AttributeError) as error:
+                why = f"it cannot be written as a record: {error}"
+                await self._outbox.rows.refuse(row.event_id, why)
+                self._outbox.metrics.refused(self._outbox.name)
+                log.warning("%s: event %s for %s is REFUSED: %s", self._outbox.name, row.event_id, row.topic, why)
+        return ready
+
+    async def _usable(self, events: list[Ready]) -> list[Ready]:
         """Without the events of topics that cannot be used now."""
         try:
-            await self._in_thread(self._publisher.check_topics, {row.topic for row in rows})
+            await self._in_thread(self._publisher.check_topics, {row.topic for row, _ in events})
         except TopicsUnusable as unusable:
             for topic, reason in unusable.reasons.items():
                 if self._outbox.left_out.add(topic, reason):
                     log.warning("%s: the topic %s is left out for now: %s", self._outbox.name, topic, reason)
-            return [row for row in rows if row.topic not in unusable.reasons]
-        return rows
+            return [one for one in events if one[0].topic not in unusable.reasons]
+        return events
 
-    async def _mark(self, rows: Sequence[EventRow], batch: int) -> None:
+    async def _mark(self, events: Sequence[Ready], batch: int) -> None:
         async with asyncio.timeout(PATIENCE):
-            marked = await self._outbox.rows.mark_published([row.event_id for row in rows])
-        if marked < len(rows):
+            marked = await self._outbox.rows.mark_published([row.event_id for row, _ in events])
+        if marked < len(events):
             log.warning(
                 "%s shard %d: %d events of batch %d were marked by somebody else; has another relay another prefix?",
                 self._outbox.name,
                 self._shard,
-                len(rows) - marked,
+                len(events) - marked,
                 batch,
             )
 
-    def _count(self, rows: Sequence[EventRow]) -> None:
-        self._outbox.metrics.published(self._outbox.name, len(rows))
-        for topic in {row.topic for row in rows}:
+    def _count(self, events: Sequence[Ready]) -> None:
+        self._outbox.metrics.published(self._outbox.name, len(events))
+        for topic in {row.topic for row, _ in events}:
             if self._outbox.left_out.worked(topic):
                 log.info("%s: the topic %s can be used again", self._outbox.name, topic)
 

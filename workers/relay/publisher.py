@@ -39,6 +39,10 @@ _SLICE = 2.0
 _CLUSTER = 5.0
 
 
+Ready = tuple[EventRow, wire.Record]
+"""An event, and the record it is written as."""
+
+
 class PublishTrouble(Exception):
     """A batch was not, or not certainly, published. ``verdict`` says what to do.
 
@@ -61,12 +65,12 @@ class TopicsUnusable(Exception):
 class Publisher:
     """One life of the producer of a shard: ``open``, then ``send`` and ``commit`` for each batch, ``close``.
 
-    ``source`` is the CloudEvents source of its events. Who waits for a call sets ``given_up`` (from any thread) when
+    Who waits for a call sets ``given_up`` (from any thread) when
     the answer does not matter any more. Every method raises :class:`PublishTrouble`.
     """
 
-    def __init__(self, settings: KafkaSettings, home: Home, shard: int, source: str) -> None:
-        self._settings, self._home, self._shard, self._source = settings, home, shard, source
+    def __init__(self, settings: KafkaSettings, home: Home, shard: int) -> None:
+        self._settings, self._home, self._shard = settings, home, shard
         self.transactional_id = transactional_id(settings, home.home, shard)
         self._topic = progress_topic(settings, home.home)
         self._producer: Any = None
@@ -101,7 +105,7 @@ class Publisher:
         if missing:
             raise TopicsUnusable(missing)
 
-    def send(self, rows: Sequence[EventRow], batch: int, singly: Collection[str] = ()) -> None:
+    def send(self, events: Sequence[Ready], batch: int, singly: Collection[str] = ()) -> None:
         """Write a batch and its progress record into an open transaction, and wait until the brokers have it.
 
         Events of the topics in ``singly`` travel alone: a broker refuses a whole package for one that is too large.
@@ -112,14 +116,14 @@ class Publisher:
         deadline = time.monotonic() + self._settings.transaction_timeout / 2
         try:
             self._producer.begin_transaction()
-            for row in rows:
+            for row, record in events:
                 alone = row.topic in singly
                 if alone:
                     self._flush(deadline)
-                self._produce(row.topic, encode(row, self._source), row, deadline)
+                self._produce(row.topic, record, row, deadline)
                 if alone:
                     self._flush(deadline)
-            key, value = progress.encode(self._shard, Progress(batch, [row.event_id for row in rows]))
+            key, value = progress.encode(self._shard, Progress(batch, [row.event_id for row, _ in events]))
             self._produce(self._topic, wire.Record(value, key), None, deadline, partition=self._shard)
             self._flush(deadline)
         except KafkaException as error:

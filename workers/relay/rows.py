@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,8 +25,7 @@ class Home:
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(NamedTuple):
     """A committed event. ``value`` and ``headers`` are JSON text, ``created_at`` seconds since the epoch."""
 
     id: int
@@ -52,34 +51,41 @@ class OutboxRows:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        scan = f"SELECT {_COLUMNS} FROM saga_outbox WHERE status = '{NEW}' AND shard = :shard"
-        order = "ORDER BY id LIMIT :most"
-        self._scan = text(f"{scan} {order}")
-        self._scan_others = _listing(f"{scan} AND topic NOT IN :ids {order}")
         changes = f"status = '{PUBLISHED}', published_at = :now"
-        published = f"UPDATE saga_outbox SET {changes} WHERE status = '{NEW}' AND event_id"
-        if engine.dialect.name == "postgresql":  # one prepared statement, however many ids
-            self._mark = text(f"{published} = ANY(:ids)")
-        else:
+        # COALESCE keeps the planner from looking through all that is new for these few.
+        published = f"UPDATE saga_outbox SET {changes} WHERE COALESCE(status, '') = '{NEW}' AND event_id"
+        self._lists = engine.dialect.name != "postgresql"
+        if self._lists:
             self._mark = _listing(f"{published} IN :ids")
+        else:  # one prepared statement, however many ids
+            self._mark = text(f"{published} = ANY(:ids)")
 
     async def home(self) -> Home:
         async with self.engine.connect() as connection:
             row = (await connection.execute(text("SELECT home, shards FROM saga_outbox_home WHERE id = 1"))).one()
         return Home(row.home, row.shards)
 
-    async def scan(self, shard: int, most: int, without: Collection[str] = ()) -> list[EventRow]:
-        """The oldest new events of a shard, at most ``most``, leaving out the topics ``without``.
+    async def scan(
+        self, shard: int, most: int, *, without: Collection[str] = (), in_flight: Collection[int] = ()
+    ) -> list[EventRow]:
+        """The oldest new events of a shard, at most ``most``, leaving out topics and the ids that are ``in_flight``.
 
         Not by "id above the last one": a lower id may be committed after a higher one. And without row locks: one
         owner reads a shard, and to skip a locked row would mean to publish a later event of its key before it.
         """
+        conditions = [f"status = '{NEW}' AND shard = :shard"]
         values: dict[str, Any] = {"shard": shard, "most": most}
-        if without:
-            values["ids"] = sorted(without)
+        for name, column, kept_out in (("topics", "topic", without), ("ids", "id", in_flight)):
+            if kept_out:
+                values[name] = sorted(kept_out)
+                conditions.append(f"{column} NOT IN :{name}" if self._lists else f"{column} <> ALL(:{name})")
+        statement = text(f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :most")
+        if self._lists:
+            lists = [name for name in ("topics", "ids") if name in values]
+            statement = statement.bindparams(*(bindparam(name, expanding=True) for name in lists))
         async with self.engine.connect() as connection:
-            rows = (await connection.execute(self._scan_others if without else self._scan, values)).all()
-        return [EventRow(*row) for row in rows]
+            rows = (await connection.execute(statement, values)).all()
+        return [EventRow._make(row) for row in rows]
 
     async def mark_published(self, event_ids: Sequence[str]) -> int:
         """Mark events as published, in one UPDATE; returns how many were not yet. Safe to repeat."""

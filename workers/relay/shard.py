@@ -78,7 +78,7 @@ class Shard:
         """One producer after the other, until the lease is lost; True: stopped, or all that was new is published."""
         pauses, fences = Pauses(0.2, 5.0), Pauses(1.0, 30.0)
         while not (lost.is_set() or self._outbox.stop.is_set()):
-            publisher = Publisher(self._outbox.settings, self._outbox.home, self._number, self._outbox.source)
+            publisher = Publisher(self._outbox.settings, self._outbox.home, self._number)
             pause = 0.0
             giving_up = asyncio.create_task(self._give_up(publisher))
             try:

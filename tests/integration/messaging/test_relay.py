@@ -159,6 +159,19 @@ async def test_an_event_that_is_too_large_for_its_topic_is_refused_alone(world: 
     world.check(narrow, topic)
 
 
+async def test_a_row_that_is_no_event_is_refused_and_holds_up_nobody(world: OutboxWorld) -> None:
+    topic = world.broker.create_topic()
+    [broken, _] = world.emit(Event(topic, "k", 1), Event(topic, "k", 2))
+    with world.connect() as connection:
+        connection.execute("update saga_outbox set headers = 'none' where event_id = %s", (broken,))
+    async with world.relaying():
+        await world.all_published()
+    assert world.rows("select status, note like '%cannot be written as a record%' from saga_outbox order by id") == [
+        ("REFUSED", True),
+        ("PUBLISHED", None),
+    ]
+
+
 async def test_old_events_are_forgotten_when_they_are_published_long_enough(
     postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:

@@ -1,0 +1,193 @@
+"""The relay and a bare transactional producer: `python -m benchmarks.relay [--rounds N] [--events N] [--quick]`.
+
+Both write the same events, 500 in a transaction, to topics of the same form on the same broker, round by round in
+turn. The producer has them in memory; the relay reads them from the outbox, and marks them afterwards. Beside the
+rates: how long a committed event takes to reach a read_committed consumer, one event at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from activities.kafka.config import consumer_config, producer_config
+from activities.kafka.topics import Cluster
+from activities.kafka.wire import Record
+from activities.outbox import event_row
+from benchmarks.measure import ratio
+from sagas.settings import KafkaSettings, Settings, load_settings
+from sagas.step import Event
+from workers.databases import set_up
+from workers.dev.stack import Stack
+from workers.relay.publisher import encode
+from workers.relay.rows import EventRow
+from workers.relay.run import run_relay
+
+BATCH = 500
+LINE = "{:<44} {:>12} {:>12} {:>9}"
+SETTINGS = f"""
+[connections.bench]
+[kafka]
+batch = {BATCH}
+"""
+INSERT = """
+insert into saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
+                         event_type, shard)
+values (%(event_id)s, %(topic)s, %(event_key)s, %(value)s, %(headers)s, 'bench', 'pay', 1, %(status)s, %(at)s,
+        %(event_type)s, %(hash)s %% (select shards from saga_outbox_home))
+"""
+
+
+class Bench:
+    """One outbox, and topics on one broker. ``shards`` is how many producers the relay has."""
+
+    def __init__(self, settings: Settings, shards: int) -> None:
+        self.settings = replace(settings, kafka=replace(settings.kafka, prefix=f"bench{uuid.uuid4().hex[:6]}"))
+        self.kafka: KafkaSettings = self.settings.kafka
+        self.url = settings.connection("bench").url.replace("+psycopg", "")
+        with self.connect() as connection:
+            connection.execute("truncate saga_outbox, saga_relay_lease")
+            connection.execute("update saga_outbox_home set shards = %s, home = %s", (shards, str(uuid.uuid4())))
+
+    def connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.url, autocommit=True)
+
+    def topic(self) -> str:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        Cluster(self.kafka).ensure(name, 1)
+        return name
+
+    def emit(self, topic: str, count: int, start: int = 0) -> None:
+        rows = [
+            {**event_row(Event(topic, f"customer-{n % 997}", order(n))), "at": time.time()}
+            for n in range(start, start + count)
+        ]
+        with self.connect() as connection, connection.transaction(), connection.cursor() as cursor:
+            cursor.executemany(INSERT, rows)
+
+    async def relay(self, topic: str, count: int) -> float:
+        """Events a second, from the first batch that is marked to the last."""
+        self.emit(topic, count)
+        await run_relay(self.settings, connection="bench", once=True, stop=asyncio.Event())
+        with self.connect() as connection:
+            found = connection.execute(
+                "select published_at, count(*) from saga_outbox where topic = %s and status = 'PUBLISHED' "
+                "group by published_at order by published_at",
+                (topic,),
+            ).fetchall()
+        assert sum(events for _, events in found) == count, found
+        first, last = found[0], found[-1]
+        return (count - first[1]) / (last[0] - first[0])
+
+    def producer(self, topic: str, count: int) -> float:
+        """The same for a producer that has the records in memory."""
+        producer = Producer(producer_config(self.kafka, transactional_id=f"{self.kafka.prefix}-bare"))
+        producer.init_transactions(30)
+        records = [encode(_row(topic, n), "/bench") for n in range(count)]
+        ends: list[float] = []
+        for at in range(0, count, BATCH):
+            _transaction(producer, topic, records[at : at + BATCH])
+            ends.append(time.perf_counter())
+        return (count - BATCH) / (ends[-1] - ends[0])
+
+    async def latencies(self, count: int) -> list[float]:
+        """Seconds from COMMIT to the consumer, one event at a time, on an idle relay."""
+        topic, stop = self.topic(), asyncio.Event()
+        running = asyncio.create_task(run_relay(self.settings, connection="bench", stop=stop))
+        try:
+            return await asyncio.to_thread(self._see, topic, count)
+        finally:
+            stop.set()
+            await running
+
+    def _see(self, topic: str, count: int) -> list[float]:
+        consumer = Consumer(consumer_config(self.kafka, f"bench-{topic}") | {"fetch.wait.max.ms": 10})
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        took: list[float] = []
+        with self.connect() as connection:
+            for number in range(count + 5):
+                row = {**event_row(Event(topic, f"k{number}", number)), "at": time.time()}
+                connection.execute(INSERT, row)
+                began = time.perf_counter()
+                while (message := consumer.poll(0.005)) is None or message.error() is not None:
+                    assert time.perf_counter() - began < 60
+                took.append(time.perf_counter() - began)
+                time.sleep(0.02)
+        consumer.close()
+        return sorted(took[5:])
+
+
+def order(number: int) -> dict[str, Any]:
+    """An event of about 200 bytes, as a shop would send it."""
+    lines = [{"sku": f"sku-{number % 4000:06d}", "quantity": 1 + number % 3, "price": "12.50"}] * 2
+    return {"order": number, "customer": f"customer-{number % 997}", "lines": lines, "total": "50.00"}
+
+
+def _row(topic: str, number: int) -> EventRow:
+    row = event_row(Event(topic, f"customer-{number % 997}", order(number)))
+    names = ("event_id", "topic", "event_key", "value", "headers")
+    return EventRow(number, *(row[name] for name in names), "bench", "pay", 1, time.time(), None)
+
+
+def _transaction(producer: Producer, topic: str, records: Sequence[Record]) -> None:
+    producer.begin_transaction()
+    for record in records:
+        headers: Any = list(record.headers)
+        producer.produce(topic, record.value, record.key, headers=headers)
+    producer.commit_transaction(60)
+
+
+async def measure(settings: Settings, rounds: int, events: int) -> None:
+    print(LINE.format(f"{events} events, {BATCH} in a transaction", "bare", "relay", "ratio"))
+    for shards in (1, settings.kafka.shards):
+        bench = Bench(settings, shards)
+        ours: list[float] = []
+        theirs: list[float] = []
+        for number in range(-1, rounds):  # the first warms up
+            one = await bench.relay(bench.topic(), events)
+            other = await asyncio.to_thread(bench.producer, bench.topic(), events)
+            if number >= 0:
+                ours.append(one)
+                theirs.append(other)
+        figures = (f"{median(theirs):.0f}", f"{median(ours):.0f}", f"{ratio(ours, theirs):.2f}")
+        what = f"events/s, {shards} shard{'s' if shards > 1 else ''}, one producer beside"
+        print(LINE.format(what, *figures), flush=True)
+    took = await Bench(settings, settings.kafka.shards).latencies(20 if rounds < 2 else 200)
+    p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
+    print(f"commit → visible, idle: p50 {1000 * p50:.0f} ms, p99 {1000 * p99:.0f} ms", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--events", type=int, default=30_000)
+    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
+    options = parser.parse_args()
+    rounds, events = (1, 2_000) if options.quick else (options.rounds, options.events)
+    folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
+    (folder / "saga.toml").write_text(SETTINGS)
+    stack = Stack(load_settings(folder), lambda _: None)
+    try:
+        stack.up(("postgres", "kafka"))  # without its own relay
+        settings = load_settings(folder)
+        asyncio.run(set_up(settings.connection("bench")))
+        asyncio.run(measure(settings, rounds, events))
+    finally:
+        stack.down(wipe=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
