@@ -135,7 +135,7 @@ def write_project(
         plain = textwrap.dedent(one).replace("PREFIX", prefix)
         name = plain.split("saga:", 1)[1].split()[0]
         (folder / "definitions" / f"{name}.saga.yaml").write_text(plain, encoding="utf-8")
-    (folder / "saga_actions.py").write_text(textwrap.dedent(actions), encoding="utf-8")
+    (folder / "saga_actions.py").write_text(textwrap.dedent(actions).replace("PREFIX", prefix), encoding="utf-8")
     (folder / "saga.toml").write_text(
         textwrap.dedent(
             f"""

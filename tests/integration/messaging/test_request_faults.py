@@ -155,6 +155,37 @@ async def test_hundreds_wait_on_a_worker_with_five_slots(world: World) -> None:
     assert all(world.effects(saga_id) == [f"{saga_id}/reserve"] for saga_id in sagas)
 
 
+DESK = """
+    from sagas import Message, Rejected, consumer
+
+    @consumer("PREFIX-commands", connection="shop", name="desk")
+    async def desk(message: Message) -> dict:
+        if message.headers["sagaop"] == "do" and message.value["do"] == "reject":
+            raise Rejected("the desk is closed", since="noon")
+        return {"by": "the desk", "op": message.headers["sagaop"]}
+"""
+
+
+async def test_a_consumer_of_this_project_answers(
+    tmp_path: Path, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
+) -> None:
+    async with open_world(
+        tmp_path / "project", temporal, kafka, postgres_server, ORDER, actions=DESK, listening=False
+    ) as world:
+        world.participant.kill()
+        trigger = listener_process(world, "trigger").start()
+        try:
+            done = await world.play("order")
+            refused = await world.play("order", do="reject")
+            undone = await world.play("order", go=False)
+        finally:
+            assert trigger.stop() == 0
+    assert (done["state"], done["output"]) == ("COMPLETED", {"reserved": {"by": "the desk", "op": "do"}})
+    assert (refused["state"], refused["reason"]["message"]) == ("COMPENSATED", "the desk is closed")
+    assert refused["reason"]["details"] == {"since": "noon"}
+    assert row_of(undone, "reserve")["state"] == "COMPENSATED"
+
+
 async def test_two_listeners_share_the_work_and_one_may_die(world: World) -> None:
     async with lab(world.project):
         first = listener_process(world, "first").start()
