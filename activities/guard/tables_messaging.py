@@ -113,10 +113,10 @@ request = sa.Table(
     sa.Column("step", sa.String(MAX_STEP), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("op", sa.String(12), nullable=False),
-    # `done` or `rejected`; null: no reply yet.
+    # `done`, `rejected` or `failed`; `sealed`: never sent, and never will be; null: no reply yet.
     sa.Column("outcome", sa.String(12)),
     sa.Column("data", long_text()),
-    # Temporal's task token, in Base64, of the attempt that waits for the reply.
+    # The attempt that waits for the reply, as JSON: Temporal's task token and its number.
     sa.Column("token", long_text()),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("answered_at", sa.Double),
