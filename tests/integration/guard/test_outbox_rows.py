@@ -1,0 +1,92 @@
+"""What the relay asks of an outbox, on every database."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from sqlalchemy import text
+
+from activities.guard import Sql
+from activities.outbox import insert_event
+from sagas.step import Event
+from sagas.wire import Invocation
+from tests.integration.guard.conftest import Laboratory, clock, new_address
+from workers.relay.lag import read_lag, topics_used
+from workers.relay.lease import Leases, this_process
+from workers.relay.rows import OutboxRows
+
+
+@pytest.fixture
+async def rows(laboratory: Laboratory) -> OutboxRows:
+    async with laboratory.engine.connect() as connection:
+        for table in ("saga_outbox", "saga_relay_lease"):
+            await connection.execute(text(f"delete from {table}"))
+    return OutboxRows(laboratory.engine)
+
+
+async def emit(laboratory: Laboratory, *events: Event) -> list[str]:
+    address = new_address()
+    invocation = Invocation("emit", {}, str(address), address.saga_id, address.step, "do", 1)
+
+    async def act(sql: Sql | None) -> list[str]:
+        assert sql is not None
+        return [await insert_event(sql, event, invocation) for event in events]
+
+    outcome = await laboratory.guard.do(address, "h", act, **clock())
+    assert outcome.kind == "done", outcome.failure
+    return outcome.result
+
+
+async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: Laboratory, rows: OutboxRows) -> None:
+    ids = await emit(laboratory, *(Event("a", "k", n) for n in range(4)), Event("b", None, "é", hold=True))
+    home = await rows.home()
+    [shard] = await rows.waiting(range(home.shards))
+    found = await rows.scan(shard, 10)
+    assert [row.event_id for row in found] == ids[:4]
+    assert [row.event_id for row in await rows.scan(shard, 2, in_flight=[found[0].id, found[1].id])] == ids[2:4]
+    assert await rows.scan(shard, 10, without={"a", "c"}) == []
+    assert await rows.mark_published(ids[:2]) == 2
+    assert await rows.mark_published(ids[:2]) == 0
+    await rows.refuse(ids[2], "too large")
+    assert [row.event_id for row in await rows.scan(shard, 10)] == [ids[3]]
+    lag = await read_lag(laboratory.engine)
+    assert {status: lag.total(status).events for status in ("NEW", "HELD", "REFUSED")} == {
+        "NEW": 1,
+        "HELD": 1,
+        "REFUSED": 1,
+    }
+    assert 0 <= lag.total("NEW").oldest < 600
+    assert await topics_used(laboratory.engine) == ["a", "b"]
+    assert await rows.forget(shard, before=0.0) == 0
+    assert await rows.forget(shard, before=1e12) == 2
+
+
+async def test_a_lease_has_one_owner_until_it_ends(laboratory: Laboratory, rows: OutboxRows) -> None:
+    first, second = Leases(laboratory.engine, "one"), Leases(laboratory.engine, "two")
+    lease = await first.acquire(0)
+    assert lease is not None
+    assert await second.acquire(0) is None
+    assert await first.renew(lease)
+    await first.release(lease)
+    taken = await second.acquire(0)
+    assert taken is not None
+    assert taken.epoch == lease.epoch + 1
+    assert not await first.renew(lease)
+    await first.release(lease)  # too late: it is not ours
+    assert await first.acquire(0) is None
+
+
+async def test_the_lease_of_a_dead_process_is_free_at_once(laboratory: Laboratory, rows: OutboxRows) -> None:
+    machine, pid, began, world = this_process().rsplit("/", 3)
+    dead = f"{machine}/{pid}/{float(began) - 100:.2f}/{world}"  # its number is ours by now
+    assert int(pid) == os.getpid()
+    assert await Leases(laboratory.engine, dead).acquire(1) is not None
+    alive = Leases(laboratory.engine, this_process())
+    assert await alive.acquire(1) is not None
+    assert await Leases(laboratory.engine, "another").acquire(1) is None
+
+
+async def test_a_lease_that_is_not_renewed_expires(laboratory: Laboratory, rows: OutboxRows) -> None:
+    assert await Leases(laboratory.engine, "one", term=-1.0).acquire(2) is not None
+    assert await Leases(laboratory.engine, "two").acquire(2) is not None
