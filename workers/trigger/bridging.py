@@ -25,7 +25,7 @@ from sagas.message import Message
 from sagas.settings import KafkaSettings
 from sagas.step import Event
 from workers.trigger.dead_letters import DeadLetters, dead_letter
-from workers.trigger.membership import membership
+from workers.trigger.membership import Highs, membership
 from workers.trigger.metrics import Lag, TriggerMetrics
 from workers.trigger.records import Record, Unreadable
 
@@ -104,7 +104,9 @@ class Bridging:
         self._consumer: Any = None
         self._producers: dict[int, Any] = {}
         self._positions: dict[int, int] = {}
+        self._highs = Highs()
         self._refused: dict[tuple[int, int], str] = {}
+        self._singly: dict[int, int] = {}
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Run until ``stop``; the transaction that is open then is committed, if that takes less than ``grace``."""
@@ -118,14 +120,10 @@ class Bridging:
             running.result()
 
     def lags(self) -> Iterator[Lag]:
-        from confluent_kafka import KafkaException, TopicPartition
-
         for partition, position in list(self._positions.items()):
-            try:
-                _, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), cached=True)
-            except (KafkaException, RuntimeError):
-                continue  # between two sessions
-            yield self.group, self.topic, partition, max(high - position, 0)
+            behind = self._highs.behind(partition, position)
+            if behind is not None:
+                yield self.group, self.topic, partition, behind
 
     def _run(self) -> None:
         from confluent_kafka import KafkaException
@@ -149,8 +147,9 @@ class Bridging:
             self._consumer.subscribe([self.topic], on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
             while not self._stop.is_set():
                 for partition, records in self._read().items():
-                    if partition in self._producers:
-                        self._transaction(partition, records)
+                    for portion in self._portions(partition, records):
+                        if partition in self._producers:
+                            self._transaction(partition, portion)
         finally:
             self._producers.clear()
             self._positions.clear()
@@ -159,6 +158,7 @@ class Bridging:
     def _read(self) -> dict[int, list[Record]]:
         from confluent_kafka import KafkaError, KafkaException
 
+        self._highs.ask(self._consumer)
         first = self._consumer.poll(_POLL)
         if first is None:
             return {}
@@ -191,6 +191,13 @@ class Bridging:
             self._producers.pop(one.partition, None)
             self._positions.pop(one.partition, None)
 
+    def _portions(self, partition: int, records: list[Record]) -> list[list[Record]]:
+        """What goes into one transaction. The broker refuses a whole batch for one event that is too large: the
+        messages of such a batch get transactions of their own, so that it is known which one it was."""
+        singly = [one for one in records if one.offset <= self._singly.get(partition, -1)]
+        rest = records[len(singly) :]
+        return [*([one] for one in singly), *([rest] if rest else [])]
+
     def _transaction(self, partition: int, records: list[Record]) -> None:
         from confluent_kafka import TopicPartition
 
@@ -200,7 +207,7 @@ class Bridging:
         for record in records:
             output = self._output(record)
             for one in output.records:
-                self._produce(producer, record, one)
+                self._produce(producer, record, one, records[-1].offset if len(records) > 1 else None)
             done += output.dead is None
             if output.dead is not None:
                 dead += 1
@@ -224,12 +231,16 @@ class Bridging:
             self._dead.topic_for(self.topic)
         return output
 
-    def _produce(self, producer: Any, record: Record, one: dict[str, Any]) -> None:
+    def _produce(self, producer: Any, record: Record, one: dict[str, Any], last: int | None) -> None:
+        """``last`` is the offset of the last message, where the transaction holds several."""
         from confluent_kafka import KafkaException
 
         def told(error: Any, _: Any) -> None:
             if error is not None and (verdict := classify(error)).scope == "event":
-                self._refused[record.partition, record.offset] = verdict.reason
+                if last is None:
+                    self._refused[record.partition, record.offset] = verdict.reason
+                else:
+                    self._singly[record.partition] = last
 
         while True:
             try:

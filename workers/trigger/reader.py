@@ -17,7 +17,7 @@ from typing import Any
 from activities.kafka.errors import classify
 from sagas.settings import KafkaSettings
 from workers.trigger.lanes import Lanes
-from workers.trigger.membership import membership
+from workers.trigger.membership import Highs, membership
 from workers.trigger.metrics import Lag
 from workers.trigger.progress import Progress
 from workers.trigger.records import Record
@@ -56,6 +56,7 @@ class Reader:
         self._most = width * AHEAD
         self._batch = batch
         self._partitions: dict[int, Progress] = {}
+        self._highs = Highs()
         self._paused = False
         self._committing = False
         self._commit_due = 0.0
@@ -83,17 +84,10 @@ class Reader:
 
     def lags(self) -> Iterator[Lag]:
         """How far each partition of this process is behind."""
-        from confluent_kafka import KafkaException, TopicPartition
-
         for partition, progress in list(self._partitions.items()):
-            position = progress.position
-            if position is None or self._client is None:
-                continue
-            try:
-                _, high = self._client.get_watermark_offsets(TopicPartition(self.topic, partition), cached=True)
-            except (KafkaException, RuntimeError):
-                continue  # it is just being handed over
-            yield self.group, self.topic, partition, max(high - position, 0)
+            behind = self._highs.behind(partition, progress.position)
+            if behind is not None:
+                yield self.group, self.topic, partition, behind
 
     async def _round(self) -> None:
         await self._hold_or_go_on()
@@ -103,6 +97,7 @@ class Reader:
             await self._commit()
 
     def _read(self) -> list[Any]:
+        self._highs.ask(self._client)
         first = self._client.poll(POLL)
         if first is None:
             return []

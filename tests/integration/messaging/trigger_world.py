@@ -139,13 +139,17 @@ async def ended(client: Client, saga_id: str) -> dict[str, Any]:
 
 def committed(broker: Broker, group: str, topic: str) -> dict[int, int]:
     """Where a group stands, by partition; only those it has committed."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     asked = [TopicPartition(topic, partition) for partition in broker.offsets(topic)]
     # Its own client, which never joins the group: the admin client crashes on a group that has committed nothing.
     client = Consumer({"bootstrap.servers": broker.address, "group.id": group, "enable.auto.commit": False})
     try:
         return {one.partition: one.offset for one in client.committed(asked, 30) if one.offset >= 0}
+    except KafkaException as error:
+        if error.args[0].retriable() or error.args[0].name() == "NOT_COORDINATOR":
+            return {}  # the broker has only just started
+        raise
     finally:
         client.close()
 
