@@ -107,9 +107,9 @@ def _lag(cluster: Cluster, project: Project) -> str:
     for definition in project.definitions.values():
         for trigger in definition.triggers:
             group = f"{cluster.settings.prefix}-trigger-{definition.saga}-{trigger.topic}"
-            reached = cluster.committed(group)
+            reached = cluster.committed(group, trigger.topic)
             waiting = sum(
-                offsets.stable - max(offsets.first, reached.get((trigger.topic, partition), 0))
+                offsets.stable - max(offsets.first, reached.get(partition, 0))
                 for partition, offsets in cluster.offsets(trigger.topic).items()
             )
             if waiting and not reached:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from activities.kafka.config import admin_config, producer_config
+from activities.kafka.config import admin_config, consumer_config, producer_config
 from activities.kafka.errors import Failure, classify, failure_of
 from sagas.errors import SagaError, UsageError
 from sagas.settings import KafkaSettings
@@ -160,16 +160,19 @@ class Cluster:
         except KafkaException as error:
             raise _problem("transactions", failure_of(error), self.settings) from None
 
-    def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """Where a consumer group stands: (topic, partition) → the next offset it reads."""
-        from confluent_kafka import ConsumerGroupTopicPartitions
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """Where a consumer group stands in a topic: partition → the next offset; absent: it has read nothing."""
+        from confluent_kafka import Consumer, TopicPartition
 
-        asked = [ConsumerGroupTopicPartitions(group)]
-        found = self._result(
-            f"group {group}",
-            lambda: self._admin.list_consumer_group_offsets(asked, request_timeout=self._patience)[group],
-        )
-        return {(one.topic, one.partition): one.offset for one in found.topic_partitions if one.offset >= 0}
+        places = [TopicPartition(topic, one) for one in self._metadata(topic).topics[topic].partitions]
+        # A consumer that joins no group: the admin client's own question ends the process, by a fault of the library,
+        # when the coordinator does not answer at once.
+        consumer = Consumer({**consumer_config(self.settings, group), "log_level": 0})
+        try:
+            found = self._call(f"group {group}", lambda: consumer.committed(places, self._patience))
+        finally:
+            consumer.close()
+        return {one.partition: one.offset for one in found if one.offset >= 0}
 
     def longest_transaction(self) -> float | None:
         """Seconds a transaction may take at most here; None where we may not ask."""

@@ -69,11 +69,11 @@ def test_how_far_a_group_has_read(kafka: Broker) -> None:
     settings, topic = kafka.settings(), kafka.create_topic()
     kafka.produce(topic, 1, 2, 3)
     group = f"{settings.prefix}-reader"
-    assert Cluster(settings).committed(group) == {}
+    assert Cluster(settings).committed(group, topic) == {}
     consumer = Consumer(consumer_config(settings, group))
     consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
     consumer.close()
-    assert Cluster(settings).committed(group) == {(topic, 0): 2}
+    assert Cluster(settings).committed(group, topic) == {0: 2}
 
 
 def test_how_long_a_transaction_may_take_here(kafka: Broker) -> None:

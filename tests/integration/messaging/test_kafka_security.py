@@ -135,7 +135,7 @@ def test_the_acls_of_the_guide_are_enough(secured: Broker) -> None:
     assert message.value() == b"1"
     consumer.commit(message=message, asynchronous=False)
     consumer.close()
-    assert cluster.committed("good-reader") == {("good-orders", 0): 1}
+    assert cluster.committed("good-reader", "good-orders") == {0: 1}
 
 
 def test_wrong_credentials_are_one_sentence(secured: Broker) -> None:
@@ -209,8 +209,17 @@ def test_a_topic_that_may_not_be_made(secured: Broker) -> None:
 
 
 def test_a_group_without_its_acl(secured: Broker) -> None:
-    with pytest.raises(KafkaProblem, match="may not use the consumer group: an ACL is missing"):
-        Cluster(settings(secured, "stranger")).committed("any-group")
+    kafka = settings(secured, "saga", prefix="good")
+    consumer = Consumer(consumer_config(kafka, "any-group"))
+    consumer.subscribe(["good-orders"])
+    message = consumer.poll(30)
+    consumer.close()
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    verdict = classify(error)
+    assert (verdict.action, verdict.scope) == ("refused", "client")
+    assert verdict.reason.startswith("this user may not use the consumer group: an ACL is missing")
 
 
 def test_a_transaction_that_the_broker_finds_too_long(secured: Broker) -> None:
