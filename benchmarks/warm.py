@@ -43,7 +43,7 @@ async def step(runner: Runner, root: Path) -> None:
     assert (await asyncio.to_thread(one.publish, audited, manifests)).rows == 10
 
 
-async def measure(root: Path, rounds: int) -> None:
+async def measure(root: Path, rounds: int, warm_up: int) -> None:
     conf: dict[str, Any] = {"spark.sql.shuffle.partitions": "2"}
     runner = Runner(settings(root, conf=conf, python_path=(str(Path(__file__).parent.parent),)))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -51,7 +51,7 @@ async def measure(root: Path, rounds: int) -> None:
     ours: list[float] = []
     theirs: list[float] = []
     try:
-        for number in range(-3, rounds):  # the first three warm up
+        for number in range(-warm_up, rounds):
             begun = time.perf_counter()
             await step(runner, root)
             between = time.perf_counter()
@@ -70,11 +70,13 @@ async def measure(root: Path, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--quick", action="store_true", help="two rounds, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, to see that it runs: two JVMs start all the same"
+    )
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="saga-bench-"))
     try:
-        asyncio.run(measure(root, 2 if options.quick else options.rounds))
+        asyncio.run(measure(root, 1, 1) if options.quick else measure(root, options.rounds, 3))
     finally:
         shutil.rmtree(root)
 
