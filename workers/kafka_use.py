@@ -13,6 +13,7 @@ from sagas.definition.files import find_files
 from sagas.definition.model import Definition, Operation, Step
 from sagas.errors import SagaError
 from sagas.project import Project
+from workers.reader_modules import declares_readers
 
 Access = Literal["read", "write"]
 
@@ -106,18 +107,18 @@ def _has_readers(project: Project) -> bool:
     root = project.settings.root
     modules = [root / (name if name.endswith(".py") else name.replace(".", "/")) for name in project.settings.actions]
     files = [module if module.suffix == ".py" else module.with_suffix(".py") for module in modules]
-    return _says([*files, *(file for module in modules for file in module.rglob("*.py"))], b"@consumer(", b"@bridge(")
+    return any(declares_readers(file) for file in [*files, *(file for one in modules for file in one.rglob("*.py"))])
 
 
-def _says(files: Iterable[Path], *words: bytes) -> bool:
-    for file in files:
-        try:
-            text = file.read_bytes()
-        except OSError:
-            continue  # whoever reads the project says what is wrong with it
-        if any(word in text for word in words):
-            return True
-    return False
+def _says(files: Iterable[Path], word: bytes) -> bool:
+    return any(word in _text(file) for file in files)
+
+
+def _text(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""  # whoever reads the project says what is wrong with it
 
 
 def _is_kafka(operation: Operation) -> bool:

@@ -10,6 +10,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from workers.kafka_setup import commands
 from workers.kafka_use import listens, named_topics, uses_kafka
+from workers.reader_modules import declares_readers
 
 PUBLISH = """
   - id: tell
@@ -83,6 +84,25 @@ LEDGER = '[ledger]\nconnection = "shop"\n'
 def test_who_needs_it(tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool) -> None:
     found = project(tmp_path, steps, settings, head)
     assert (uses_kafka(found), listens(found)) == (uses, waits)
+
+
+@pytest.mark.parametrize(
+    ("module", "reads"),
+    [
+        ("from sagas import bridge\n@bridge('raw', to='clean')\ndef clean(message): ...", True),
+        ("import sagas\n@sagas.consumer('raw', connection='shop')\ndef book(message): ...", True),
+        ("from sagas import consumer as on\n@on(\n 'raw', connection='shop')\nasync def book(message): ...", True),
+        ("import sagas.consumers as c\ndef f(m): ...\ng = c.bridge('raw', to='clean')(f)", True),
+        ("from sagas import action\n# one day a @consumer(…)\n'@bridge('", False),
+        ("from shop import consumer\nimport sagas\n@consumer('raw')\ndef book(message): ...", False),
+        ("from sagas import consumer\n", False),
+        ("from sagas import consumer\n@consumer(", False),
+    ],
+)
+def test_what_makes_a_reader(tmp_path: Path, module: str, reads: bool) -> None:
+    (tmp_path / "book.py").write_text(module, encoding="utf-8")
+    assert declares_readers(tmp_path / "book.py") is reads
+    assert not declares_readers(tmp_path / "absent.py")
 
 
 def test_consumers_need_it(tmp_path: Path) -> None:
