@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +111,10 @@ class Bridging:
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Run until ``stop``; the transaction that is open then is committed, if that takes less than ``grace``."""
-        running = asyncio.create_task(asyncio.to_thread(self._run))
+        # The loop's own threads are few, and databases find their servers with them: none is taken for good.
+        thread = ThreadPoolExecutor(1, self.group)
+        running = asyncio.get_running_loop().run_in_executor(thread, self._run)
+        thread.shutdown(wait=False)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from activities.kafka.config import producer_config
@@ -20,6 +21,8 @@ log = logging.getLogger("saga.trigger")
 
 LONGEST_REASON = 1_000
 _PATIENCE = 30.0
+_SLICE = 0.5
+"""Seconds of one look at the brokers' answer; in between the process may be told to stop."""
 
 
 def dead_letter(record: Record, group: str, reason: str, *, omit: bool = False) -> dict[str, Any]:
@@ -45,21 +48,24 @@ def dead_letter(record: Record, group: str, reason: str, *, omit: bool = False) 
 
 
 class DeadLetters:
-    """Writes dead letters of all readers of one process; made once, closed with it."""
+    """Writes dead letters of all readers of one process, one after the other; made once, closed with it.
+
+    The thread is its own: brokers that are down hold up dead letters, and nothing else that needs a thread.
+    """
 
     def __init__(self, settings: KafkaSettings, metrics: TriggerMetrics) -> None:
         self._settings = settings
         self._metrics = metrics
         self._producer: Any = None
         self._known: set[str] = set()
-        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "dead-letters")
 
     async def send(self, record: Record, group: str, reason: str, stop: asyncio.Event) -> None:
         """Return when the brokers have it. Raises Stopped when the process stops before that."""
         log.warning("%s gives up %s: %s", group, record.place, reason)
 
         async def attempt(_: int) -> None:
-            await asyncio.to_thread(self._send, record, group, reason)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._send, record, group, reason, stop)
 
         await tried(f"the dead letter of {record.place}", attempt, stop=stop, max_attempts=1_000_000)
         self._metrics.dead(group, record.topic)
@@ -72,26 +78,29 @@ class DeadLetters:
             self._known.add(found)
         return found
 
-    def _send(self, record: Record, group: str, reason: str) -> None:
+    def close(self) -> None:
+        """Let the thread go. What is on its way is not waited for."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, record: Record, group: str, reason: str, stop: asyncio.Event) -> None:
         from confluent_kafka import KafkaException, Producer
 
-        with self._lock:
-            try:
-                self.topic_for(record.topic)
-                if self._producer is None:
-                    self._producer = Producer(producer_config(self._settings))
-                error = self._produce(dead_letter(record, group, reason))
-                if error is not None and classify(error).scope == "event":
-                    error = self._produce(dead_letter(record, group, reason, omit=True))
-            except (KafkaException, KafkaProblem) as trouble:
-                self._producer = None  # nobody knows what it still has in flight
-                raise Down(trouble.message if isinstance(trouble, KafkaProblem) else classify(trouble).reason) from None
-            if error is not None:
-                self._producer = None
-                raise Down(classify(error).reason)
+        try:
+            self.topic_for(record.topic)
+            if self._producer is None:
+                self._producer = Producer(producer_config(self._settings))
+            error = self._produce(dead_letter(record, group, reason), stop)
+            if error is not None and classify(error).scope == "event":
+                error = self._produce(dead_letter(record, group, reason, omit=True), stop)
+        except (KafkaException, KafkaProblem) as trouble:
+            self._producer = None  # nobody knows what it still has in flight
+            raise Down(trouble.message if isinstance(trouble, KafkaProblem) else classify(trouble).reason) from None
+        if error is not None:
+            self._producer = None
+            raise Down(classify(error).reason)
 
-    def _produce(self, letter: dict[str, Any]) -> Any:
-        """The broker's error, None when it has the letter."""
+    def _produce(self, letter: dict[str, Any], stop: asyncio.Event) -> Any:
+        """The broker's error, None when it has the letter. Raises Down: no answer in time, or told to stop."""
         from confluent_kafka import KafkaException
 
         told: list[Any] = []
@@ -99,7 +108,10 @@ class DeadLetters:
             self._producer.produce(**letter, on_delivery=lambda error, _: told.append(error))
         except KafkaException as trouble:
             return trouble.args[0]
-        self._producer.flush(_PATIENCE)
+        end = time.monotonic() + _PATIENCE
+        while not told and not stop.is_set() and time.monotonic() < end:
+            self._producer.flush(_SLICE)
         if not told:
+            self._producer = None  # it would still try to send this one
             raise Down("the brokers do not answer")
         return told[0]

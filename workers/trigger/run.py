@@ -133,6 +133,7 @@ class Parts:
         self._stop = stop
         self.metrics = TriggerMetrics()
         self._dead = DeadLetters(self._settings, self.metrics)
+        stack.callback(self._dead.close)
         self._databases = Connections(
             {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()}
         )
