@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from workers.metrics import Metrics
 from workers.relay.metrics import RelayMetrics
 from workers.relay.standing import StandingOutboxes
+from workers.trigger.metrics import TriggerMetrics
 
 ROOT = Path(__file__).parents[3]
 RULES = [
@@ -21,7 +22,7 @@ RULES = [
 
 def known() -> dict[str, Metric]:
     found: dict[str, Metric] = {}
-    for collector in (Metrics(), RelayMetrics(), StandingOutboxes([])):
+    for collector in (Metrics(), RelayMetrics(), StandingOutboxes([]), TriggerMetrics()):
         for metric in collector.collect():
             found[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
     return found
