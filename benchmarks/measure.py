@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -49,6 +50,13 @@ def cpu_seconds(pid: int) -> float:
     process = psutil.Process(pid)
     times = [process.cpu_times()] + [child.cpu_times() for child in process.children(recursive=True)]
     return sum(one.user + one.system for one in times)
+
+
+def seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """By the clock, and of CPU: this process and its children, a JVM among them."""
+    begun, before = time.perf_counter(), cpu_seconds(os.getpid())
+    work()
+    return time.perf_counter() - begun, cpu_seconds(os.getpid()) - before
 
 
 async def latencies(figures: Figures, run: RunOne, count: int) -> None:

@@ -18,10 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.measure import ratio
+from benchmarks.measure import ratio, seconds
 from benchmarks.staged import Step, settings
 from spark_steps.audit.task import audit
 from spark_steps.inputs import freeze
@@ -78,18 +77,6 @@ class Bench:
     def clear(self) -> None:
         for name in ("bare", "published", "stage"):
             shutil.rmtree(self.root / name, ignore_errors=True)
-
-
-def seconds(work: Callable[[], None]) -> tuple[float, float]:
-    """By the clock, and of CPU: this process and its JVM."""
-    begun, before = time.perf_counter(), _cpu()
-    work()
-    return time.perf_counter() - begun, _cpu() - before
-
-
-def _cpu() -> float:
-    own = psutil.Process()
-    return sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
 
 
 def measure(rows: int | None, rounds: int) -> None:
