@@ -12,7 +12,7 @@ from temporalio.client import Client as Temporal
 
 from sagas.actions import NOTE, Actions
 from sagas.project import Project
-from sagas.settings import Settings
+from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection, TemporalSettings
 from workers.client import Client
 from workers.headers import HeaderInterceptor
@@ -28,8 +28,9 @@ def make_project(
     connections: Mapping[str, str] | None = None,
     options: Mapping[str, Connection] | None = None,
     variables: Mapping[str, Any] | None = None,
+    outbox: str | None = None,
 ) -> Project:
-    """A project whose files are the given texts, on a task queue of its own."""
+    """A project whose files are the given texts, on a task queue of its own. ``outbox`` is that of `[kafka]`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in definitions.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
@@ -43,6 +44,7 @@ def make_project(
         temporal=TemporalSettings(address=address, namespace="default", task_queue=f"test-{uuid.uuid4()}"),
         connections=found,
         vars=dict(variables or {}),
+        kafka=KafkaSettings(outbox=outbox),
     )
     return Project(settings, Actions([getattr(one, NOTE) for one in actions]))
 

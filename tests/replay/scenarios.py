@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import text
+
+from activities.connections import Connections
+from activities.request import rows
+from activities.request.reply import Reply
 from sagas import Absent, Done, Rejected, Unknown
 from sagas.settings.model import Connection
 from tests.http_server import PaymentServer
 from tests.integration.engine.world import World, handle, resolve, until
 from tests.lab import finished
 from workers.client import Client
+from workers.replies.waking import wake
 
 After = Callable[[Client, str], Awaitable[Any]]
 QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"
@@ -66,6 +74,8 @@ HTTP = (
     ' query: {key: "${{ step.key }}"}}, done: response.status == 200, absent: response.status == 404,'
     " result: response.json.id}"
 )
+HELD = "id: p, uses: kafka.publish, with: {topic: told, key: k, value: {paid: true}, hold: true}"
+ASK = "id: ask, uses: kafka.request, with: {topic: commands, value: {room: 7}}, compensate: kafka.request"
 
 TELL = (
     "notify: [{when: [completed, compensated, parked, residue, overdue], uses: work,"
@@ -96,6 +106,30 @@ def decide(step: str, decision: str, **more: Any) -> After:
     async def after(client: Client, id: str) -> None:
         await finished(client, id)
         await resolve(client, id, step, decision, evidence="looked", **more)
+
+    return after
+
+
+def reply(*replies: tuple[str, str, Any]) -> After:
+    """Answer commands of the step `ask`, each when an attempt waits for it: the end of its key, outcome, value."""
+
+    async def after(client: Client, id: str) -> None:
+        url = client.project.settings.connection("shop").url
+        databases = Connections({"shop": {"kind": "sql", "url": url}})
+        engine = databases.engine("shop")
+
+        async def waits(key: str) -> bool:
+            question = text("select count(*) from saga_request where step_key = :key and token is not null")
+            async with engine.connect() as connection:
+                return (await connection.execute(question, {"key": key})).scalar_one() == 1
+
+        for ending, outcome, value in replies:
+            key = f"{id}/ask{ending}"
+            await until(lambda key=key: waits(key))
+            _, found = await rows.record(engine, Reply(key, outcome, json.dumps(value)), time.time())
+            assert found is not None
+            await wake(client.temporal, found, key)
+        await databases.close()
 
     return after
 
@@ -368,6 +402,27 @@ SCENARIOS = (
         (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),
         "COMPENSATED",
         {"do y": [Rejected("no")]},
+    ),
+    Scenario("event-held-and-published", (saga("tells", A, HELD, B),), "COMPLETED"),
+    Scenario("event-held-and-dropped", (saga("tells", A, HELD, NO),), "COMPENSATED"),
+    Scenario("command-done", (saga("asks", A, ASK, B),), "COMPLETED", after=reply(("", "done", {"room": 7}))),
+    Scenario(
+        "command-rejected",
+        (saga("asks", A, ASK),),
+        "COMPENSATED",
+        after=reply(("", "rejected", {"reason": "no room", "details": {}})),
+    ),
+    Scenario(
+        "command-undone",
+        (saga("asks", A, ASK, NO),),
+        "COMPENSATED",
+        after=reply(("", "done", {"room": 7}), ("/undo", "done", None)),
+    ),
+    Scenario(
+        "command-unanswered",
+        (saga("asks", A, f"{ASK}, timeout: 1s, {QUICK}"),),
+        "COMPENSATED",
+        after=reply(("/undo", "done", None)),
     ),
     Scenario("told-completed", (saga("told", A, top=TELL),), "COMPLETED"),
     Scenario("told-compensated", (saga("told", A, NO, top=TELL),), "COMPENSATED"),

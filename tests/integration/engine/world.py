@@ -132,6 +132,7 @@ class World:
             connections={"shop": self.url},
             options=self.connections,
             variables=variables,
+            outbox="shop",
         )
         async with lab(self.project, **{"grace": GRACE, **options}) as client:
             yield client
