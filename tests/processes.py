@@ -125,22 +125,43 @@ class TemporalServer(Process):
         super().__init__("temporal", argv, folder, ready, env)
 
 
-class WorkerProcess(Process):
-    """`saga worker` for a project folder, as a process of its own. ``env`` adds variables (failpoints …).
+class CommandProcess(Process):
+    """A long-running `saga` command for a project folder, as a process of its own. ``env`` adds variables.
 
-    ``health_port`` serves /livez, /readyz and /metrics; ``options`` are added to the command.
+    ``health_port`` serves /livez, /readyz and /metrics; ``words`` are the command and its options.
     """
+
+    def __init__(self, name: str, project: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
+        port = self.health_port = choose({"health": None}, {}, ())["health"]
+        verb, *options = words
+        argv = [sys.executable, "-P", "-m", "cli.main", verb, "--health", f"{HOST}:{port}", *options]
+        own = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        super().__init__(name, argv, project, lambda: http_get(port, "/readyz")[0] == 200, own)
+
+    def ready_says(self) -> str:
+        return http_get(self.health_port, "/readyz")[1].decode()
+
+
+class WorkerProcess(CommandProcess):
+    """`saga worker`; ``options`` are added to the command."""
 
     def __init__(
         self, name: str, project: Path, *, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
     ) -> None:
-        port = self.health_port = choose({"health": None}, {}, ())["health"]
-        argv = [sys.executable, "-P", "-m", "cli.main", "worker", "--health", f"{HOST}:{port}", "--grace", "5s"]
-        argv += options
-        super().__init__(
-            name,
-            argv,
-            project,
-            lambda: http_get(port, "/readyz")[0] == 200,
-            {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
-        )
+        super().__init__(name, project, "worker", "--grace", "5s", *options, env=env)
+
+
+class RelayProcess(CommandProcess):
+    """`saga relay`."""
+
+    def __init__(
+        self, name: str, project: Path, *, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        super().__init__(name, project, "relay", "--grace", "5s", *options, env=env)
+
+
+class TriggerProcess(CommandProcess):
+    """`saga trigger`."""
+
+    def __init__(self, name: str, project: Path, *options: str) -> None:
+        super().__init__(name, project, "trigger", *options)

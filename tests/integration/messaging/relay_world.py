@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,8 @@ from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection
 from sagas.step import Event
 from tests.kafka_broker import Broker
-from tests.processes import Process
-from tests.servers import HOST, DatabaseServer
-from workers.dev.ports import choose
-from workers.dev.service import http_get
+from tests.processes import RelayProcess
+from tests.servers import DatabaseServer
 from workers.relay.run import run_relay
 
 INSERT = """
@@ -105,7 +101,8 @@ class OutboxWorld:
 
     def relay(self, name: str = "relay", **options: Any) -> RelayProcess:
         """A relay as a process of its own; not started."""
-        made = RelayProcess(f"{name}-{len(self.relays)}", self, **options)
+        self.write_project()
+        made = RelayProcess(f"{name}-{len(self.relays)}", self.folder, **options)
         self.relays.append(made)
         return made
 
@@ -156,38 +153,6 @@ class OutboxWorld:
         for topic in (*topics, f"{self.kafka.prefix}-relay-{home}"):
             for partition, (stable, high) in self.broker.offsets(topic).items():
                 assert stable == high, f"{topic}/{partition}: a transaction is open, {stable} < {high}"
-
-
-class RelayProcess(Process):
-    """`saga relay` as a process of its own."""
-
-    def __init__(
-        self, name: str, world: OutboxWorld, *, options: Sequence[str] = (), env: Mapping[str, str] | None = None
-    ) -> None:
-        world.write_project()
-        port = self.health_port = choose({"health": None}, {}, ())["health"]
-        argv = [
-            sys.executable,
-            "-P",
-            "-m",
-            "cli.main",
-            "relay",
-            "--health",
-            f"{HOST}:{port}",
-            "--grace",
-            "5s",
-            *options,
-        ]
-        super().__init__(
-            name,
-            argv,
-            world.folder,
-            lambda: http_get(port, "/readyz")[0] == 200,
-            {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
-        )
-
-    def ready_says(self) -> str:
-        return http_get(self.health_port, "/readyz")[1].decode()
 
 
 def events(topic: str, count: int, keys: int = 5, start: int = 0) -> list[Event]:

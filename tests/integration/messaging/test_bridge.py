@@ -12,7 +12,6 @@ import pytest
 
 from sagas import Event, Message, bridge
 from tests.integration.messaging.trigger_world import (
-    TriggerProcess,
     count,
     fresh,
     produce_keyed,
@@ -23,6 +22,7 @@ from tests.integration.messaging.trigger_world import (
     write_project,
 )
 from tests.kafka_broker import Broker
+from tests.processes import TriggerProcess
 
 NOWHERE = "127.0.0.1:1"
 

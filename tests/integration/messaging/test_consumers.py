@@ -13,7 +13,6 @@ import pytest
 from sagas import Message, Rejected, action, consumer
 from tests.integration.messaging.trigger_world import (
     Shop,
-    TriggerProcess,
     committed,
     count,
     ended,
@@ -28,7 +27,7 @@ from tests.integration.messaging.trigger_world import (
 )
 from tests.kafka_broker import Broker
 from tests.lab import lab
-from tests.processes import TemporalServer
+from tests.processes import TemporalServer, TriggerProcess
 from tests.servers import DatabaseServer, postgres
 from workers.relay.run import run_relay
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,8 @@ from tests.integration.messaging.request_world import World, open_world, row_of,
 from tests.integration.messaging.test_requests import ORDER
 from tests.kafka_broker import Broker
 from tests.lab import lab
-from tests.processes import Process, TemporalServer, WorkerProcess
+from tests.processes import TemporalServer, TriggerProcess, WorkerProcess
 from tests.servers import DatabaseServer
-from workers.dev.ports import HOST, choose
-from workers.dev.service import http_get
 from workers.replies.listener import ReplyListener
 
 
@@ -44,12 +40,9 @@ async def listening(world: World) -> AsyncIterator[ReplyListener]:
     await listener.stop()
 
 
-def listener_process(world: World, name: str) -> Process:
+def listener_process(world: World, name: str) -> TriggerProcess:
     """`saga trigger`, which hears the replies of a project that has commands."""
-    port = choose({"health": None}, {}, ())["health"]
-    argv = [sys.executable, "-P", "-m", "cli.main", "trigger", "--health", f"{HOST}:{port}", "--grace", "5s"]
-    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return Process(name, argv, world.folder, lambda: http_get(port, "/readyz")[0] == 200, env)
+    return TriggerProcess(name, world.folder, "--grace", "5s")
 
 
 async def completed(world: World, saga_id: str) -> bool:

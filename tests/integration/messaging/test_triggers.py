@@ -13,7 +13,6 @@ from temporalio.client import Client as Temporal
 
 from sagas import action
 from tests.integration.messaging.trigger_world import (
-    TriggerProcess,
     committed,
     count,
     ended,
@@ -27,7 +26,7 @@ from tests.integration.messaging.trigger_world import (
 )
 from tests.kafka_broker import Broker
 from tests.lab import lab
-from tests.processes import TemporalServer
+from tests.processes import TemporalServer, TriggerProcess
 from workers.runs import list_runs
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import sys
 import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,7 +25,6 @@ from sagas.project import Project
 from sagas.settings import KafkaSettings
 from tests.kafka_broker import Broker
 from tests.lab import finished, make_project
-from tests.processes import HOST, Process, choose, http_get
 from tests.servers import DatabaseServer
 from workers.client import Client
 from workers.process import run_parts
@@ -74,17 +71,6 @@ async def triggering(project: Project, *, grace: float = 10.0) -> AsyncIterator[
         finally:
             stop.set()
             await running
-
-
-class TriggerProcess(Process):
-    """`saga trigger` for a project folder, as a process of its own."""
-
-    def __init__(self, name: str, project: Path, *options: str) -> None:
-        port = self.health_port = choose({"health": None}, {}, ())["health"]
-        argv = [sys.executable, "-P", "-m", "cli.main", "trigger", "--health", f"{HOST}:{port}", *options]
-        super().__init__(
-            name, argv, project, lambda: http_get(port, "/readyz")[0] == 200, {**os.environ, "PYTHONUNBUFFERED": "1"}
-        )
 
 
 def write_project(folder: Path, broker: Broker, *, temporal: str, database: str, prefix: str, module: str) -> Path:
