@@ -15,6 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from activities.guard.sql_handle import Sql
+from activities.guard.tables_messaging import MAX_NAME
+from sagas.errors import UsageError
 
 Status = Literal["DONE", "REJECTED", "DEAD"]
 """What became of a message: its effect, a business no, or nothing because every attempt failed."""
@@ -78,7 +80,12 @@ async def enter(sql: Sql, entry: Entry, status: Status, reason: str | None = Non
 
 
 async def newer(sql: Sql, consumer: str, entity: str, version: int) -> bool:
-    """True when ``version`` is higher than any this consumer has seen of ``entity``; it has seen it then."""
+    """True when ``version`` is higher than any this consumer has seen of ``entity``; it has seen it then.
+
+    Raises UsageError for a name that is too long: a database that cuts it off would take two entities for one.
+    """
+    if len(entity) > MAX_NAME:
+        raise UsageError(f"the name of an entity, {entity[:40]}…, is longer than {MAX_NAME} characters")
     values = {"consumer": consumer, "entity": entity, "version": version}
     if await sql.execute(_RAISE, values):
         return True
