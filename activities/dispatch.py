@@ -17,7 +17,8 @@ from activities.beating import beating
 from activities.connections import Connections
 from activities.emitting import emit_body, insert_events, nothing, refuses_hold, sql_body, wait_until_published
 from activities.guard.address import Address
-from activities.guard.guard import Guard, outcome_of
+from activities.guard.guard import Guard
+from activities.guard.outcomes import outcome_of
 from activities.guard.sql_handle import Sql
 from activities.http import HttpConnections, run_http
 from activities.outbox import MAX_MESSAGE_BYTES

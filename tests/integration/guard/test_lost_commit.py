@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from activities.guard import guard as guard_module
-from activities.guard import protocol
+from activities.guard import deliveries, protocol
 from tests.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
 from tests.servers import DatabaseServer
@@ -99,7 +98,7 @@ async def test_an_answer_that_never_comes(
     behind_proxy: tuple[Laboratory, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laboratory, proxy = behind_proxy
-    monkeypatch.setattr(guard_module, "ANSWER_TIME", 1.5)
+    monkeypatch.setattr(deliveries, "ANSWER_TIME", 1.5)
     address = laboratory.current = new_address()
     proxy.arm(COMMIT[laboratory.kind], "swallow_answer")
     outcome = await laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())

@@ -8,7 +8,8 @@ from typing import Any, Literal, cast
 
 from activities.guard import protocol
 from activities.guard.address import Address
-from activities.guard.guard import Guard, Script
+from activities.guard.deliveries import Script
+from activities.guard.guard import Guard
 from activities.guard.transaction import HELD_BECOMES, GuardRow, Reason, RowOp, Save
 from sagas.errors import Rejected
 from sagas.outcomes import Failure, Outcome
@@ -95,7 +96,7 @@ class MemoryGuard(Guard):
         super().__init__("memory", cast("Any", None))
         self.memory = memory
 
-    async def _run(
+    async def run(
         self,
         address: Address,
         op: RowOp | Literal["seal"],

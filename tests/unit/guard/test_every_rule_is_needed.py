@@ -110,7 +110,7 @@ def test_generations_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MemoryGuard._run
+    real = MemoryGuard.run
 
     async def tidy(self: MemoryGuard, address: Address, op: RowOp, *more: Any, **limits: Any) -> Outcome:
         there = (address.generation, "do") in self.memory.rows
@@ -119,12 +119,12 @@ def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.Monke
             self.memory.rows.pop((address.generation, "do"), None)
         return outcome
 
-    monkeypatch.setattr(MemoryGuard, "_run", tidy)
+    monkeypatch.setattr(MemoryGuard, "run", tidy)
     assert "an action took effect twice" in broken_promises()
 
 
 def test_a_refused_action_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MemoryGuard._run
+    real = MemoryGuard.run
 
     async def keeps_the_row(self: MemoryGuard, address: Address, op: RowOp, *more: Any, **limits: Any) -> Outcome:
         outcome = await real(self, address, op, *more, **limits)
@@ -132,7 +132,7 @@ def test_a_refused_action_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None
             self.memory.rows[address.generation, "do"] = GuardRow("do", "hash")
         return outcome
 
-    monkeypatch.setattr(MemoryGuard, "_run", keeps_the_row)
+    monkeypatch.setattr(MemoryGuard, "run", keeps_the_row)
     assert "told done without an effect" in broken_promises()
 
 
