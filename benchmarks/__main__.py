@@ -19,6 +19,7 @@ ALL = {
     "staging": ("a Spark output staged, audited and published, and a bare write", ["--quick"]),
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
     "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),
+    "triggers": ("sagas started by events, and by a client", ["--quick"]),
     "reconcile": ("reconciliation of synthetic books, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
 }
 """Name: what it compares, and the options that make it short."""
