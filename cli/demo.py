@@ -1,4 +1,5 @@
-"""`saga demo`: real baskets through the whole engine, one stuck and helped on, the days closed, the books checked."""
+"""`saga demo`: real baskets through the whole engine, one stuck and helped on, what leaves the shop followed, the days
+closed, the books checked."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import typer
 from cli import demo_report as report
 from cli.context import options
 from cli.demo_days import close_days
+from cli.demo_messages import follow_messages
 from cli.demo_typing import type_command
 from cli.output import console, print_document, say, wants_json
 
@@ -26,7 +28,7 @@ REASON = "A lorry was hired"
 def demo(
     baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="how many real baskets to run")] = 200,
 ) -> int:
-    """Run real shopping baskets as sagas, close their days with Spark, and check the books.
+    """Run real shopping baskets as sagas, follow their events, close their days with Spark, and check the books.
 
     The stack goes on running afterwards.
     """
@@ -47,15 +49,17 @@ async def _demo(baskets: int) -> int:
         before = await shop.check(outcomes)
         report.print_books(before, outcomes)
 
+        parked = [outcome for outcome in outcomes if outcome.story["state"] == "PARKED"]
         outcomes = await _help_one(shop, outcomes)
         after = await shop.check(outcomes)
         report.print_verdict(before, after)
+        messages = await follow_messages(shop, outcomes, parked, after)
         days = await close_days(shop)
         looks = (before, after, await shop.check(outcomes))
         report.print_days(days, looks[-1])
     finally:
         await shop.close()
-    document = report.document(shop, outcomes, looks, days, seconds=time.monotonic() - began)
+    document = report.document(shop, outcomes, looks, messages, days, seconds=time.monotonic() - began)
     print_document(document, human=lambda: report.print_farewell(shop, outcomes, days, ran, time.monotonic() - began))
     return 0 if document["balanced"] else 1
 

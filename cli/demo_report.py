@@ -12,6 +12,7 @@ from cli.output import say
 
 if TYPE_CHECKING:
     from cli.demo_days import DaysDone
+    from cli.demo_messages import MessagesDone
     from workers.demo.books import Books
     from workers.demo.run import Demo, Outcome
 
@@ -161,7 +162,13 @@ def worth_a_look(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
 
 
 def document(
-    shop: Demo, outcomes: Sequence[Outcome], looks: Sequence[Books], days: DaysDone, *, seconds: float
+    shop: Demo,
+    outcomes: Sequence[Outcome],
+    looks: Sequence[Books],
+    messages: MessagesDone,
+    days: DaysDone,
+    *,
+    seconds: float,
 ) -> dict[str, Any]:
     """The JSON of `saga demo`; ``balanced`` is what the exit code says."""
     after = looks[-1]
@@ -170,11 +177,12 @@ def document(
         "baskets": len(outcomes),
         "round": shop.round,
         "states": dict(states),
-        "balanced": all(map(_is_right, looks)) and set(states) <= set(EXPECTED) and days.right,
+        "balanced": all(map(_is_right, looks)) and set(states) <= set(EXPECTED) and messages.right and days.right,
         "checks": [
             {"subject": finding.check.subject, "rule": finding.check.rule, "wrong": finding.count}
             for finding in after.findings
         ],
+        "messages": messages.to_json(),
         "days": days.to_json(),
         "worth_a_look": [outcome.story["id"] for outcome, _ in worth_a_look(outcomes)],
         "web_ui": shop.settings.temporal.web_ui,

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Run by the image once, on an empty data folder: one role for Temporal, one role and database for the participant.
+# Run by the image once, on an empty data folder: one role for Temporal, one role with its databases for the participants.
 set -euo pipefail
 
 psql --username postgres --set ON_ERROR_STOP=1 \
@@ -7,4 +7,5 @@ psql --username postgres --set ON_ERROR_STOP=1 \
 create role temporal login createdb password :'temporal_password';
 create role shop login password :'shop_password';
 create database shop owner shop;
+create database finance owner shop;
 SQL

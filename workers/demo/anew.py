@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -20,11 +20,14 @@ from spark_steps import ledger
 from spark_steps.ledger import OutputRow
 
 
-async def forget_earlier(engine: AsyncEngine, stage: str, last_writes: float) -> None:
-    """Refuse whatever still arrives of them, wait ``last_writes`` seconds for what has arrived already, and delete what
-    guard, outbox, ledger and stage area (a URI) have of them."""
+async def forget_earlier(
+    engine: AsyncEngine, stage: str, last_writes: float, drained: Callable[[], Awaitable[None]]
+) -> None:
+    """Refuse whatever still arrives of them, wait ``last_writes`` seconds for what has arrived already and until their
+    events have ``drained``, and delete what guard, outbox, ledger and stage area (a URI) have of them."""
     mark = await watermark.raise_to(engine.execution_options(isolation_level="AUTOCOMMIT"), time.time())
     await asyncio.sleep(last_writes)
+    await drained()
     outputs = ledger.outputs
     async with engine.begin() as connection:
         rows = []

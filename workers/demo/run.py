@@ -13,16 +13,21 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import Settings, load_settings
+from sagas.settings.load import find_project
 from spark_steps.settings import spark_settings
 from workers.client import Client
 from workers.databases import open_engine, set_up
 from workers.demo.anew import forget_earlier
 from workers.demo.books import Books, Run, check_books
+from workers.demo.channel import CONNECTION as FINANCE
+from workers.demo.channel import Channel, channel_of
 from workers.demo.data import read_week
 from workers.demo.following import Story, follow
 from workers.demo.model import Order, Plan, Week
 from workers.demo.plan import make_plan
 from workers.demo.shop import hire_lorry, next_round, open_shop
+from workers.demo.shopfront import CONNECTION as SHOPFRONT
+from workers.demo.shopfront import Shopfront, open_shopfront, shared_secret
 from workers.dev.stack import Stack
 
 SAGAS = ("checkout", "checkout-tcc", "weekly-order", "day-close")
@@ -33,6 +38,7 @@ LOOK_AGAIN_FIRST = 0.5
 LOOK_AGAIN = 5.0
 LAST_WRITES = 2.0  # seconds
 APPROVAL = "approve"
+_PARTS = ("definitions/checkout.saga.yaml", "actions/bookings.py", "schema.sql", "finance.sql")  # of a demo's project
 
 OnEnd = Callable[[Order, Story], None]
 Say = Callable[[str], None]
@@ -47,7 +53,13 @@ class Outcome:
 
 
 def project_file() -> Path:
-    """The settings of the demo's project in the checkout. Raises UsageError when the checkout is not there."""
+    """The settings of the demo's project: the one we stand in (`saga init DIR --demo`), else that of the checkout.
+
+    Raises UsageError when there is neither.
+    """
+    root, here = find_project()
+    if here is not None and all((root / part).is_file() for part in _PARTS):
+        return here
     file = Path(__file__).resolve().parents[2] / "definitions" / "retail" / "saga.toml"
     if not file.is_file():
         raise UsageError(
@@ -60,19 +72,21 @@ def project_file() -> Path:
 async def open_demo(baskets: int, say: Say, config: Path | str | None = None) -> Demo:
     """Start the stack and open the shop for the first ``baskets`` baskets of the week.
 
-    ``config`` is the saga.toml of a copy of the demo's project; default: the one in the checkout.
+    ``config`` is the saga.toml of a copy of the demo's project; default: see :func:`project_file`.
 
     Raises UsageError or SagaError, one sentence, when something is missing or does not start.
     """
     config = config or project_file()
-    say("reading a week of the shop, and starting Temporal, PostgreSQL and a worker …")
+    say("reading a week of the shop, and starting Temporal, PostgreSQL, Kafka and a worker …")
     # Side by side: reading keeps one core busy, starting mostly waits.
     week, settings = await asyncio.gather(
         asyncio.to_thread(read_week, baskets), asyncio.to_thread(_start_stack, config, say)
     )
     client = await Client.connect(Project(settings))
-    await set_up(settings.connection("shop"), settings.kafka.shards)
+    for name in ("shop", FINANCE):
+        await set_up(settings.connection(name), settings.kafka.shards)
     engine = open_engine(settings.connection("shop"))
+    channel = channel_of(settings, engine)
     ended = await _end_earlier(client)
     if ended:
         say(f"the shop opens anew; unfinished sagas of an earlier demo that were terminated: {ended}")
@@ -80,15 +94,17 @@ async def open_demo(baskets: int, say: Say, config: Path | str | None = None) ->
     number = await next_round(engine)
     if number > 1:
         # An attempt that the worker already holds still writes; it must not write into the new shop.
-        await forget_earlier(engine, spark_settings(settings).stage, LAST_WRITES if ended else 0.0)
+        stage = spark_settings(settings).stage
+        await forget_earlier(engine, stage, LAST_WRITES if ended else 0.0, channel.drain)
     await open_shop(engine, week, plan)
-    return Demo(settings, client, engine, week, plan, number, time.time())
+    channel = await channel.opened()
+    return Demo(settings, client, engine, week, plan, number, time.time(), channel, _open_shopfront(settings))
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
     """A shop that is open. ``round`` counts the demos of this database and keeps their saga ids apart; ``opened_at`` is
-    in seconds since the epoch."""
+    in seconds since the epoch. ``shopfront`` hears notifications; None: somebody else listens where it should."""
 
     settings: Settings
     client: Client
@@ -97,6 +113,8 @@ class Demo:
     plan: Plan
     round: int
     opened_at: float
+    channel: Channel
+    shopfront: Shopfront | None
 
     def saga_id(self, order: Order) -> str:
         return f"{order.saga}-{order.basket.id}-r{self.round}"
@@ -135,7 +153,10 @@ class Demo:
         return await check_books(self.engine, runs)
 
     async def close(self) -> None:
-        """Let go of the database; the stack goes on running."""
+        """Let go of the databases, and close the web site; the stack goes on running."""
+        if self.shopfront is not None:
+            await asyncio.to_thread(self.shopfront.close)
+        await self.channel.close()
         await self.engine.dispose()
 
     async def _run_one(self, order: Order, look_again: float) -> Story:
@@ -156,6 +177,12 @@ class Demo:
             who="manager",
             reject=refusal if order.basket.amount > limit else None,
         )
+
+
+def _open_shopfront(settings: Settings) -> Shopfront | None:
+    connection = settings.connection(SHOPFRONT)
+    secret = shared_secret(settings.root / connection.options["signing_secret"]["file"])
+    return open_shopfront(connection.url, secret)
 
 
 def _start_stack(config: Path | str, say: Say) -> Settings:

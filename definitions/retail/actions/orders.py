@@ -22,9 +22,9 @@ async def place(step: Step, basket: str, charge: str) -> Order:
     return await _write(step, basket, charge, state="placed")
 
 
-@action("orders.draft", connection="shop")
+@action("orders.draft", connection="shop", holds=True)
 async def draft(step: Step, basket: str, charge: str) -> Order:
-    """Write the order down without promising anything yet."""
+    """Write the order down without promising anything yet: its event waits until the order is final."""
     return await _write(step, basket, charge, state="draft")
 
 
@@ -79,5 +79,17 @@ async def _write(step: Step, basket: str, charge: str, *, state: str) -> Order:
         "select :order, sku, quantity, amount from reservation where basket_id = :basket",
         order=order.order_id,
         basket=basket,
+    )
+    # Written in this transaction: the event is there if, and only if, the order is.
+    step.emit(
+        "orders",
+        key=str(order.order_id),
+        value={
+            "order": order.order_id,
+            "basket": basket,
+            "household": paid.household_id,
+            "total": str(order.total),
+        },
+        hold=state == "draft",
     )
     return Order(order.order_id, order.total)

@@ -36,11 +36,13 @@ def test_setup_then_a_worker_that_is_ready_and_drains(temporal: TemporalServer) 
         where = {"host": HOST, "port": server.port, "user": server.user}
         with psycopg.connect(**where, dbname="postgres", autocommit=True) as admin:
             admin.execute("create database shop")
+            admin.execute("create database finance")
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "TEMPORAL_"))},
             "TEMPORAL_ADDRESS": temporal.address,
             "TEMPORAL_NAMESPACE": "default",
             "SAGA_CONNECTIONS__SHOP__URL": f"postgresql+psycopg://{server.user}@{HOST}:{server.port}/shop",
+            "SAGA_CONNECTIONS__FINANCE__URL": f"postgresql+psycopg://{server.user}@{HOST}:{server.port}/finance",
         }
         project = ROOT / "definitions" / "retail"
         for _ in range(2):
