@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from activities.kafka.topics import Cluster, KafkaProblem, Offsets
@@ -19,7 +20,7 @@ _NEEDS: dict[Access, str] = {"read": "READ", "write": "WRITE"}
 
 
 async def examine_kafka(project: Project) -> list[Finding]:
-    """The package, the brokers, transactions, then each topic the definitions name, and how far triggers have read."""
+    """The package, the brokers, transactions, then each topic the project names, and how far it has been read."""
     try:
         found = f"confluent-kafka {version('confluent-kafka')}"
     except PackageNotFoundError:
@@ -40,7 +41,7 @@ async def examine_kafka(project: Project) -> list[Finding]:
         findings.append(await asked("kafka topics", lambda: _topics(cluster, topics)))
         if findings[-1].ok:
             findings.append(await asked("kafka readers", lambda: _stuck(cluster, list(topics)), patience=30.0))
-            findings.append(await asked("kafka triggers", lambda: _lag(cluster, project)))
+            findings.append(await asked("kafka triggers", lambda: _lag(cluster, project), patience=30.0))
     return findings
 
 
@@ -104,18 +105,26 @@ def _undecided(cluster: Cluster, topics: list[str]) -> dict[tuple[str, int], Off
 
 def _lag(cluster: Cluster, project: Project) -> str:
     told = []
-    for definition in project.definitions.values():
-        for trigger in definition.triggers:
-            group = f"{cluster.settings.prefix}-trigger-{definition.saga}-{trigger.topic}"
-            reached = cluster.committed(group, trigger.topic)
-            waiting = sum(
-                offsets.stable - max(offsets.first, reached.get(partition, 0))
-                for partition, offsets in cluster.offsets(trigger.topic).items()
+    for who, topic, group in _readers(project, cluster.settings.prefix):
+        reached = cluster.committed(group, topic)
+        waiting = sum(
+            offsets.stable - max(offsets.first, reached.get(partition, 0))
+            for partition, offsets in cluster.offsets(topic).items()
+        )
+        if waiting and not reached:
+            raise KafkaProblem(
+                f"{waiting} events of {topic} wait for {who}, and nobody has read any", help="saga trigger"
             )
-            if waiting and not reached:
-                raise KafkaProblem(
-                    f"{waiting} events of {trigger.topic} wait for {definition.saga}, and nobody has read any",
-                    help="saga trigger",
-                )
-            told.append(f"{definition.saga} is {waiting} events of {trigger.topic} behind")
+        told.append(f"{who} is {waiting} events of {topic} behind")
     return ", ".join(told) or "there are none"
+
+
+def _readers(project: Project, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Who reads which topic as which group, as `saga trigger` does."""
+    for definition in project.definitions.values():
+        for topic in dict.fromkeys(trigger.topic for trigger in definition.triggers):
+            yield definition.saga, topic, f"{prefix}-trigger-{definition.saga}-{topic}"
+    for consumer in project.readers.consumers:
+        yield consumer.name, consumer.topic, f"{prefix}-consumer-{consumer.name}"
+    for bridge in project.readers.bridges:
+        yield bridge.name, bridge.topic, f"{prefix}-bridge-{bridge.name}"

@@ -32,6 +32,18 @@ steps:
     with: {topic: TOLD, key: "1", value: {paid: true}, hold: true}
 """
 
+READERS = """
+from sagas import bridge, consumer
+
+@consumer("RAW", connection="shop")
+async def book(message):
+    pass
+
+@bridge("RAW", to="CLEAN")
+def clean(message):
+    return message.value
+"""
+
 
 class World:
     def __init__(self, folder: Path, broker: Broker, more: str = "") -> None:
@@ -110,6 +122,33 @@ async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
     consumer.commit(offsets=[TopicPartition(world.paid, full.partition, 2)], asynchronous=False)
     consumer.close()
     assert (await world.examine())["kafka triggers"].message == f"orders is 1 events of {world.paid} behind"
+
+
+async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: Broker) -> None:
+    mark = uuid.uuid4().hex[:8]
+    raw, prefix = f"raw-{mark}", f"p{mark}"
+    settings = f'actions = ["./book.py"]\n[connections.shop]\nurl = "sqlite:///shop.db"\n[kafka]\nprefix = "{prefix}"\n'
+    (tmp_path / "saga.toml").write_text(f'{settings}bootstrap_servers = "{kafka.address}"\n', encoding="utf-8")
+    module = READERS.replace("RAW", raw).replace("CLEAN", f"clean-{mark}")
+    (tmp_path / "book.py").write_text(module, encoding="utf-8")
+    project = Project(load_settings(tmp_path, env={}))
+    make_topics(project)
+    kafka.produce(raw, 1, 2, key="k")
+
+    async def said() -> str:
+        return {finding.check: finding for finding in await examine_kafka(project)}["kafka triggers"].message
+
+    def read(who: str, offset: int) -> None:
+        [full] = [partition for partition, ends in kafka.offsets(raw).items() if ends != (0, 0)]
+        consumer = Consumer(consumer_config(project.settings.kafka, f"{prefix}-{who}"))
+        consumer.commit(offsets=[TopicPartition(raw, full, offset)], asynchronous=False)
+        consumer.close()
+
+    assert await said() == f"2 events of {raw} wait for book, and nobody has read any"
+    read("consumer-book", 1)
+    assert await said() == f"2 events of {raw} wait for clean, and nobody has read any"
+    read("bridge-clean", 2)
+    assert await said() == f"book is 1 events of {raw} behind, clean is 0 events of {raw} behind"
 
 
 async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
