@@ -45,6 +45,7 @@ class Caught:
     """A request that a rule has caught."""
 
     request: Request
+    _client: asyncio.StreamWriter
     _go: asyncio.Event = field(default_factory=asyncio.Event)
     _answered: asyncio.Event = field(default_factory=asyncio.Event)
     _answer: bytes = b""
@@ -52,6 +53,10 @@ class Caught:
     def deliver(self) -> None:
         """Let a held request go on to the broker, whether or not its client still waits for it."""
         self._go.set()
+
+    def hang_up(self) -> None:
+        """Break the client's end of the connection; what it has sent may still arrive."""
+        self._client.transport.abort()
 
     async def pass_on(self, broker: asyncio.StreamWriter, frame: bytes) -> None:
         """Send it when it is to be delivered."""
@@ -182,7 +187,7 @@ class KafkaProxy:
 
     async def _catch(self, rule: Rule, request: Request, frame: bytes, wire: _Wire) -> None:
         rule.times -= 1
-        caught = Caught(request)
+        caught = Caught(request, wire.client)
         wire.watched[request.correlation] = caught
         rule.caught.append(caught)
         if rule.act == "set_aside":

@@ -43,6 +43,11 @@ class Row:
     ``split``: workflows and effects in two worker processes; the first is shared with other cells unless
     ``kills_flows``. ``own``: servers of this cell's own, because it kills them. ``proxied``: what its workers reach
     through a fault proxy. Without ``judged`` the play is all there is: no saga comes into being.
+
+    ``kafka``: effects are events too, and the row's cells are played at once on one relay; ``own`` is a broker that the
+    row may kill, ``shared`` one behind a proxy that tells the rows apart. ``client`` are properties of its relay's
+    client; with ``consumes`` the events are taken note of, with ``asks`` the sagas send commands too. ``slow`` rows are
+    for `make test-long`.
     """
 
     number: str
@@ -60,6 +65,11 @@ class Row:
     shape: Shape = TRANSFER
     saga: str = "transfer"
     targets: Mapping[Position, Target] = field(default_factory=lambda: TARGETS)
+    kafka: Literal["shared", "own"] | None = None
+    client: Mapping[str, str] = field(default_factory=dict)
+    consumes: bool = False
+    asks: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ async def theatre(ground: Ground, request: pytest.FixtureRequest) -> AsyncIterat
         theatre.announce(cell for item in request.session.items if (cell := cell_of(item)) is not None)
     yield theatre
     await theatre.close()
+    await ground.kafka.end()
 
 
 def cell_of(item: pytest.Item) -> Cell | None:

@@ -1,9 +1,10 @@
 """Stopping a real attempt at an exact point, from the outside.
 
 The test's own schema passes a turnstile (a shared advisory lock) at two points of every effect: ``effect``, when the
-effect is made and not committed (P2), and ``commit``, inside COMMIT (P2c: the worker has sent it and waits). The
-harness closes a turnstile by holding the lock; PostgreSQL then shows who waits there, and that session's
-application_name carries the worker's process id.
+effect is made and not committed (P2), and ``commit``, inside COMMIT (P2c: the worker has sent it and waits). With
+Kafka there are two more: ``mark``, when a relay marks the effect's event as published (P12), and ``note``, inside the
+COMMIT of a consumer that has taken note of it (P13). The harness closes a turnstile by holding the lock; PostgreSQL
+then shows who waits there, and that session's application_name carries the worker's process id.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Literal, Self, cast
 
 import psycopg
 
-Point = Literal["effect", "commit"]
+Point = Literal["effect", "commit", "mark", "note"]
 
 PATIENCE = 60.0
 """Seconds to wait for something that must happen; a worker that was killed may delay it by Temporal's own 10 s."""

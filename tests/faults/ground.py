@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 
 from activities.guard.schema import ddl
 from tests.fault_proxy import FaultProxy, fault_proxy
-from tests.faults.cells import Cell
+from tests.faults.cells import Cell, Row
+from tests.faults.channel import OFTEN, Channel
 from tests.faults.stage import FLOWS, PROJECT, TEMPLATE, Server, Stage
+from tests.kafka_broker import Broker
+from tests.kafka_proxy import KafkaProxy
 from tests.processes import TemporalServer, WorkerProcess
 from tests.servers import HOST, DatabaseServer, postgres
 
@@ -25,6 +28,32 @@ class Ground:
     temporal: TemporalServer
     database: DatabaseServer
     folder: Path
+    kafka: SharedKafka = field(default_factory=lambda: SharedKafka())
+
+
+class SharedKafka:
+    """A broker behind a proxy, for all rows that do not kill it; started when the first of them asks."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._found: tuple[Broker, KafkaProxy] | None = None
+
+    async def get(self, folder: Path) -> tuple[Broker, KafkaProxy]:
+        async with self._lock:
+            if self._found is None:
+                proxy = KafkaProxy()
+                await proxy.start()
+                broker = await asyncio.to_thread(Broker, folder, advertised=proxy.port, more=OFTEN)
+                proxy.target = broker.port
+                self._found = broker, proxy
+                await asyncio.to_thread(broker.start)
+            return self._found
+
+    async def end(self) -> None:
+        if self._found is not None:
+            broker, proxy = self._found
+            broker.kill()
+            await proxy.stop()
 
 
 SETTINGS = {"fsync": "off", "max_connections": "400"}
@@ -50,7 +79,26 @@ def shared_flows(temporal: TemporalServer, folder: Path) -> WorkerProcess:
 
 
 @asynccontextmanager
-async def stage_of(cell: Cell, ground: Ground) -> AsyncIterator[Stage]:
+async def channel_of(row: Row, ground: Ground) -> AsyncIterator[Channel]:
+    """What the cells of a row with Kafka share."""
+    folder = ground.folder / f"{row.number}-{row.fault}"
+    proxy = None
+    if row.kafka == "own":
+        broker = await asyncio.to_thread(Broker, folder / "kafka", more=OFTEN)
+        await asyncio.to_thread(broker.start)
+    else:
+        broker, proxy = await ground.kafka.get(ground.folder / "kafka")
+    channel = Channel(folder, broker, proxy, len(row.expected), row.client, row.consumes, row.asks)
+    try:
+        yield channel
+    finally:
+        await channel.end()
+        if row.kafka == "own":
+            broker.kill()
+
+
+@asynccontextmanager
+async def stage_of(cell: Cell, ground: Ground, channel: Channel | None = None) -> AsyncIterator[Stage]:
     """Build the world of one cell, and take it down."""
     row = cell.row
     async with AsyncExitStack() as stack:
@@ -78,6 +126,7 @@ async def stage_of(cell: Cell, ground: Ground) -> AsyncIterator[Stage]:
             pool=row.pool,
             saga=row.saga,
             proxies=proxies,
+            channel=channel,
         )
         stack.push_async_callback(stage.end)
         await stage.build(row.edit)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from tests.faults import plays_broker as broker
 from tests.faults import plays_engine as engine
 from tests.faults import plays_notified as notified
 from tests.faults import plays_participant as participant
 from tests.faults import plays_people as people
+from tests.faults import plays_relay as relay
 from tests.faults import plays_servers as servers
 from tests.faults import plays_worker as worker
 from tests.faults.cells import ALL_THREE, COMPLETED, FORWARD, REFUSED, Position, Row
@@ -143,6 +145,13 @@ ROWS: tuple[Row, ...] = (
     Row("12", "session-terminated", servers.session_terminated, FORWARD),
     Row("12", "no-session-free", servers.no_session_free, FORWARD),
     Row("12", "pool-exhausted", servers.pool_exhausted, FORWARD, pool=2, kills_flows=True),
+    Row("13", "broker-killed", broker.broker_killed, FORWARD, kafka="own"),
+    Row("13", "broker-cut", broker.broker_cut, FORWARD, kafka="shared"),
+    Row("14", "relay-killed-before-sending", relay.killed_before_sending, FORWARD, kafka="shared"),
+    Row("14", "relay-killed-in-transaction", relay.killed_in_transaction, FORWARD, kafka="shared"),
+    Row("14", "relay-killed-before-answer", relay.killed_before_answer, FORWARD, kafka="shared"),
+    Row("14", "relay-killed-before-marking", relay.killed_before_marking, FORWARD, kafka="shared"),
+    Row("15", "relay-replaced-in-commit", relay.replaced_in_commit, FORWARD, kafka="shared"),
     Row(
         "21",
         "poison-refused-at-registration",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import psycopg
 from temporalio.api.enums.v1 import PendingActivityState
@@ -27,10 +27,16 @@ from tests.servers import HOST, DatabaseServer
 from workers.client import Client, Run
 from workers.temporal_client import connect
 
+if TYPE_CHECKING:
+    from tests.faults.channel import Channel
+
 PROJECT = Path(__file__).parent / "project"
 TEMPLATE = "bank"
 FLOWS = "fault-flows"
 """Task queue of the worker that all split cells share: it runs their workflows, and never their effects."""
+
+START = 90.0
+"""Seconds a worker may take to be ready: several start at once."""
 
 _TOTAL = "select (select sum(balance) from accounts) + (select coalesce(sum(amount), 0) from holds)"
 
@@ -54,6 +60,8 @@ class Stage:
     saga: str = "transfer"
     proxies: Mapping[Server, FaultProxy] = field(default_factory=dict)
     """Between this cell's workers and a server."""
+    channel: Channel | None = None
+    """Kafka, and the other cells of the row; None: this cell has none."""
     saga_id: str = field(default_factory=lambda: f"transfer-{uuid.uuid4()}")
     database: str = field(default_factory=lambda: f"cell_{uuid.uuid4().hex[:12]}")
     workers: list[WorkerProcess] = field(default_factory=list)
@@ -70,14 +78,17 @@ class Stage:
         """The database and the project folder; ``edit`` replaces texts of the definition."""
         await self.admin(f'create database "{self.database}" template "{TEMPLATE}"', database="postgres")
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(PROJECT / "bank.py", self.folder / "bank.py")
+        for module in PROJECT.glob("*.py"):
+            shutil.copy(module, self.folder / module.name)
         self.write_definitions(edit or {})
         self._write_settings()
+        if self.channel is not None:
+            await self.channel.join(self)
 
     def write_definitions(self, edit: Mapping[str, str]) -> None:
         for source in PROJECT.glob("*.saga.yaml"):
             text = source.read_text(encoding="utf-8")
-            for old, new in {"ATTEMPTS": str(self.attempts), "QUEUE": self.queue, **edit}.items():
+            for old, new in {**edit, "ATTEMPTS": str(self.attempts), "QUEUE": self.queue}.items():
                 text = text.replace(old, new)
             (self.folder / source.name).write_text(text, encoding="utf-8")
 
@@ -85,9 +96,15 @@ class Stage:
         database, temporal = self.proxies.get("database"), self.proxies.get("temporal")
         url = self.server.url(self.database, port=database.port if database else None)
         address = f"{HOST}:{temporal.port}" if temporal else self.temporal.address
-        lines = ['definitions = ["."]', 'actions = ["./bank.py"]', "[temporal]", f'address = "{address}"']
+        asks = self.channel is not None and self.channel.asks
+        actions = '["./bank.py", "./desk.py"]' if asks else '["./bank.py"]'
+        lines = ['definitions = ["."]', f"actions = {actions}", "[temporal]", f'address = "{address}"']
         lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"']
         lines += ["" if self.pool is None else f"pool_size = {self.pool}", ""]
+        if self.channel is not None and self.channel.asks:
+            (self.folder / "desk.topic").write_text(f"asks-{self.queue}", encoding="utf-8")
+            lines += ["[kafka]", f'bootstrap_servers = "{self.channel.address}"', 'outbox = "bank"']
+            lines += [f'prefix = "{self.database}"', ""]
         (self.folder / "saga.toml").write_text("\n".join(lines), encoding="utf-8")
 
     @property
@@ -103,7 +120,7 @@ class Stage:
         """Start another worker of this cell and wait until it is ready."""
         worker = WorkerProcess(name or f"worker-{len(self.workers)}", self.folder, options=options)
         self.workers.append(worker)
-        await asyncio.to_thread(worker.start)
+        await asyncio.to_thread(worker.start, START)
         return worker
 
     async def client(self) -> Client:
@@ -196,7 +213,7 @@ class Stage:
             env["PYTHONPATH"] = str(self.folder / name)
         worker = WorkerProcess(name, self.folder, env=env)
         self.workers.append(worker)
-        await asyncio.to_thread(worker.start)
+        await asyncio.to_thread(worker.start, START)
         return worker
 
     async def recorded(self, target: Target, end: str = "done") -> None:

@@ -9,7 +9,10 @@ from tests.faults.matrix import ROWS
 from tests.faults.theatre import Theatre
 
 
-@pytest.mark.parametrize("cell", cells(ROWS), ids=lambda cell: cell.id)
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, id=cell.id, marks=[pytest.mark.slow] if cell.row.slow else []) for cell in cells(ROWS)],
+)
 async def test_cell(cell: Cell, theatre: Theatre) -> None:
     violations = (await theatre.judgement(cell)).violations
     assert not violations, "\n".join(violations)

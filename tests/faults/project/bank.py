@@ -1,7 +1,7 @@
 """The actions of the fault matrix: each moves money inside one bank, and says in the journal that it did.
 
 `enter` (schema.sql) writes the journal, stops at the turnstile if the harness has closed it, and says what the test
-wants this attempt to do.
+wants this attempt to do. Where a cell has Kafka, each effect is an event as well.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ BIG = 3 * 1024 * 1024
 """Characters of a result that no Temporal payload can carry."""
 
 
+ENTER = """
+select enter(:saga_id, :step, :op) as conduct, (
+    select topic from channels c where c.step is null or (c.step = :step and c.op = :op) order by c.step limit 1
+) as topic
+"""
+
+
 async def enter(step: Step, amount: int) -> dict[str, Any]:
-    row = await step.sql.one_or_none(
-        "select enter(:saga_id, :step, :op) as conduct", saga_id=step.saga_id, step=step.id, op=step.op
-    )
+    row = await step.sql.one_or_none(ENTER, saga_id=step.saga_id, step=step.id, op=step.op)
     conduct = row.conduct if row is not None else ""
+    if row is not None and row.topic is not None:
+        step.emit(row.topic, key=step.saga_id, value={"step": step.id, "op": step.op})
     if conduct == "reject":
         raise Rejected(f"the test refuses {step.op} {step.id}")
     if conduct == "fail":

@@ -41,3 +41,25 @@ begin
 end $$;
 create constraint trigger before_commit after insert on journal deferrable initially deferred
     for each row execute function before_commit();
+
+-- Where the events of effects go: nowhere, unless the cell has Kafka. The row that names the operation wins.
+create table channels (topic text not null, step text, op text);
+
+-- What a consumer of these events has done: one row for each.
+create table noted (id bigserial primary key, saga_id text not null, step text not null, op text not null);
+
+create function before_note() returns trigger language plpgsql as $$
+begin
+    perform turnstile('note', new.step, new.op);
+    return null;
+end $$;
+create constraint trigger before_note after insert on noted deferrable initially deferred
+    for each row execute function before_note();
+
+create function before_mark() returns trigger language plpgsql as $$
+begin
+    perform turnstile('mark', new.step, new.value::json ->> 'op');
+    return new;
+end $$;
+create trigger before_mark before update on saga_outbox
+    for each row when (old.status = 'NEW' and new.status = 'PUBLISHED') execute function before_mark();
