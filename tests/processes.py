@@ -41,7 +41,7 @@ class Process:
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def start(self, patience: float = 30.0) -> Self:
+    def start(self, patience: float = 90.0) -> Self:
         self.launch()
         self.wait(patience)
         return self
@@ -58,7 +58,7 @@ class Process:
                 start_new_session=True,
             )
 
-    def wait(self, patience: float = 30.0) -> None:
+    def wait(self, patience: float = 90.0) -> None:
         end = time.monotonic() + patience
         while not self._ready():
             if not self.running:

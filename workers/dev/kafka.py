@@ -17,7 +17,6 @@ from workers.dev.service import Service
 
 class Kafka(Service):
     name: ClassVar[str] = "kafka"
-    patience: ClassVar[float] = 60.0
     grace: ClassVar[float] = 15.0
 
     def ports(self) -> Mapping[str, int | None]:

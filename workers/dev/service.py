@@ -37,7 +37,7 @@ class Service(ABC):
 
     name: ClassVar[str]
     after: ClassVar[tuple[str, ...]] = ()
-    patience: ClassVar[float] = 30.0
+    patience: ClassVar[float] = 90.0
     grace: ClassVar[float] = 10.0
     attempts: ClassVar[int] = 4
     stop_signal: ClassVar[int] = signal.SIGTERM
