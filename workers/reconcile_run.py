@@ -27,6 +27,7 @@ from spark_steps.runner.client import Runner
 from spark_steps.settings import SparkSettings, spark_settings
 from workers.databases import open_engine
 from workers.reconcile import Material, gather, ids_of, story_now
+from workers.reconcile_events import published_meanwhile, read_topics
 from workers.stories import iso
 
 LIMIT = 10_000
@@ -43,6 +44,9 @@ async def reconcile(temporal: Temporal, settings: Settings, scope: Scope, runner
     folder = _folder(settings, spark)
     try:
         material = await gather(temporal, settings, effects, folder, scope)
+        topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.began)
+        if topics is not None:
+            material.rows["records of topics"] = topics[0]
         request = {
             "folder": str(folder),
             "effects": [one.to_json() for one in effects],
@@ -50,11 +54,15 @@ async def reconcile(temporal: Temporal, settings: Settings, scope: Scope, runner
             "horizon": material.horizon,
             "rows": sum(material.rows.values()),
             "limit": LIMIT,
+            "topics": None if topics is None else topics[1],
         }
         answer = await runner.run("books", request, tag=f"reconcile-{uuid.uuid4().hex}")
         lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
         findings = [Finding.read(json.loads(line)) for line in lines]
         counts = Counter(answer["counts"])
+        news = await published_meanwhile(settings, findings)
+        findings = [one for one in findings if one not in news]
+        counts.subtract(one.kind for one in news)
     except JobFailed as error:
         raise SagaError(f"The books could not be compared: {error.message}") from error
     finally:

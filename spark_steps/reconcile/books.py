@@ -21,10 +21,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from sagas.machine.keys import NOTIFICATION
 from spark_steps.reconcile.business import rows_and_guards, rows_and_sagas
 from spark_steps.reconcile.compare import difference, kept
+from spark_steps.reconcile.events import events_and_guards, events_and_topics
 from spark_steps.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
-from spark_steps.reconcile.journal import BROKEN, ENTRIES, ENTRY_SCHEMA, FINAL, SAGA_SCHEMA, SAGAS
+from spark_steps.reconcile.journal import BROKEN, ENTRIES, ENTRY_SCHEMA, SAGA_SCHEMA, SAGAS
 from spark_steps.reconcile.spec import Spec
 from spark_steps.reconcile.tables import FEW, NOBODY, Few, Tables, findings, with_saga
+from spark_steps.reconcile.topics import RECORD_SCHEMA, RECORDS
 
 SMALL = 200_000
 SMALL_CONF = {
@@ -40,7 +42,8 @@ FINDINGS = "findings.jsonl"
 
 def check(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
     """Find every mismatch. ``request``: ``folder`` (of journal and extracts), ``effects`` (see ``Effects.to_json``),
-    ``since``, ``horizon``, ``rows`` (how many were extracted), ``limit`` (findings of each class that are written out).
+    ``since``, ``horizon``, ``rows`` (how many were extracted), ``limit`` (findings of each class that are written out),
+    ``topics`` (see ``topics.Read.to_json``; None: no topic was read).
 
     Answers ``counts`` by class and writes the findings to ``findings.jsonl`` in the folder.
     """
@@ -61,7 +64,11 @@ def check(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
             schema = effect_schema(len(effects["amounts"]))
             rows = _read(spark, folder / "effects" / f"{effects['name']}.parquet", schema)
             found += (rows_and_guards if effects["step"] else rows_and_sagas)(tables, effects, rows)
-        found.append(events_and_guards(tables, _read(spark, folder / "outbox", OUTBOX_SCHEMA)))
+        outbox = _read(spark, folder / "outbox", OUTBOX_SCHEMA)
+        found.append(events_and_guards(tables, outbox))
+        if request.get("topics") is not None:
+            records = _read(spark, folder / RECORDS, RECORD_SCHEMA)
+            found += events_and_topics(tables, outbox, records, request["topics"])
         with kept(reduce(DataFrame.unionAll, found)) as told:
             counts = {row["class"]: row["count"] for row in told.groupBy("class").count().collect()}
             with (folder / FINDINGS).open("w", encoding="utf-8") as out:
@@ -121,19 +128,6 @@ def stories_and_guards(tables: Tables) -> list[DataFrame]:
         "guard_says": F.when(F.col("reason") == "undo", "sealed").when(F.col("undone"), "undone")
         .when(F.col("reason") == "do", "done").otherwise("nothing"),
     })]  # fmt: skip
-
-
-def events_and_guards(tables: Tables, outbox: DataFrame) -> DataFrame:
-    """Events of the outbox whose step was never done: they were written with it, or not at all."""
-    key = ["saga_id", "step", "generation"]
-    done = tables.guard.where(F.col("reason") == "do").select(*key)
-    rows = with_saga(outbox.join(done, key, "left_anti"), tables.sagas)
-    old = (F.col("created_at") < tables.horizon) & (F.col("state") == NOBODY)
-    unfit = ~old & ((F.col("state") == NOBODY) | (F.col("state").isin(*FINAL) & F.col("judged")))
-    row = F.to_json(F.struct("event_id"))
-    place = F.concat(F.col("connection"), F.lit(".saga_outbox"))
-    return findings(rows, F.when(unfit, "event_without_effect"), place, row, {"topic": F.col("topic"),
-                                                                               "status": F.col("status")})  # fmt: skip
 
 
 def _without_unjudged(rows: DataFrame, sagas: DataFrame) -> DataFrame:

@@ -46,6 +46,7 @@ OUTBOX_SCHEMA = pa.schema(
         ("topic", pa.string()),
         ("status", pa.string()),
         ("created_at", pa.float64()),
+        ("published_at", pa.float64()),
     ]
 )
 
@@ -126,13 +127,21 @@ async def _guard(connection: AsyncConnection, name: str, rows: Rows, scope: Scop
 async def _outbox(connection: AsyncConnection, name: str, rows: Rows, scope: Scope) -> None:
     table = outbox.c
     query = sa.select(
-        table.saga_id, table.step, table.generation, table.event_id, table.topic, table.status, table.created_at
+        table.saga_id,
+        table.step,
+        table.generation,
+        table.event_id,
+        table.topic,
+        table.status,
+        table.created_at,
+        table.published_at,
     )
     condition = _of_saga(table.saga_id, scope)
     if condition is not None:
         query = query.where(condition)
     elif scope.since is not None:
-        query = query.where(table.created_at >= scope.since)
+        # What was held, or could not be published, was written long before it was published.
+        query = query.where(sa.or_(table.created_at >= scope.since, table.published_at >= scope.since))
     found = await connection.stream(query)
     async for page in found.partitions(_PAGE):
         for row in page:

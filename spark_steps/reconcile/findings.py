@@ -45,6 +45,14 @@ CLASSES: Mapping[str, Class] = {
     "event_without_effect": Class(
         "event without effect", "An event waits in the outbox, and the step that would have written it was never done."
     ),
+    "event_missing": Class(
+        "published event that is not in its topic",
+        "The outbox says that an event is published, and readers of its topic do not see it.",
+    ),
+    "event_published_twice": Class("event published twice", "Readers of a topic see one event more than once."),
+    "event_unclaimed": Class(
+        "event that nobody published", "An event is in a topic, and the outbox it names does not say so."
+    ),
 }
 
 
@@ -81,6 +89,12 @@ class Finding:
 def command(finding: Finding, *, can_undo: bool = False) -> str:
     """The command that mends it, or that shows a person what to decide about. SQL names its connection first."""
     saga = shlex.quote(finding.saga_id or "")
+    if finding.kind == "event_missing":
+        connection, _, table = (finding.place or "").partition(".")
+        event = literal((finding.row or {}).get("event_id"))
+        return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
+    if finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
+        return f"saga show {saga}" if finding.saga_id else "saga relay --status"
     if CLASSES[finding.kind].safe:
         return f"saga reconcile {saga} --repair"
     if finding.row and finding.place and "." in finding.place and finding.kind != "saga_without_effect":

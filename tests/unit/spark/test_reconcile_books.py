@@ -16,6 +16,7 @@ from spark_steps.reconcile.books import check
 from spark_steps.reconcile.effects import Effects
 from spark_steps.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
 from spark_steps.reconcile.journal import Journal, Rows
+from spark_steps.reconcile.topics import NEVER, RECORD_SCHEMA, RECORDS
 
 NOW = 1_790_000_000.0
 HORIZON = NOW - 86_400
@@ -41,6 +42,7 @@ class Books:
         self.guard: dict[tuple[str, str, int], dict[str, Any]] = {}
         self.rows: dict[str, list[dict[str, Any]]] = {one.name: [] for one in ALL}
         self.events: list[tuple[Any, ...]] = []
+        self.records: list[tuple[Any, ...]] = []
         for number in range(12):
             self.saga(f"c-{number}", "COMPENSATED" if number % 3 == 0 else "COMPLETED", number)
 
@@ -58,9 +60,12 @@ class Books:
             self.rows["charge"].append({"bound": f"{id}/charge", "row": row(id=f"{id}/charge"), "time": NOW - 50})
             self.rows["lines"] += [{"bound": str(number), "row": row(line_id=f"{number}-{at}")} for at in (1, 2)]
             self.rows["notes"].append({"bound": id, "row": row(note=number)})
-            self.events.append(("shop", id, "place", 1, f"e-{number}", "orders", "NEW", NOW - 50))
+            self.events.append(("shop", id, "place", 1, f"e-{number}", "orders", "NEW", NOW - 50, None))
 
     def write(self) -> None:
+        with Rows(self.folder / RECORDS, RECORD_SCHEMA) as out:
+            for record in self.records:
+                out.add(*record)
         with Journal(self.folder) as journal:
             for one in self.stories.values():
                 journal.add(one)
@@ -86,6 +91,7 @@ class Books:
             "horizon": HORIZON,
             "rows": 100,
             "limit": 100,
+            "topics": {"floors": {"orders": NOW - 3000, "last-only": NEVER}, "unclaimed_since": NOW - 5000},
         }
         counts = check(spark, request)["counts"]
         text = (self.folder / "findings.jsonl").read_text()
@@ -113,6 +119,16 @@ def story(id: str, state: str, steps: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
+def publish(books: Books, event: str, saga: str, *places: int, status: str = "PUBLISHED", ago: float = 40) -> None:
+    """An event of the step `place`, and its records at the given offsets of its topic."""
+    books.events.append(("shop", saga, "place", 1, event, "orders", status, NOW - 50, NOW - ago))
+    seen(books, event, saga, *places)
+
+
+def seen(books: Books, event: str, saga: str, *places: int, ago: float = 41) -> None:
+    books.records += [("shop", event, "orders", 0, place, saga, "place", NOW - ago) for place in places]
+
+
 def row(**values: Any) -> str:
     return json.dumps(values)
 
@@ -135,8 +151,34 @@ def test_a_clean_system(spark: SparkSession, books: Books) -> None:
     books.guard[("c-1", "sealed", 1)] = {"reason": "undo", "undone": True, "result": None}
     told = {"reason": "do", "undone": False, "result": None}  # notifications: one of an undone saga, one with an event
     books.guard |= {("c-0", "notify-0-compensated", 1): told, ("c-1", "notify-1-parked-2", 1): told}
-    books.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50))
+    books.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50, None))
+    publish(books, "p-1", "c-1", 4)
+    publish(books, "p-2", "c-2", 5, status="NEW")  # not marked yet
+    publish(books, "p-3", "c-4", ago=3001)  # the topic has forgotten it
+    books.events.append(("shop", "c-1", "place", 1, "p-4", "last-only", "PUBLISHED", NOW - 50, NOW - 40))
+    seen(books, "p-5", "c-1", 6, ago=5001)  # the outbox has forgotten it
+    answer = {"id": "ask", "state": "DONE", "guarantee": "participant"}
+    books.stories["c-1"]["steps"].append(entry(**answer))
+    books.events.append(("shop", "c-1", "ask", 1, "p-6", "commands", "NEW", NOW - 50, None))
+    books.events.append(("shop", "", "consumer/finance", 1, "p-7", "replies", "NEW", NOW - 50, None))
     assert books.check(spark) == []
+
+
+def spoil_topics(books: Books) -> set[tuple[Any, ...]]:
+    """What the outbox says and what is in the topics."""
+    publish(books, "p-1", "c-1")
+    publish(books, "p-2", "c-2", 7, 8)
+    publish(books, "p-3", "c-5", 9, status="HELD")
+    publish(books, "p-4", "c-7", 10)
+    seen(books, "stranger", "c-8", 11)
+    seen(books, "nobody's", "", 12)
+    return {
+        ("event_missing", "c-1", "place", "shop.saga_outbox"),
+        ("event_published_twice", "c-2", "place", "shop.saga_outbox"),
+        ("event_unclaimed", "c-5", "place", "shop.saga_outbox"),
+        ("event_unclaimed", "c-8", "place", "shop.saga_outbox"),
+        ("event_unclaimed", None, "place", "shop.saga_outbox"),
+    }
 
 
 def spoil_guard(books: Books) -> set[tuple[Any, ...]]:
@@ -176,7 +218,7 @@ def spoil_tables(books: Books) -> set[tuple[Any, ...]]:
     books.rows["reservation"].append({"bound": "who", "row": row(sku="b")})
     books.rows["notes"].append({"bound": "c-6", "row": row(note="left")})
     books.rows["notes"][:] = [one for one in books.rows["notes"] if one["bound"] != "c-8"]
-    books.events.append(("shop", "c-10", "never", 1, "e", "orders", "NEW", NOW - 50))
+    books.events.append(("shop", "c-10", "never", 1, "e", "orders", "NEW", NOW - 50, None))
     return {
         ("saga_without_effect", "c-1", "place", "shop.orders"),
         ("effect_without_saga", None, None, "shop.orders"),
@@ -195,7 +237,7 @@ def spoil_tables(books: Books) -> set[tuple[Any, ...]]:
 
 
 def test_each_class_is_found(spark: SparkSession, books: Books) -> None:
-    wanted = spoil_guard(books) | spoil_tables(books)
+    wanted = spoil_guard(books) | spoil_tables(books) | spoil_topics(books)
     found = books.check(spark)
     assert told(found) == wanted
     assert len(found) == len(wanted)

@@ -1,0 +1,58 @@
+"""The outbox side of a reconciliation: topics are read after the outbox, so what is news there is asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from activities.guard.tables_messaging import outbox
+from activities.outbox import NEW, PUBLISHED
+from sagas.settings import Settings
+from spark_steps.reconcile.extract import Scope
+from spark_steps.reconcile.findings import Finding
+from workers.databases import open_engine
+
+_IDS = 500
+
+
+def read_topics(settings: Settings, folder: Path, scope: Scope, began: float) -> tuple[int, Mapping[str, Any]] | None:
+    """How many records the topics of the outboxes hold, and what the books are asked about them; None: there is no
+    Kafka, or no event for it. Blocks. Raises SagaError: Kafka cannot be asked."""
+    if settings.kafka.bootstrap_servers is None:
+        return None
+    from spark_steps.reconcile import topics
+
+    names = [one.name for one in settings.sql_connections()]
+    found = topics.read_topics(settings.kafka, folder, scope, began, names)
+    return None if found is None else (found.rows, found.to_json())
+
+
+async def published_meanwhile(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:
+    """Those events that nobody had published when the outbox was read, and that it has as published by now."""
+    asked: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.kind == "event_unclaimed" and one.row and one.place:
+            asked.setdefault(one.place.partition(".")[0], []).append(one)
+    gone: list[Finding] = []
+    for name, some in asked.items():
+        engine = open_engine(settings.connection(name))
+        try:
+            known = await _published(engine, [(one.row or {})["event_id"] for one in some])
+        finally:
+            await engine.dispose()
+        gone += [one for one in some if (one.row or {})["event_id"] in known]
+    return gone
+
+
+async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    async with engine.connect() as connection:
+        for at in range(0, len(event_ids), _IDS):
+            query = sa.select(outbox.c.event_id).where(
+                outbox.c.event_id.in_(event_ids[at : at + _IDS]), outbox.c.status.in_((NEW, PUBLISHED))
+            )
+            found |= set((await connection.execute(query)).scalars())
+    return found
