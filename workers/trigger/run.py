@@ -28,7 +28,7 @@ from workers.health import HealthServer
 from workers.process import health_pages, run_parts
 from workers.replies.listener import ReplyListener
 from workers.replies.topics import reply_topics
-from workers.stopping import stop_on_signals
+from workers.stopping import leave_in_time, stop_on_signals
 from workers.trigger.bridging import Bridging
 from workers.trigger.consuming import Consuming
 from workers.trigger.dead_letters import DeadLetters
@@ -47,6 +47,9 @@ MESSAGES = 16
 THREADS = 64
 """Plain `def` handlers of this process at once."""
 CLEAN_EVERY = 3_600.0
+LEAVING = 10.0
+"""Seconds after its grace in which this process leaves its groups. The client of Kafka waits for a broker that is there
+and does not answer for as long as that lasts; without us the group goes on when our session is over."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,10 @@ async def run_trigger(
     _ = project.settings.kafka.servers
     client = await Client.connect(project) if todo.needs_temporal else None
     stop = stop_on_signals()
+    why = "Kafka does not answer. What is not committed is read again by somebody else"
+    leaving = asyncio.create_task(leave_in_time(stop, grace.total_seconds() + LEAVING, why))
     async with AsyncExitStack() as stack:
+        stack.callback(leaving.cancel)
         parts = Parts(project, client, stop, stack)
         if health is not None:
             registry = CollectorRegistry()

@@ -1,0 +1,67 @@
+"""A broker that is there and does not answer holds no process up that is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from tests.integration.messaging.trigger_world import (
+    fresh,
+    open_shop,
+    produce_keyed,
+    until,
+    worked_off,
+    write_project,
+)
+from tests.kafka_broker import Broker
+from tests.processes import TriggerProcess
+from tests.servers import DatabaseServer
+
+MODULE = """
+from __future__ import annotations
+
+import asyncio
+
+from sagas import Message, consumer
+
+@consumer("{topic}", connection="shop", name="note")
+async def note(message: Message) -> None:
+    await message.sql.execute(
+        "insert into effect (what, number) values (:what, :number)", what=message.key, number=message.value
+    )
+    await asyncio.sleep(0.1)
+"""
+
+
+async def test_told_to_stop_while_the_broker_is_frozen(postgres_server: DatabaseServer, tmp_path: Path) -> None:
+    """A commit of offsets that is never answered would keep the client from closing for as long as that lasts."""
+    (tmp_path / "kafka").mkdir()
+    broker = Broker(tmp_path / "kafka")
+    broker.start()
+    shop, prefix, total = await open_shop(postgres_server), fresh("p"), 400
+    topic = broker.create_topic()
+    folder = write_project(
+        tmp_path / "project",
+        broker,
+        temporal="127.0.0.1:1",
+        database=shop.url,
+        prefix=prefix,
+        module=MODULE.format(topic=topic),
+    )
+    process = TriggerProcess("trigger", folder, "--grace", "1s")
+    try:
+        produce_keyed(broker, topic, [(f"k{number % 4}", number) for number in range(total)])
+        process.start()
+        await until(lambda: len(shop.effects()) > 20)
+        broker.freeze()
+        await asyncio.sleep(1.5)  # offsets are committed every half second: one commit is under way
+        assert await asyncio.to_thread(process.stop, 90) == 1
+        assert "Kafka does not answer" in process.tail()
+        broker.thaw()
+        process.start()
+        await until(lambda: worked_off(broker, f"{prefix}-consumer-note", topic), 120)
+    finally:
+        process.kill()
+        broker.kill()
+    assert Counter(number for _, number in shop.effects()) == Counter(range(total))
