@@ -54,10 +54,12 @@ INPUT = _object(
         "step": _TEXT,
         "output": _TEXT,
         "as_of": {"type": ["string", "integer"]},
-        "topic": {"x-later": "the messaging work"},
+        "topic": _TEXT,
+        "since": _TEXT,
     }
 )
-"""Where rows come from: a table of a connection, files, the staged output of an ancestor, a table of a catalog."""
+"""Where rows come from: a table of a connection, files, the staged output of an ancestor, a table of a catalog, a
+topic (with ``since``: its records from that moment on)."""
 
 OUTPUT = _object(
     {
@@ -68,7 +70,8 @@ OUTPUT = _object(
         "where": {"type": "object", "minProperties": 1},
         "key": _TEXTS,
         "partition_by": _TEXTS,
-        "topic": {"x-later": "the messaging work"},
+        "topic": _TEXT,
+        "value": _TEXT,
     }
 )
 

@@ -36,6 +36,11 @@ def freeze(run: Run, request: dict[str, Any]) -> dict[str, Any]:
                 from spark_steps.snapshots import freeze_table  # pyiceberg: only who reads tables waits for it
 
                 frozen[name] = {**freeze_table(run.settings, name, values, uri), **_view(values)}
+            case "topic":
+                from spark_steps.topic_input import freeze_topic
+
+                found = freeze_topic(run.settings, name, values, uri, run.progress)
+                frozen[name] = {**found, **_view(values)}
             case "step":
                 frozen[name] = {**_step(values, request["known"][name]), **_view(values)}
             case _:

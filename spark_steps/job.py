@@ -16,37 +16,38 @@ Severity = Literal["error", "warn"]
 @dataclass(frozen=True, slots=True)
 class Input:
     """Where rows come from. ``kind``: ``connection`` (a table or query of a database), ``parquet``, ``step`` (the
-    staged output of an ancestor) or ``table`` (of a catalog: ``catalog.namespace.table``)."""
+    staged output of an ancestor), ``table`` (of a catalog: ``catalog.namespace.table``) or ``topic``."""
 
-    kind: Literal["connection", "parquet", "step", "table"]
+    kind: Literal["connection", "parquet", "step", "table", "topic"]
     values: Mapping[str, Any]
 
     @staticmethod
     def parse(name: str, data: Mapping[str, Any]) -> Input:
         """Raises UsageError, one sentence."""
-        for kind in ("connection", "parquet", "step"):
+        for kind in ("connection", "parquet", "step", "topic"):
             if kind in data:
                 if kind == "connection" and ("table" in data) == ("query" in data):
                     raise UsageError(f"the input {name} names a connection and needs either `table` or `query`")
                 return Input(kind, data)
         if "table" in data:
             return Input("table", data)
-        raise UsageError(f"the input {name} needs one of `connection`, `parquet`, `step` and `table`")
+        raise UsageError(f"the input {name} needs one of `connection`, `parquet`, `step`, `table` and `topic`")
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where rows become visible. ``kind``: ``iceberg`` (``table`` is ``catalog.namespace.table``), ``parquet`` or
-    ``postgresql`` (``connection`` and ``table``)."""
+    """Where rows become visible. ``kind``: ``iceberg`` (``table`` is ``catalog.namespace.table``), ``parquet``,
+    ``postgresql`` (``connection`` and ``table``) or ``topic``, whose records hold the row, or its column ``value``."""
 
     name: str
-    kind: Literal["iceberg", "parquet", "postgresql"]
+    kind: Literal["iceberg", "parquet", "postgresql", "topic"]
     place: str
     mode: Mode = "append"
     connection: str | None = None
     where: Mapping[str, Any] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
+    value: str | None = None
 
     @staticmethod
     def parse(name: str, data: Mapping[str, Any]) -> Output:
@@ -61,13 +62,15 @@ class Output:
             raise UsageError(f"the output {name} has the mode overwrite_where and needs `where`")
         if mode == "merge" and not more["key"]:
             raise UsageError(f"the output {name} has the mode merge and needs `key`")
+        if "topic" in data:
+            return Output(name, "topic", data["topic"], mode, **more, value=data.get("value"))
         if "parquet" in data:
             return Output(name, "parquet", data["parquet"], mode, **more)
         if "connection" in data and "table" in data:
             return Output(name, "postgresql", data["table"], mode, data["connection"], **more)
         if "table" in data:
             return Output(name, "iceberg", data["table"], mode, **more)
-        raise UsageError(f"the output {name} needs `table`, `parquet`, or `connection` and `table`")
+        raise UsageError(f"the output {name} needs `table`, `parquet`, `topic`, or `connection` and `table`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from sagas.definition.durations import parse_duration
 from sagas.errors import UsageError
 from sagas.settings import Settings
+from sagas.settings.kafka import KafkaSettings
 from sagas.settings.model import did_you_mean
 
 KEYS = ("master", "remote", "stage", "ledger", "memory", "conf", "retention", "recycle_after", "python_path", "work")
@@ -41,6 +42,7 @@ class SparkSettings:
     work: str = WORK
     catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     connections: Mapping[str, str] = field(default_factory=dict)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
 
     @property
     def work_folder(self) -> Path:
@@ -98,6 +100,7 @@ def spark_settings(settings: Settings) -> SparkSettings:
         python_path=tuple(str(settings.root / one) for one in table.get("python_path", ["."])),
         work=str(table.get("work", WORK)),
         catalogs=settings.catalogs,
+        kafka=settings.kafka,
         connections={
             one.name: one.url.replace("postgresql+psycopg://", "postgresql://")
             for one in settings.sql_connections()

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+RECORDS_PER_TRANSACTION = 100_000
+"""Rows of one file for a topic: it becomes one transaction of Kafka, which has a minute."""
+
 PARTITION = "saga_partition_{}"
 """The copies of columns that name the folders; a name with an underscore in front would hide them."""
 
@@ -117,7 +120,10 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     for name, column in zip(names, partitions, strict=True):
         written = written.withColumn(name, column)
     # Not `errorifexists`: the folder is ours, new and empty, so that a problem with it was seen before the job ran.
-    written.write.mode("append").partitionBy(*names).parquet(spark_path(staging.folder))
+    writer = written.write.mode("append")
+    if staging.output.kind == "topic":
+        writer = writer.option("maxRecordsPerFile", RECORDS_PER_TRANSACTION)
+    writer.partitionBy(*names).parquet(spark_path(staging.folder))
     run.check()
     files = staged_files(staging.folder)
     values = metrics.observed(own, asked)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.processes import TemporalServer
+
+if TYPE_CHECKING:
+    from tests.kafka_broker import Broker
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +23,17 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServe
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker for all tests of this process: make topics of your own, and never kill it."""
+    from tests.kafka_broker import Broker
+
+    broker = Broker(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    yield broker
+    broker.kill()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -138,6 +138,10 @@ def _marks(output: Output, settings: SparkSettings) -> Iterator[Target]:
             pointer = None if folder is None else folder / CURRENT
             text = pointer.read_text(encoding="utf-8") if pointer is not None and pointer.exists() else None
             words = [] if text is None else [one.mark for one in Pointer.parse(text, output.place).entries]
+        case "topic":
+            from spark_steps.sinks.topic_progress import all_of
+
+            words = [one.mark for one in all_of(settings.kafka, output.place)]
         case _:
             words = _rows_of(output, settings)
     for word in words:

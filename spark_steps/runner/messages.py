@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import Infrastructure, Rejected, UsageError
+from sagas.settings import KafkaSettings
+from sagas.settings.secrets import Secret
 from spark_steps.errors import JobFailed
 from spark_steps.settings import SparkSettings
 
@@ -50,11 +52,17 @@ def decode(line: bytes) -> dict[str, Any]:
 
 def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
     """May hold passwords of connections: it goes through the pipe, never into a command line or a log."""
-    return {**asdict(settings), "root": str(settings.root)}
+    kafka = {**asdict(settings.kafka), "root": str(settings.kafka.root)}
+    return {**asdict(settings), "root": str(settings.root), "kafka": kafka}
 
 
 def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
-    return SparkSettings(**{**data, "root": Path(data["root"]), "python_path": tuple(data["python_path"])})
+    kafka = {**data["kafka"], "root": Path(data["kafka"]["root"])}
+    kafka["client"] = {
+        name: Secret(**value) if isinstance(value, dict) else value for name, value in kafka["client"].items()
+    }
+    own = {"root": Path(data["root"]), "python_path": tuple(data["python_path"]), "kafka": KafkaSettings(**kafka)}
+    return SparkSettings(**{**data, **own})
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:

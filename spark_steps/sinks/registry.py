@@ -11,13 +11,14 @@ from spark_steps.job import Output
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.sink import Sink
 
-Kind = Literal["iceberg", "parquet", "postgresql"]
+Kind = Literal["iceberg", "parquet", "postgresql", "topic"]
 
 # Imported on first use: a project that only writes Parquet loads neither pyiceberg nor psycopg.
 _SINKS: dict[Kind, tuple[str, str]] = {
     "iceberg": ("spark_steps.sinks.iceberg", "IcebergSink"),
     "parquet": ("spark_steps.sinks.parquet", "ParquetSink"),
     "postgresql": ("spark_steps.sinks.postgresql", "PostgreSqlSink"),
+    "topic": ("spark_steps.sinks.topic", "TopicSink"),
 }
 
 

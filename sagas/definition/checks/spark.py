@@ -9,12 +9,12 @@ from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Report, did_you_mean
 from sagas.definition.draft import Draft, StepDraft
 from sagas.definition.fields import STEP_ID
-from sagas.definition.records import later_part
 from sagas.definition.source import Node
 from sagas.definition.spark_operations import is_spark_job
 
 _OWN = ("compensate", "confirm", "probe")
 _MODES = {
+    "topic": ("append",),
     "parquet": ("append", "overwrite"),
     "connection": ("append", "overwrite", "overwrite_where", "merge"),
 }
@@ -79,12 +79,12 @@ def _check_names(node: Node | None, report: Report) -> None:
 
 
 def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: Report) -> None:
-    given = _without_topic(node, report)
+    given = _mapping(node)
     if not given:
         return
-    sources = [one for one in ("connection", "parquet", "step") if one in given]
+    sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
     if len(sources) > 1 or not (sources or "table" in given):
-        message = f"the input `{name}` needs one of `connection`, `parquet`, `step` and `table`"
+        message = f"the input `{name}` needs one of `connection`, `parquet`, `step`, `table` and `topic`"
         report.add("SAGA408", node, message)
     elif sources == ["connection"]:
         _exactly_one(given, ("table", "query"), node, f"the input `{name}` names a connection and needs", report)
@@ -93,15 +93,6 @@ def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: R
         _check_ancestor(draft, step, given["step"], report)
     elif not sources:
         _catalog(draft, given["table"], report)
-
-
-def _without_topic(node: Node, report: Report) -> dict[str, Node]:
-    """What an input or an output says; nothing when it is a topic, which is of a later part."""
-    given = _mapping(node)
-    if "topic" not in given:
-        return given
-    later_part("topic", "the messaging work", node.key("topic"), report)
-    return {}
 
 
 def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -> None:
@@ -118,16 +109,18 @@ def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -
 
 
 def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs: set[str], report: Report) -> None:
-    given = _without_topic(node, report)
+    given = _mapping(node)
     if not given:
         return
-    kind = "parquet" if "parquet" in given else ("connection" if "connection" in given else "iceberg")
-    if (kind == "parquet" and ({"table", "connection"} & set(given))) or (kind != "parquet" and "table" not in given):
-        report.add("SAGA408", node, f"the output `{name}` needs `table`, `parquet`, or `connection` and `table`")
+    kind = next((one for one in ("topic", "parquet", "connection") if one in given), "iceberg")
+    alone = kind in ("topic", "parquet")
+    if (alone and ({"table", "connection", "parquet"} & set(given)) - {kind}) or (not alone and "table" not in given):
+        message = f"the output `{name}` needs `table`, `parquet`, `topic`, or `connection` and `table`"
+        report.add("SAGA408", node, message)
         return
     mode = given["mode"].value if "mode" in given else "append"
     if mode not in _MODES.get(kind, (mode,)):
-        what = "files behind a pointer" if kind == "parquet" else "a table of a database"
+        what = {"parquet": "files behind a pointer", "topic": "a topic"}.get(kind, "a table of a database")
         report.add("SAGA409", given["mode"], f"`{mode}` is not possible for {what} (the output `{name}`)")
     needed = _NEEDS.get(str(mode))
     if needed is not None and needed not in given:

@@ -498,6 +498,8 @@ MISTAKES = [
         "a database has no partitions",
         spark("output: {connection: shop, table: t, mode: ⟦overwrite_partitions}"),
     ),
+    Mistake("SAGA409", "a topic cannot be overwritten", spark("output: {topic: t, mode: ⟦overwrite}")),
+    Mistake("SAGA409", "together in a topic", spark("output: ⟦{topic: t}", top="publish: together\n")),
     Mistake("SAGA409", "together in files", spark("output: ⟦{parquet: x}", top="publish: together\n")),
     Mistake(
         "SAGA409", "together in a catalog that cannot", spark("output: ⟦{table: glue.s.t}", top="publish: together\n")
@@ -509,7 +511,6 @@ MISTAKES = [
         spark=SparkHome(),
     ),
     Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
-    Mistake("SAGA900", "topic", spark("output: {⟦topic: t}")),
     Mistake("SAGA140", "an action of the engine", saga(BOOK, NOTIFY.format(one="uses: ⟦wait, with: {for: 1s}"))),
     Mistake(
         "SAGA140",

@@ -1,0 +1,88 @@
+"""How far a publication into a topic has come: a record written in the transaction of each file's rows.
+
+One compacted topic for all publications; the last record of a publication's name counts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from activities.kafka.reading import decided, read_ranges
+from activities.kafka.topics import Cluster
+from activities.kafka.transactions import Sent
+from activities.kafka.wire import Record
+from sagas.settings import KafkaSettings
+
+PARTITIONS = 8
+"""A publication keeps its partition, so this never changes."""
+
+PATIENCE = 90.0
+"""Seconds until a transaction that is open in a partition has to be decided: longer than one may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``files`` of the manifest are in ``topic``; ``done``: it was all. ``closed``: no more of it will ever come."""
+
+    topic: str
+    mark: Mapping[str, str] = field(default_factory=dict)
+    files: int = 0
+    done: bool = False
+    closed: bool = False
+
+    @property
+    def visible(self) -> bool:
+        return self.files > 0 or self.done
+
+
+def topic_of(settings: KafkaSettings) -> str:
+    return f"{settings.prefix}-spark"
+
+
+def ensure(settings: KafkaSettings) -> None:
+    """Make the topic of the records where it is missing. Raises KafkaProblem."""
+    Cluster(settings).ensure(topic_of(settings), PARTITIONS, cleanup="compact")
+
+
+def record(settings: KafkaSettings, name: str, progress: Progress) -> Sent:
+    """What is written with the rows; ``name`` is the publication's (``Target.name``)."""
+    value = json.dumps(asdict(progress), sort_keys=True).encode()
+    return topic_of(settings), _partition(name), Record(value, name.encode())
+
+
+def last(settings: KafkaSettings, name: str) -> Progress | None:
+    """How far a publication has come; None: it has not begun. Raises KafkaProblem.
+
+    Whoever has opened the publication's producer before knows that nothing else of it can follow.
+    """
+    found = None
+    for key, progress in _read(settings, _partition(name)):
+        if key == name:
+            found = progress
+    return found
+
+
+def all_of(settings: KafkaSettings, topic: str) -> Iterator[Progress]:
+    """The publications that a topic shows. Raises KafkaProblem."""
+    found = {key: one for partition in range(PARTITIONS) for key, one in _read(settings, partition)}
+    yield from (one for one in found.values() if one.topic == topic and one.visible)
+
+
+def _read(settings: KafkaSettings, partition: int) -> Iterator[tuple[str, Progress]]:
+    topic = topic_of(settings)
+    if topic not in Cluster(settings).topics():
+        return
+    offsets = decided(settings, topic, PATIENCE, strict=True)[partition]
+    for message in read_ranges(settings, topic, {partition: (offsets.first, offsets.stable)}):
+        key: Any = message.key()
+        value: Any = message.value()
+        if key and value:
+            yield key.decode(), Progress(**json.loads(value))
+
+
+def _partition(name: str) -> int:
+    return zlib.crc32(name.encode()) % PARTITIONS
