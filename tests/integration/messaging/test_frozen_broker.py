@@ -39,7 +39,7 @@ async def test_told_to_stop_while_the_broker_is_frozen(postgres_server: Database
     (tmp_path / "kafka").mkdir()
     broker = Broker(tmp_path / "kafka")
     broker.start()
-    shop, prefix, total = await open_shop(postgres_server), fresh("p"), 400
+    shop, prefix, total = await open_shop(postgres_server), fresh("p"), 200
     topic = broker.create_topic()
     folder = write_project(
         tmp_path / "project",
