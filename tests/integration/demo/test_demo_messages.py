@@ -1,0 +1,85 @@
+"""What has left the shop: the checks find what they look for, and the web site is down, then up, for its own alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from tests.servers import free_port
+from workers.demo.channel import Seen
+from workers.demo.messages import differing, judge
+from workers.demo.shopfront import DOWN_FOR, Arrived, Shopfront, open_shopfront, shared_secret
+
+ORDERS = [Seen(1, "3.98"), Seen(2, "7.46")]
+DELIVERED = {"state": "DELIVERED", "attempts": 3}
+BODY = b'{"type": "saga.parked"}'
+
+
+def test_the_same_orders_do_not_differ():
+    assert differing(ORDERS, ORDERS[::-1]) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "wrong"),
+    [
+        (ORDERS[:1], ["order 2"]),
+        ([*ORDERS, ORDERS[1]], ["order 2"]),
+        ([ORDERS[0], Seen(2, "7.45")], ["order 2"]),
+        ([*ORDERS, Seen(3, "1.00")], ["order 3"]),
+    ],
+    ids=["lost", "doubled", "one cent", "nobody's"],
+)
+def test_an_order_that_is_lost_doubled_or_changed_is_found(other, wrong):
+    assert differing(ORDERS, other) == differing(other, ORDERS) == wrong
+
+
+def test_a_notification_that_was_given_up_or_never_arrived_is_found():
+    rows = {"a": DELIVERED, "b": {"state": "EXHAUSTED", "attempts": 6}, "c": DELIVERED}
+    found = judge(rows, {"a": Arrived(3, True), "b": Arrived(2, False)})
+    assert (found.total, dict(found.attempts)) == (3, {3: 2})
+    assert [one.wrong for one in found.findings] == [("b",), ("c",)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Shopfront, str, str]]:
+    url, secret = f"http://127.0.0.1:{free_port()}", shared_secret(tmp_path / "shopfront" / "secret")
+    shopfront = open_shopfront(url, secret)
+    assert shopfront is not None
+    yield shopfront, url, secret
+    shopfront.close()
+
+
+def post(url: str, secret: str, event: str, body: bytes = BODY) -> int:
+    now = datetime.now(UTC)
+    headers = {
+        "webhook-id": event,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(secret).sign(event, now, BODY.decode()),
+    }
+    return httpx.post(f"{url}/orders/delayed", content=body, headers=headers).status_code
+
+
+def test_the_web_site_refuses_first_and_accepts_then(site):
+    shopfront, url, secret = site
+    assert [post(url, secret, "one") for _ in range(DOWN_FOR + 1)] == [503] * DOWN_FOR + [204]
+    assert post(url, secret, "two") == 503
+    assert shopfront.arrived == {"one": Arrived(DOWN_FOR + 1, True), "two": Arrived(1, False)}
+
+
+def test_what_is_not_signed_with_our_secret_is_turned_away(site, tmp_path):
+    shopfront, url, secret = site
+    assert post(url, shared_secret(tmp_path / "other"), "one") == 401
+    assert post(url, secret, "one", body=b"{}") == 401
+    assert httpx.post(url, content=BODY).status_code == 401
+    assert shopfront.arrived == {}
+
+
+def test_the_secret_stays_and_nobody_listens_twice(site, tmp_path):
+    _, url, secret = site
+    assert shared_secret(tmp_path / "shopfront" / "secret") == secret
+    assert open_shopfront(url, secret) is None
