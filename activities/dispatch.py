@@ -45,7 +45,7 @@ THREADS = 100
 """Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
 
 
-_BUILT_IN: Mapping[str, Callable[[Mapping[str, Any], Invocation, int], Body]] = {
+_BUILT_IN: Mapping[str, Callable[[Mapping[str, Any], Invocation, int, str | None], Body]] = {
     "sql": sql_body,
     messaging.EMIT: emit_body,
     messaging.PUBLISH: emit_body,
@@ -170,7 +170,7 @@ class Dispatcher:
     def _body(self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: Attempt) -> Body:
         """The action as something that runs inside (or, with None, outside) a guarded transaction."""
         if name in _BUILT_IN:
-            return _BUILT_IN[name](arguments, invocation, self._max_event_bytes)
+            return _BUILT_IN[name](arguments, invocation, self._max_event_bytes, attempt.traceparent)
         action = self._actions.get(name)
         if action is None:
             raise NotServed(f"no action called {name} is registered on this worker")
@@ -198,7 +198,7 @@ class Dispatcher:
                 attempt.logger.debug("%s raised an error", name, exc_info=True)
                 raise
             if sql is not None:
-                await insert_events(sql, step.events, invocation, self._max_event_bytes)
+                await insert_events(sql, step.events, invocation, self._max_event_bytes, attempt.traceparent)
             return result
 
         return run

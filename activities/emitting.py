@@ -74,14 +74,19 @@ def refuses_hold(invocation: Invocation) -> str | None:
 
 
 async def insert_events(
-    sql: Sql, events: Iterable[Event], invocation: Invocation, max_bytes: int = MAX_MESSAGE_BYTES
+    sql: Sql,
+    events: Iterable[Event],
+    invocation: Invocation,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
 ) -> list[dict[str, str]]:
     """Write the rows of the events; those with ``hold`` wait only where the saga has a commit point before it."""
     waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
     rows = []
     for event in events:
         written = replace(event, hold=event.hold and waits)
-        rows.append({"topic": event.topic, "id": await insert_event(sql, written, invocation, max_bytes=max_bytes)})
+        event_id = await insert_event(sql, written, invocation, max_bytes=max_bytes, traceparent=traceparent)
+        rows.append({"topic": event.topic, "id": event_id})
     return rows
 
 
@@ -126,26 +131,36 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
     return waiting, why
 
 
-def sql_body(arguments: Mapping[str, Any], invocation: Invocation, max_bytes: int = MAX_MESSAGE_BYTES) -> Body:
+def sql_body(
+    arguments: Mapping[str, Any],
+    invocation: Invocation,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
+) -> Body:
     """`sql` with its `emit`. Raises as :func:`read_events` does."""
     events = read_events(arguments.get("emit") or [], invocation)
 
     async def run(sql: Sql | None) -> Any:
         assert sql is not None
         result = await run_sql(arguments, sql)
-        await insert_events(sql, events, invocation, max_bytes)
+        await insert_events(sql, events, invocation, max_bytes, traceparent)
         return result
 
     return run
 
 
-def emit_body(arguments: Mapping[str, Any], invocation: Invocation, max_bytes: int = MAX_MESSAGE_BYTES) -> Body:
+def emit_body(
+    arguments: Mapping[str, Any],
+    invocation: Invocation,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
+) -> Body:
     """`outbox.emit` and `kafka.publish`; the result names the events. Raises as :func:`read_events` does."""
     events = read_events(arguments.get("events"), invocation)
 
     async def run(sql: Sql | None) -> Any:
         assert sql is not None
-        return {"events": await insert_events(sql, events, invocation, max_bytes)}
+        return {"events": await insert_events(sql, events, invocation, max_bytes, traceparent)}
 
     return run
 

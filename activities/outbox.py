@@ -6,6 +6,7 @@ The relay scans by ``status``, never by "id above the last one": a lower id can 
 from __future__ import annotations
 
 import json
+import re
 import time
 import zlib
 from dataclasses import replace
@@ -14,7 +15,8 @@ from uuid import uuid4
 
 from activities.guard.codec import UnusableResult, to_plain
 from activities.guard.sql_handle import Sql
-from activities.kafka.wire import STEP_KEY
+from activities.kafka.wire import STEP_KEY, TRACEPARENT
+from sagas.builtins_messaging import TOPIC_NAME
 from sagas.step import Event
 from sagas.wire import Invocation
 
@@ -33,9 +35,6 @@ MAX_MESSAGE_BYTES = 1_000_000
 HEADERS_ADDED = 2_048
 """Bytes left in every message for the headers that the relay adds: id, type, source, time, saga and step."""
 
-MAX_TOPIC = 249
-"""Characters Kafka allows in the name of a topic."""
-
 _MAX_ID = 36
 _MAX_TYPE = 255
 
@@ -47,14 +46,23 @@ VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :gener
 """
 
 
-async def insert_event(sql: Sql, event: Event, invocation: Invocation, *, max_bytes: int = MAX_MESSAGE_BYTES) -> str:
+async def insert_event(
+    sql: Sql,
+    event: Event,
+    invocation: Invocation,
+    *,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
+) -> str:
     """Write one event in the action's transaction; returns its id (an attempt that is taken back leaves none).
+
+    ``traceparent`` of the attempt goes along as a header, unless the event has one of its own.
 
     Raises ``UnusableResult`` for an event that no broker would take: its value or a header is not JSON or not UTF-8,
     it is larger than ``max_bytes``, its topic or id is none. Found here, nothing of the step happens.
     """
-    if invocation.key:
-        event = replace(event, headers={STEP_KEY: invocation.key, **event.headers})
+    ours = {STEP_KEY: invocation.key or None, TRACEPARENT: traceparent}
+    event = replace(event, headers={name: one for name, one in ours.items() if one is not None} | {**event.headers})
     row = event_row(event, max_bytes)
     await sql.execute(
         _INSERT,
@@ -83,8 +91,9 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
         "event_type": event.type,
         "hash": shard_hash(event.topic, key, event_id),
     }
-    if not event.topic or len(event.topic) > MAX_TOPIC:
-        raise UnusableResult(f"the name of a topic has 1 to {MAX_TOPIC} characters, not {len(event.topic)}")
+    if not re.fullmatch(TOPIC_NAME, event.topic):
+        shown = f"{event.topic[:60]}…" if len(event.topic) > 60 else event.topic
+        raise UnusableResult(f"{shown!r} is not the name of a topic: 1 to 249 letters, digits, `.`, `-` and `_`")
     if len(event_id) > _MAX_ID:
         raise UnusableResult(f"the id of an event has at most {_MAX_ID} characters; {event_id!r} has {len(event_id)}")
     if event.type is not None and len(event.type) > _MAX_TYPE:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
 
 Action = Literal["retry", "abort", "rebuild", "refused"]
-Scope = Literal["event", "topic", "client"]
+Scope = Literal["event", "topic", "client", "setting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do. ``reason`` is one sentence; ``scope`` says what is refused: an event, a topic, or all we do."""
+    """What to do. ``reason`` is one sentence; ``scope`` says what is refused: an event, a topic, or all we do.
+
+    ``setting``: all we do, as long as this process runs; other refusals may be mended while it waits.
+    """
 
     action: Action
     reason: str
@@ -85,7 +88,7 @@ _REFUSED: Mapping[str, tuple[Scope, str]] = {
     ),
     "CLUSTER_AUTHORIZATION_FAILED": ("client", "this user may not do that on the cluster: an ACL is missing"),
     "INVALID_TRANSACTION_TIMEOUT": (
-        "client", "kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)",
+        "setting", "kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)",
     ),
     "_AUTHENTICATION": ("client", "it does not accept the credentials"),
     "SASL_AUTHENTICATION_FAILED": ("client", "it does not accept the credentials"),

@@ -47,5 +47,5 @@ class Outbox:
 
     @property
     def batch(self) -> int:
-        """Events in one transaction: as set, but so that their ids fit into one progress record."""
-        return max(1, min(self.settings.batch, self.settings.max_message_bytes // 40))
+        """Events in one transaction: as set, but so that the ids of two batches fit into one progress record."""
+        return max(1, min(self.settings.batch, self.settings.max_message_bytes // 80))

@@ -1,8 +1,8 @@
 """Batch after batch through one producer, so that Kafka and the database work at the same time.
 
-While the brokers take a batch, the one before is marked in the database; while a batch is committed, the next one is
-read. Two orders hold it together: a batch is committed only when the marks of the one before are, because the
-progress record remembers one batch; and a batch is marked only when it is committed.
+While Kafka takes a batch, the one before is marked in the database, and the next one is read. Two orders hold it
+together: a batch is begun only when the last but one is marked, because the progress record remembers two; and a
+batch is marked only when it is committed. No transaction is open while marks are waited for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.relay.rows import EventRow
 log = logging.getLogger("saga.relay")
 
 PATIENCE = 10.0
-"""Seconds a statement may take: an open transaction of the next batch waits for the marks of this one."""
+"""Seconds a statement may take."""
 
 InThread = Callable[..., Awaitable[Any]]
 
@@ -46,6 +46,7 @@ class Pipeline:
         Raises PublishTrouble, SagaError, or what the database raises: then what came of the last batch is unknown.
         """
         marking: asyncio.Task[None] | None = None
+        before: list[Ready] = []  # being marked
         events = await self._read(())
         try:
             while True:
@@ -53,6 +54,7 @@ class Pipeline:
                     if marking is not None:
                         done, marking = marking, None
                         await done
+                        before = []
                         events = await self._read(())  # what could not be seen while it was in flight
                         continue
                     if self._ending or self._outbox.once or not await self._until_new():
@@ -63,12 +65,13 @@ class Pipeline:
                 if not events:
                     continue
                 batch += 1
-                await _all(self._in_thread(self._publisher.send, events, batch, self._singly), marking)
-                marking = None
-                _, ahead = await _all(self._in_thread(self._publisher.commit), self._read(events))
+                publishing = self._in_thread(self._publisher.publish, events, batch, before, self._singly)
+                _, ahead = await _all(publishing, self._read([*before, *events]))
                 self._count(events)
+                if marking is not None:
+                    await marking
                 marking = asyncio.create_task(self._mark(events, batch))
-                events = ahead
+                before, events = events, ahead
         finally:
             if marking is not None:
                 await asyncio.gather(marking, return_exceptions=True)
@@ -150,9 +153,9 @@ class Pipeline:
         return not self._ending
 
 
-async def _all(*works: Awaitable[Any] | None) -> list[Any]:
+async def _all(*works: Awaitable[Any]) -> list[Any]:
     """The results of all works, when all have ended; the first that failed decides."""
-    results = await asyncio.gather(*(work for work in works if work is not None), return_exceptions=True)
+    results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result

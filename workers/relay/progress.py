@@ -1,7 +1,8 @@
-"""The progress record: what a shard's last committed batch was, written in the same Kafka transaction as its events.
+"""The progress record: what a shard's last two batches were, written in the same Kafka transaction as the events.
 
 One compacted topic for each outbox, one partition for each shard. After trouble it tells what no answer has told:
 a batch whose record is there is published and has to be marked, a batch whose record is not there never happened.
+The record names the batch before as well, so that its rows may still be waiting for their marks.
 """
 
 from __future__ import annotations
@@ -26,21 +27,27 @@ _TAIL = 64
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Batch number ``batch`` of a shard (from 1; 0: none yet) held these events."""
+    """Batch number ``batch`` of a shard (from 1; 0: none yet) held these events.
+
+    ``before`` are the events of the batch before it, unless that was marked when this one was begun.
+    """
 
     batch: int = 0
     event_ids: Sequence[str] = ()
+    before: Sequence[str] = ()
 
 
 def encode(shard: int, progress: Progress) -> tuple[bytes, bytes]:
     """Key and value of the record; the key is the same for all of a shard, so compaction keeps the last."""
-    value = {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
+    value: dict[str, Any] = {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
+    if progress.before:
+        value["before"] = list(progress.before)
     return str(shard).encode(), json.dumps(value, separators=(",", ":")).encode()
 
 
 def decode(value: bytes) -> Progress:
     data = json.loads(value)
-    return Progress(data["batch"], data["ids"])
+    return Progress(data["batch"], data["ids"], data.get("before", ()))
 
 
 def last_progress(settings: KafkaSettings, topic: str, shard: int) -> Progress:

@@ -63,17 +63,20 @@ class TopicsUnusable(Exception):
 
 
 class Publisher:
-    """One life of the producer of a shard: ``open``, then ``send`` and ``commit`` for each batch, ``close``.
+    """One life of the producer of a shard: ``open``, then ``publish`` for each batch, ``close``.
 
-    Who waits for a call sets ``given_up`` (from any thread) when
-    the answer does not matter any more. Every method raises :class:`PublishTrouble`.
+    ``watching`` has the fate of each event told, until a batch is published: that costs time, and is needed only to
+    say which event it was that failed. Without it a batch fails as a whole, with no ``row``. Who waits for a call sets
+    ``given_up`` (from any thread) when the answer does not matter any more. Every method raises
+    :class:`PublishTrouble`.
     """
 
-    def __init__(self, settings: KafkaSettings, home: Home, shard: int) -> None:
+    def __init__(self, settings: KafkaSettings, home: Home, shard: int, *, watching: bool = False) -> None:
         self._settings, self._home, self._shard = settings, home, shard
         self.transactional_id = transactional_id(settings, home.home, shard)
         self._topic = progress_topic(settings, home.home)
         self._producer: Any = None
+        self.watching = watching
         self.given_up = threading.Event()
         self._known: set[str] = set()
         self._failed: list[tuple[Failure, EventRow | None]] = []
@@ -105,11 +108,21 @@ class Publisher:
         if missing:
             raise TopicsUnusable(missing)
 
-    def send(self, events: Sequence[Ready], batch: int, singly: Collection[str] = ()) -> None:
-        """Write a batch and its progress record into an open transaction, and wait until the brokers have it.
+    def publish(
+        self, events: Sequence[Ready], batch: int, before: Sequence[Ready] = (), singly: Collection[str] = ()
+    ) -> None:
+        """Write a batch and its progress record in one transaction. ``before``: the batch that may not be marked yet.
 
         Events of the topics in ``singly`` travel alone: a broker refuses a whole package for one that is too large.
+        An error of the commit means nobody knows, unless it says otherwise.
         """
+        made = Progress(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in before])
+        self._send(events, made, singly)
+        self._commit()
+        self.watching = False
+
+    def _send(self, events: Sequence[Ready], made: Progress, singly: Collection[str]) -> None:
+        """Into an open transaction, until the brokers have it all."""
         from confluent_kafka import KafkaException
 
         self._failed.clear()
@@ -120,17 +133,18 @@ class Publisher:
                 alone = row.topic in singly
                 if alone:
                     self._flush(deadline)
-                self._produce(row.topic, record, row, deadline)
+                told = partial(self._delivered, row) if alone or self.watching else None
+                self._produce(row.topic, record, told, row, deadline)
                 if alone:
                     self._flush(deadline)
-            key, value = progress.encode(self._shard, Progress(batch, [row.event_id for row, _ in events]))
-            self._produce(self._topic, wire.Record(value, key), None, deadline, partition=self._shard)
+            key, value = progress.encode(self._shard, made)
+            told = partial(self._delivered, None) if self.watching else None
+            self._produce(self._topic, wire.Record(value, key), told, None, deadline, partition=self._shard)
             self._flush(deadline)
         except KafkaException as error:
             raise self._trouble(error) from error
 
-    def commit(self) -> None:
-        """Make the batch visible. An error means nobody knows, unless it says otherwise."""
+    def _commit(self) -> None:
         from confluent_kafka import KafkaException
 
         try:
@@ -156,19 +170,16 @@ class Publisher:
             log.debug("%s: not aborted: %s", self.transactional_id, error)
 
     def _produce(
-        self, topic: str, record: wire.Record, row: EventRow | None, deadline: float, partition: int = -1
+        self, topic: str, record: wire.Record, told: Any, row: EventRow | None, deadline: float, partition: int = -1
     ) -> None:
+        """Hand one record over. ``told`` is called with its fate, if anybody wants to know it."""
         from confluent_kafka import KafkaException
 
         while True:
             try:
+                headers = list(record.headers)
                 self._producer.produce(
-                    topic,
-                    record.value,
-                    record.key,
-                    partition,
-                    headers=list(record.headers),
-                    on_delivery=partial(self._delivered, row),
+                    topic, record.value, record.key, partition=partition, headers=headers, on_delivery=told
                 )
             except BufferError:
                 self._producer.poll(_RETRY)
@@ -241,7 +252,7 @@ def encode(row: EventRow, source: str) -> wire.Record:
         source=source,
         time=row.created_at,
         key=row.key,
-        headers=json.loads(row.headers),
+        headers=None if row.headers == "{}" else json.loads(row.headers),
         saga_id=row.saga_id or None,
         step=row.step or None,
     )

@@ -43,6 +43,14 @@ class EventRow(NamedTuple):
 
 _COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
 
+_ARRAYS = {"topics": "(SELECT unnest(CAST(:topics AS text[])))", "ids": "(SELECT unnest(CAST(:ids AS bigint[])))"}
+"""PostgreSQL looks into a hash table for each row this way; with ``<> ALL`` it goes through the array."""
+
+_NEW_OF = f"status = '{NEW}' AND shard BETWEEN {{shard}} AND {{shard}}"
+_BY_INDEX = "ORDER BY status, shard, id"
+"""BETWEEN, and the order in full, leave a planner no other index to take the order from. Asked for ``shard =`` and
+``ORDER BY id`` while its statistics are of a backlog, it goes through all ids from the first on, published or not."""
+
 _REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE event_id = :id AND status = '{NEW}'")
 
 
@@ -73,13 +81,13 @@ class OutboxRows:
         Not by "id above the last one": a lower id may be committed after a higher one. And without row locks: one
         owner reads a shard, and to skip a locked row would mean to publish a later event of its key before it.
         """
-        conditions = [f"status = '{NEW}' AND shard = :shard"]
+        conditions = [_NEW_OF.format(shard=":shard")]
         values: dict[str, Any] = {"shard": shard, "most": most}
         for name, column, kept_out in (("topics", "topic", without), ("ids", "id", in_flight)):
             if kept_out:
                 values[name] = sorted(kept_out)
-                conditions.append(f"{column} NOT IN :{name}" if self._lists else f"{column} <> ALL(:{name})")
-        statement = text(f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :most")
+                conditions.append(f"{column} NOT IN {f':{name}' if self._lists else _ARRAYS[name]}")
+        statement = text(f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} {_BY_INDEX} LIMIT :most")
         if self._lists:
             lists = [name for name in ("topics", "ids") if name in values]
             statement = statement.bindparams(*(bindparam(name, expanding=True) for name in lists))
@@ -103,8 +111,8 @@ class OutboxRows:
     async def waiting(self, shards: Sequence[int]) -> set[int]:
         """Those of the shards that have new events: one small question for all of them."""
         parts = (
-            f"SELECT {shard} AS shard WHERE EXISTS "
-            f"(SELECT 1 FROM saga_outbox WHERE status = '{NEW}' AND shard = {shard})"
+            f"SELECT shard FROM (SELECT shard FROM saga_outbox WHERE {_NEW_OF.format(shard=shard)} "
+            f"{_BY_INDEX} LIMIT 1) AS new_{shard}"
             for shard in shards
         )
         async with self.engine.connect() as connection:

@@ -35,7 +35,7 @@ log = logging.getLogger("saga.relay")
 
 _PATIENCE = 15.0
 _SPARE = 3
-"""Database connections beside those of the shards: leases, the bell, chores and gauges."""
+"""Database connections beside the two of each shard, which marks and reads: leases, the bell, chores and gauges."""
 
 
 async def run_relay(
@@ -51,8 +51,8 @@ async def run_relay(
 
     ``connection`` names one outbox; None: all of the project. ``once``: end when all that is new is published.
 
-    Raises UsageError: no Kafka or no outbox in the settings, a port that is taken. SagaError, with ``once`` only:
-    Kafka or a database does not answer.
+    Raises UsageError: no Kafka or no outbox in the settings, a port that is taken. SagaError: Kafka refuses a
+    setting; with ``once`` also: it refuses us, or Kafka or a database does not answer.
     """
     require_client()
     kafka = settings.kafka
@@ -61,7 +61,7 @@ async def run_relay(
         await asyncio.to_thread(Cluster(kafka).topics)
     stop = stop or stop_on_signals()
     metrics = RelayMetrics()
-    databases = open_databases(settings, connection, kafka.shards + _SPARE)
+    databases = open_databases(settings, connection, 2 * kafka.shards + _SPARE)
     outboxes: list[Outbox] = []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
@@ -134,6 +134,8 @@ async def _serve(
         async with asyncio.TaskGroup() as group:
             for number in range(outbox.home.shards):
                 group.create_task(Shard(outbox, number).run())
+    except* SagaError as errors:
+        raise errors.exceptions[0] from None  # each shard says the same
     finally:
         for task in background:
             task.cancel()

@@ -39,10 +39,14 @@ class Shard:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"relay-{outbox.name}-{number}")
         self._told = outbox.states.setdefault(number, ShardState())
         self._singly: set[str] = set()
+        self._watching = False
         self._name = f"{outbox.name} shard {number}"
 
     async def run(self) -> None:
-        """Until told to stop, or once through what is new."""
+        """Until told to stop, or once through what is new.
+
+        Raises SagaError: a setting is refused, or (once only) Kafka refuses all we do: nobody waits for a person then.
+        """
         try:
             while not self._outbox.stop.is_set():
                 lease = await self._acquire()
@@ -78,14 +82,15 @@ class Shard:
         """One producer after the other, until the lease is lost; True: stopped, or all that was new is published."""
         pauses, fences = Pauses(0.2, 5.0), Pauses(1.0, 30.0)
         while not (lost.is_set() or self._outbox.stop.is_set()):
-            publisher = Publisher(self._outbox.settings, self._outbox.home, self._number)
+            watching, self._watching = self._watching, False
+            publisher = Publisher(self._outbox.settings, self._outbox.home, self._number, watching=watching)
             pause = 0.0
             giving_up = asyncio.create_task(self._give_up(publisher))
             try:
                 await self._publish(publisher, lost)
                 return not lost.is_set()
             except PublishTrouble as trouble:
-                pause = await self._after(trouble, pauses, fences)
+                pause = await self._after(trouble, publisher, pauses, fences)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._trouble(f"the database does not answer: {database_says(error)}")
                 pause = pauses.next()
@@ -111,14 +116,14 @@ class Shard:
             self._say("starting")
         done = await self._in_thread(publisher.open)
         async with asyncio.timeout(DATABASE_PATIENCE):
-            found = await self._outbox.rows.mark_published(done.event_ids)
+            found = await self._outbox.rows.mark_published([*done.before, *done.event_ids])
         if found:
-            log.info("%s: %d events of batch %d were published, and are marked now", self._name, found, done.batch)
+            log.info("%s: %d events up to batch %d were published, and are marked now", self._name, found, done.batch)
         self._say("publishing")
         pipeline = Pipeline(self._outbox, self._number, publisher, self._in_thread, self._singly, lost)
         await pipeline.run(done.batch)
 
-    async def _after(self, trouble: PublishTrouble, pauses: Pauses, fences: Pauses) -> float:
+    async def _after(self, trouble: PublishTrouble, publisher: Publisher, pauses: Pauses, fences: Pauses) -> float:
         """What follows from trouble with Kafka; returns the seconds to wait before the next producer."""
         verdict, row = trouble.verdict, trouble.row
         if verdict.fenced:
@@ -133,6 +138,12 @@ class Shard:
             return 0.0
         if verdict.action == "refused" and row is not None and verdict.scope == "event":
             return await self._refused(trouble)
+        if verdict.scope == "setting" or (self._outbox.once and verdict.scope == "client"):
+            raise SagaError(f"Kafka does not let this relay publish {self._outbox.name}: {verdict.reason}")
+        if not publisher.watching and (verdict.action == "abort" or verdict.scope in ("topic", "event")):
+            # Some event cannot be delivered; sent again with an eye on each, it shows which one and why.
+            self._watching = True
+            return 0.0
         self._trouble(f"Kafka: {verdict.reason}")
         return pauses.next()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -25,17 +26,26 @@ async def rows(laboratory: Laboratory) -> OutboxRows:
     return OutboxRows(laboratory.engine)
 
 
-async def emit(laboratory: Laboratory, *events: Event) -> list[str]:
+async def emit(laboratory: Laboratory, *events: Event, traceparent: str | None = None) -> list[str]:
     address = new_address()
     invocation = Invocation("emit", {}, str(address), address.saga_id, address.step, "do", 1)
 
     async def act(sql: Sql | None) -> list[str]:
         assert sql is not None
-        return [await insert_event(sql, event, invocation) for event in events]
+        return [await insert_event(sql, event, invocation, traceparent=traceparent) for event in events]
 
     outcome = await laboratory.guard.do(address, "h", act, **clock())
     assert outcome.kind == "done", outcome.failure
     return outcome.result
+
+
+async def test_the_trace_of_the_attempt_goes_along(laboratory: Laboratory, rows: OutboxRows) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await emit(laboratory, Event("a", "k", 1), Event("a", "k", 2, {"traceparent": "own"}), traceparent=trace)
+    [shard] = await rows.waiting(range((await rows.home()).shards))
+    headers = [json.loads(row.headers) for row in await rows.scan(shard, 10)]
+    assert [one["traceparent"] for one in headers] == [trace, "own"]
+    assert all(one["sagakey"] for one in headers)
 
 
 async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: Laboratory, rows: OutboxRows) -> None:

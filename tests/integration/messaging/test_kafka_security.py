@@ -230,7 +230,7 @@ def test_a_transaction_that_the_broker_finds_too_long(secured: Broker) -> None:
     with pytest.raises(KafkaException) as caught:
         producer.init_transactions(30)
     verdict = classify(caught.value)
-    assert (verdict.action, verdict.scope) == ("refused", "client")
+    assert (verdict.action, verdict.scope) == ("refused", "setting")
 
 
 async def test_doctor_tells_which_acl_is_missing(secured: Broker, tmp_path: Any) -> None:

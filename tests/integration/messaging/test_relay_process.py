@@ -128,6 +128,23 @@ def test_a_frozen_relay_is_fenced_and_stands_by_when_it_wakes(world: OutboxWorld
     world.check(topic)
 
 
+async def test_a_transaction_timeout_above_the_brokers_maximum_ends_it_with_one_sentence(
+    postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
+) -> None:
+    world = OutboxWorld(postgres_server, kafka, tmp_path, transaction_timeout=1200.0)
+    await world.make_tables()
+    relay = world.relay()
+    relay.launch()
+    try:
+        await asyncio.to_thread(until, lambda: not relay.running)
+        assert relay.stop() not in (None, 0)
+        said = relay.log.read_text()
+        assert said.count("kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)") == 1
+        assert "Traceback" not in said
+    finally:
+        world.close()
+
+
 async def test_nothing_goes_wrong_in_circles(world: OutboxWorld) -> None:
     """A relay that Kafka does not answer says so once, is not ready, and goes on when it can."""
     relay = world.relay()

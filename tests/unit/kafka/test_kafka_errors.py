@@ -39,7 +39,7 @@ TABLE = [
     (Failure("_UNKNOWN_TOPIC", requires_abort=True), "refused", "topic"),
     (Failure("TOPIC_AUTHORIZATION_FAILED", requires_abort=True), "refused", "topic"),
     (Failure("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", fatal=True), "refused", "client"),
-    (Failure("INVALID_TRANSACTION_TIMEOUT", fatal=True), "refused", "client"),
+    (Failure("INVALID_TRANSACTION_TIMEOUT", fatal=True), "refused", "setting"),
     (Failure("_AUTHENTICATION"), "refused", "client"),
     (Failure("_SSL"), "refused", "client"),
 ]
