@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +40,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from tests.faults.table import cell_id, table
 
     results: dict[str, bool] = {}
-    for kind in ("passed", "failed", "error"):
+    for kind in ("passed", "failed", "error", "xfailed"):
         for report in terminalreporter.stats.get(kind, []):
             cell = cell_id(getattr(report, "nodeid", ""))
             if cell is not None:

@@ -88,12 +88,6 @@ class Rule:
         whose = request.transaction is not None and request.transaction.startswith(self.transaction)
         return self.times > 0 and request.api == self.api and whose and self.holding in request.body
 
-    def withdraw(self) -> None:
-        """Catch nothing more, and let go what was held."""
-        self.times = 0
-        for one in self.caught:
-            one.deliver()
-
 
 @dataclass(eq=False)
 class _Wire:

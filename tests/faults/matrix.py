@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from tests.faults import plays_broker as broker
+from tests.faults import plays_consumer as consumer
 from tests.faults import plays_engine as engine
 from tests.faults import plays_notified as notified
 from tests.faults import plays_participant as participant
 from tests.faults import plays_people as people
+from tests.faults import plays_poison as poison
 from tests.faults import plays_relay as relay
 from tests.faults import plays_servers as servers
 from tests.faults import plays_worker as worker
@@ -70,6 +72,10 @@ def trebled(*names: str) -> dict[str, str]:
 
 TEMPORAL: Final[frozenset[Server]] = frozenset({"temporal"})
 DATABASE: Final[frozenset[Server]] = frozenset({"database"})
+
+RESENT: Final = (
+    "librdkafka sends a commit again by itself when a connection breaks; a late first copy ends the next one"
+)
 
 ROWS: tuple[Row, ...] = (
     Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_flows=True),
@@ -146,12 +152,49 @@ ROWS: tuple[Row, ...] = (
     Row("12", "no-session-free", servers.no_session_free, FORWARD),
     Row("12", "pool-exhausted", servers.pool_exhausted, FORWARD, pool=2, kills_flows=True),
     Row("13", "broker-killed", broker.broker_killed, FORWARD, kafka="own"),
+    Row("13", "broker-frozen", broker.broker_frozen, FORWARD, kafka="own", slow=True),
     Row("13", "broker-cut", broker.broker_cut, FORWARD, kafka="shared"),
     Row("14", "relay-killed-before-sending", relay.killed_before_sending, FORWARD, kafka="shared"),
     Row("14", "relay-killed-in-transaction", relay.killed_in_transaction, FORWARD, kafka="shared"),
     Row("14", "relay-killed-before-answer", relay.killed_before_answer, FORWARD, kafka="shared"),
     Row("14", "relay-killed-before-marking", relay.killed_before_marking, FORWARD, kafka="shared"),
     Row("15", "relay-replaced-in-commit", relay.replaced_in_commit, FORWARD, kafka="shared"),
+    Row("16", "commit-late", relay.commit_late, FORWARD, kafka="shared", known=RESENT),
+    Row("17", "relay-frozen-past-transaction", relay.frozen_past_its_transaction, FORWARD, kafka="shared"),
+    Row("18", "consumer-killed-before-offset", consumer.killed_before_offset, FORWARD, kafka="shared", consumes=True),
+    Row(
+        "18",
+        "consumer-replaced-before-offset",
+        consumer.replaced_before_offset,
+        FORWARD,
+        kafka="shared",
+        consumes=True,
+        slow=True,
+    ),
+    Row("19", "message-overtaken", consumer.out_of_order, FORWARD, kafka="shared", consumes=True),
+    Row(
+        "20",
+        "poison-command",
+        poison.poisoned,
+        {
+            "B": undone("rejected", "ask", "debit"),
+            "A": parked("tell", PAST),
+            "C": parked("ask", frozenset({"debit"}), "rejected", "capture"),
+        },
+        kafka="shared",
+        asks=True,
+        edit=poison.ASK_AND_TELL,
+    ),
+    Row(
+        "20",
+        "poison-command-that-decides",
+        poison.poisoned,
+        {"P": undone("rejected", "decide", *ALL_THREE)},
+        kafka="shared",
+        asks=True,
+        edit=poison.DECIDE,
+        slow=True,
+    ),
     Row(
         "21",
         "poison-refused-at-registration",
