@@ -20,9 +20,14 @@ Neither has an action of its own: the guard's transactions of confirm and undo r
 
 UNTIL_PUBLISHED = "published"
 
+TOPIC_NAME = r"[A-Za-z0-9._-]{1,249}"
+"""A name that Kafka allows for a topic; all others it refuses, however long one waits."""
+
+TOPIC: dict[str, Any] = {"type": "string", "pattern": f"^{TOPIC_NAME}$"}
+
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _FIELDS: dict[str, Any] = {
-    "topic": _TEXT,
+    "topic": TOPIC,
     "key": {},
     "value": {},
     "headers": {"type": "object"},

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sagas.builtins_messaging import TOPIC
+
 REQUEST = "kafka.request"
 
 REPLY = "kafka.reply"
@@ -20,16 +22,11 @@ REQUEST_TIMEOUT = 300.0
 RESERVED_HEADERS = ("saga", "ce_")
 """Headers whose names begin so are the engine's own."""
 
-TOPIC = r"[A-Za-z0-9._-]{1,249}"
-"""A name that Kafka allows for a topic."""
-
-_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
-
 PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "topic": _TEXT,
-        "reply_topic": {"type": "string", "pattern": f"^{TOPIC}$"},
+        "topic": TOPIC,
+        "reply_topic": TOPIC,
         "key": {},
         "value": {},
         "headers": {"type": "object"},

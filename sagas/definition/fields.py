@@ -5,6 +5,7 @@ A field of a later part of the product is a row with ``later``; when that part c
 
 from __future__ import annotations
 
+from sagas.builtins_messaging import TOPIC_NAME
 from sagas.definition.records import Field, Record
 from sagas.definition.shapes import (
     Boolean,
@@ -139,7 +140,7 @@ KAFKA_TRIGGER = Record(
     (
         Field(
             "topic",
-            Text("[A-Za-z0-9._-]{1,249}", "the name of a topic: letters, digits, `.`, `-` and `_`"),
+            Text(TOPIC_NAME, "the name of a topic: letters, digits, `.`, `-` and `_`"),
             "the topic whose events start sagas, or wake them",
             required=True,
         ),

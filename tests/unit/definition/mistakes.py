@@ -553,6 +553,11 @@ MISTAKES = [
                 "{topic: t, value: 2}]}",
             ),
             ("SAGA402", "an event without a topic", "id: a, uses: kafka.publish, with: ⟦{value: 1}, pivot: true"),
+            (
+                "SAGA404",
+                "an event for a topic that no broker can have",
+                "id: a, uses: kafka.publish, with: {topic: ⟦or ders, value: 1}, pivot: true",
+            ),
             ("SAGA402", "an event without a value", "id: a, uses: kafka.publish, with: ⟦{topic: t}, pivot: true"),
             (
                 "SAGA404",
@@ -634,6 +639,7 @@ MISTAKES = [
             ),
             ("SAGA402", "a command without a topic", "with: ⟦{value: 1}"),
             ("SAGA416", "a header of the engine's own", "with: {topic: t, value: 1, headers: {⟦sagakey: x}}"),
+            ("SAGA404", "a command to a topic that is none", "with: {topic: ⟦a/b, value: 1}"),
             ("SAGA404", "a reply topic that is none", "with: {topic: t, value: 1, reply_topic: ⟦a/b}"),
             ("SAGA118", "a request that beats", "with: {topic: t, value: 1}, ⟦heartbeat: 5s"),
             ("SAGA118", "a request that is said to be repeated", "with: {topic: t, value: 1}, ⟦idempotent: false"),
