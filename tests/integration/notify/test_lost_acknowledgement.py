@@ -48,7 +48,7 @@ notify:
 async def test_it_is_delivered_again_under_the_same_id(temporal: TemporalServer, tmp_path: Path) -> None:
     with PaymentServer() as server:
         receiver = Receiver(server)
-        server.faults({"delay_before": 30})  # it has the request, and its answer comes too late for anybody
+        server.faults({"delay_before": 5})  # it has the request, and its answer comes too late for anybody
         (tmp_path / "definitions").mkdir()
         (tmp_path / "definitions" / "told.saga.yaml").write_text(SAGA)
         (tmp_path / "actions.py").write_text(ACTIONS)
