@@ -102,5 +102,7 @@ def _row(finding: Mapping[str, Any]) -> str:
 def _read(found: Mapping[str, Any]) -> str:
     read = dict(found["read"])
     sagas, outputs, guards = read.pop("sagas"), read.pop("outputs", 0), read.pop("shop.guard", 0)
+    records = read.pop("records of topics", None)
+    events = "" if records is None else f", {records:,} records of topics"
     rows = sum(count for name, count in read.items())
-    return f"{sagas:,} sagas, {guards:,} rows of the guard, {rows:,} of the shop, {outputs:,} outputs of Spark"
+    return f"{sagas:,} sagas, {guards:,} rows of the guard, {rows:,} of the shop, {outputs:,} outputs of Spark{events}"
