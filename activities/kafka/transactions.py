@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from activities.kafka.config import producer_config
+from activities.kafka.config import may_come_again, producer_config
 from activities.kafka.errors import Failure, Verdict, classify, failure_of
 from activities.kafka.wire import Record
 from sagas.settings import KafkaSettings
@@ -69,7 +69,11 @@ class Transactions:
             while self._producer.flush(_SLICE):
                 self._check(deadline)
             self._check(deadline)
+            began = time.monotonic()
             self._again(lambda: self._producer.commit_transaction(_SLICE))
+            if may_come_again(time.monotonic() - began):
+                self.close()
+                self.open()
         except KafkaException as error:
             raise self._trouble(error) from error
         except SystemError as error:

@@ -36,10 +36,6 @@ FORWARD: Mapping[Position, Expected] = {"B": COMPLETED, "P": COMPLETED, "A": COM
 """A fault of the machinery changes nothing: forward is finished, and so is the way back."""
 
 
-class KnownError(AssertionError):
-    """A play has seen exactly what its row is ``known`` for."""
-
-
 @dataclass(frozen=True)
 class Row:
     """``play`` starts the saga, does the fault, and heals what it broke.
@@ -51,8 +47,7 @@ class Row:
     ``kafka``: effects are events too, and the row's cells are played at once on one relay; ``own`` is a broker that the
     row may kill, ``shared`` one behind a proxy that tells the rows apart. ``client`` are properties of its relay's
     client; with ``consumes`` the events are taken note of, with ``asks`` the sagas send commands too. ``slow`` rows are
-    for `make test-long`. ``known`` says why the row does not end as it must yet: its play raises KnownError, and
-    fails the run when it does not any more.
+    for `make test-long`.
     """
 
     number: str
@@ -75,7 +70,6 @@ class Row:
     consumes: bool = False
     asks: bool = False
     slow: bool = False
-    known: str | None = None
 
 
 @dataclass(frozen=True)

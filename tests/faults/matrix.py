@@ -73,10 +73,6 @@ def trebled(*names: str) -> dict[str, str]:
 TEMPORAL: Final[frozenset[Server]] = frozenset({"temporal"})
 DATABASE: Final[frozenset[Server]] = frozenset({"database"})
 
-RESENT: Final = (
-    "librdkafka sends a commit again by itself when a connection breaks; a late first copy ends the next one"
-)
-
 ROWS: tuple[Row, ...] = (
     Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_flows=True),
     Row("02", "worker-killed-before-commit", worker.killed_before_commit, FORWARD, split=False),
@@ -159,7 +155,7 @@ ROWS: tuple[Row, ...] = (
     Row("14", "relay-killed-before-answer", relay.killed_before_answer, FORWARD, kafka="shared"),
     Row("14", "relay-killed-before-marking", relay.killed_before_marking, FORWARD, kafka="shared"),
     Row("15", "relay-replaced-in-commit", relay.replaced_in_commit, FORWARD, kafka="shared"),
-    Row("16", "commit-late", relay.commit_late, FORWARD, kafka="shared", known=RESENT),
+    Row("16", "commit-late", relay.commit_late, FORWARD, kafka="shared"),
     Row("17", "relay-frozen-past-transaction", relay.frozen_past_its_transaction, FORWARD, kafka="shared"),
     Row("18", "consumer-killed-before-offset", consumer.killed_before_offset, FORWARD, kafka="shared", consumes=True),
     Row(

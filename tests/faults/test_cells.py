@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.cells import Cell, KnownError, cells
+from tests.faults.cells import Cell, cells
 from tests.faults.matrix import ROWS
 from tests.faults.theatre import Theatre
 
 
 def marks(cell: Cell) -> list[pytest.MarkDecorator]:
-    known = [pytest.mark.xfail(reason=cell.row.known, strict=True, raises=KnownError)] if cell.row.known else []
-    return [*known, *([pytest.mark.slow] if cell.row.slow else [])]
+    return [pytest.mark.slow] if cell.row.slow else []
 
 
 @pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS)])

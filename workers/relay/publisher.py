@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from activities.kafka import wire
-from activities.kafka.config import producer_config
+from activities.kafka.config import may_come_again, producer_config
 from activities.kafka.errors import Failure, Verdict, classify, failure_of
 from activities.kafka.topics import Cluster
 from sagas.settings import KafkaSettings
@@ -87,16 +87,19 @@ class Publisher:
 
         Raises SagaError as well: there is no topic for the progress record, or it cannot be read.
         """
+        Cluster(self._settings, patience=_CLUSTER).ensure(self._topic, self._home.shards, cleanup="compact")
+        self._new_producer()
+        return progress.last_progress(self._settings, self._topic, self._shard)
+
+    def _new_producer(self) -> None:
         from confluent_kafka import KafkaException, Producer
 
-        Cluster(self._settings, patience=_CLUSTER).ensure(self._topic, self._home.shards, cleanup="compact")
         properties = producer_config(self._settings, transactional_id=self.transactional_id)
         try:
             self._producer = Producer({**properties, "error_cb": self._note})
             self._again(lambda left: self._producer.init_transactions(left), _BEGIN)
         except KafkaException as error:
             raise self._trouble(error) from error
-        return progress.last_progress(self._settings, self._topic, self._shard)
 
     def check_topics(self, topics: Collection[str]) -> None:
         """Raises :class:`TopicsUnusable` for topics that are not there or not ours to use."""
@@ -147,10 +150,14 @@ class Publisher:
     def _commit(self) -> None:
         from confluent_kafka import KafkaException
 
+        began = time.monotonic()
         try:
             self._again(lambda left: self._producer.commit_transaction(left), _COMMIT)
         except KafkaException as error:
             raise self._trouble(error) from error
+        if may_come_again(time.monotonic() - began):
+            self.close()
+            self._new_producer()
 
     def close(self) -> None:
         """Abort what is open, as far as that is possible, and let the producer go.

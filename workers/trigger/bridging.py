@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.guard.codec import to_plain
-from activities.kafka.config import producer_config
+from activities.kafka.config import may_come_again, producer_config
 from activities.kafka.errors import classify
 from activities.kafka.topics import KafkaProblem
 from sagas.consumers import Bridge
@@ -181,14 +181,16 @@ class Bridging:
 
     def _assigned(self, _: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
+        for one in partitions:
+            self._new_producer(one.partition)
+        log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
+
+    def _new_producer(self, partition: int) -> None:
         from confluent_kafka import Producer
 
-        for one in partitions:
-            id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
-            producer = Producer(producer_config(self._settings, transactional_id=id))
-            producer.init_transactions(_PATIENCE)
-            self._producers[one.partition] = producer
-        log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
+        id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{partition}"
+        self._producers[partition] = producer = Producer(producer_config(self._settings, transactional_id=id))
+        producer.init_transactions(_PATIENCE)
 
     def _gone(self, _: Any, partitions: list[Any]) -> None:
         for one in partitions:
@@ -219,7 +221,10 @@ class Bridging:
         position = TopicPartition(self.topic, partition, records[-1].offset + 1)
         group = self._consumer.consumer_group_metadata()
         self._retried(lambda: producer.send_offsets_to_transaction([position], group, _PATIENCE))
+        began = time.monotonic()
         self._retried(lambda: producer.commit_transaction(_PATIENCE))
+        if may_come_again(time.monotonic() - began):
+            self._new_producer(partition)
         self._positions[partition] = position.offset
         self._metrics.consumed(self._bridge.name, self.topic, "done", done)
         for _ in range(dead):
