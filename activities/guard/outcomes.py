@@ -5,7 +5,7 @@ from __future__ import annotations
 from activities.guard import errors, protocol
 from activities.guard.codec import UnusableResult
 from activities.guard.transaction import BelowWatermark
-from sagas.errors import AlreadyCompensated, Infrastructure, Parked, Rejected
+from sagas.errors import AlreadyCompensated, Infrastructure, Parked, Rejected, UsageError
 from sagas.outcomes import Failure, Outcome
 
 
@@ -26,6 +26,9 @@ def outcome_of(error: BaseException, doom: BaseException | None = None) -> Outco
             return protocol.late("this attempt is older than anything the database still remembers")
         case UnusableResult():
             return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
+        case UsageError():
+            # The action uses the engine in a way that cannot work; trying again cannot help.
+            return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
         case Infrastructure():
             return Outcome("failed", failure=Failure("Infrastructure", str(error)), infrastructure=True)
         case Parked():

@@ -28,6 +28,7 @@ from sagas.step import Event
 from workers.trigger.dead_letters import DeadLetters, dead_letter
 from workers.trigger.membership import Highs, membership
 from workers.trigger.metrics import Lag, TriggerMetrics
+from workers.trigger.reach import Reach
 from workers.trigger.records import Record, Unreadable
 
 log = logging.getLogger("saga.trigger")
@@ -106,6 +107,7 @@ class Bridging:
         self._producers: dict[int, Any] = {}
         self._positions: dict[int, int] = {}
         self._highs = Highs()
+        self._reach = Reach(self.group)
         self._refused: dict[tuple[int, int], str] = {}
         self._singly: dict[int, int] = {}
 
@@ -122,6 +124,10 @@ class Bridging:
         await asyncio.wait({running}, timeout=grace)
         if running.done():
             running.result()
+
+    def health(self) -> str | None:
+        """None, or why nothing can be read at the moment."""
+        return self._reach.health()
 
     def lags(self) -> Iterator[Lag]:
         for partition, position in list(self._positions.items()):
@@ -146,7 +152,7 @@ class Bridging:
         """Work until told to stop. Raises KafkaException whenever it is not certain what the brokers have."""
         from confluent_kafka import Consumer
 
-        self._consumer = Consumer(membership(self._settings, self.group))
+        self._consumer = Consumer({**membership(self._settings, self.group), **self._reach.properties()})
         try:
             self._consumer.subscribe([self.topic], on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone)
             while not self._stop.is_set():

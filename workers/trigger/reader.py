@@ -20,6 +20,7 @@ from workers.trigger.lanes import Lanes
 from workers.trigger.membership import Highs, membership
 from workers.trigger.metrics import Lag
 from workers.trigger.progress import Progress
+from workers.trigger.reach import Reach
 from workers.trigger.records import Record
 from workers.trigger.trying import Stopped
 
@@ -57,6 +58,7 @@ class Reader:
         self._batch = batch
         self._partitions: dict[int, Progress] = {}
         self._highs = Highs()
+        self._reach = Reach(group)
         self._paused = False
         self._committing = False
         self._commit_due = 0.0
@@ -71,7 +73,8 @@ class Reader:
         from confluent_kafka import Consumer
 
         self._stop = stop
-        self._client = Consumer({**membership(self._settings, self.group), "on_commit": self._committed})
+        properties = {**membership(self._settings, self.group), **self._reach.properties()}
+        self._client = Consumer({**properties, "on_commit": self._committed})
         try:
             self._client.subscribe([self.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
             while not stop.is_set():
@@ -81,6 +84,10 @@ class Reader:
             await self._lanes.stop()
             await self._in_thread(self._client.close)
             self._thread.shutdown(wait=False)
+
+    def health(self) -> str | None:
+        """None, or why nothing can be read at the moment."""
+        return self._reach.health()
 
     def lags(self) -> Iterator[Lag]:
         """How far each partition of this process is behind."""

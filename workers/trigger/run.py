@@ -145,19 +145,20 @@ class Parts:
         )
         stack.push_async_callback(self._databases.close)
         self._listener: ReplyListener | None = None
+        self._readers: list[Reader | Bridging] = []
         self._threads = ThreadPoolExecutor(THREADS, "consumer")
         stack.callback(self._threads.shutdown, wait=False)
 
     def of(self, todo: Plan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
         """The parts by their names. Raises UsageError: a connection that is not there."""
-        readers = [
+        self._readers = [
             *(self._trigger(definition, topic) for definition, topic in todo.triggers),
             *(self._consumer(one) for one in todo.consumers),
             *(self._bridge(one) for one in todo.bridges),
         ]
-        for one in readers:
+        for one in self._readers:
             self.metrics.watch_lag(one.lags)
-        parts = {one.group: one.run(self._stop, grace) for one in readers}
+        parts: dict[str, Coroutine[Any, Any, None]] = {one.group: one.run(self._stop, grace) for one in self._readers}
         if todo.consumers:
             parts["clean-up"] = self._clean({one.connection for one in todo.consumers})
         if todo.replies:
@@ -172,7 +173,7 @@ class Parts:
                 return f"Temporal does not answer: {error.message}"
         if self._listener is not None and (why := self._listener.health()):
             return f"replies: {why}"
-        return None
+        return next((why for one in self._readers if (why := one.health())), None)
 
     def _trigger(self, definition: Definition, topic: str) -> Reader:
         assert self._client is not None
