@@ -91,9 +91,9 @@ def _print(found: dict[str, Any]) -> None:
         if "error" in outbox:
             print(f"{outbox['connection']}: {outbox['error']}")
             continue
+        oldest = f" (the oldest {_age(outbox['oldest_seconds'])})" if outbox["new"] else ""
         print(
-            f"{outbox['connection']}: {outbox['new']} new (the oldest {_age(outbox['oldest_seconds'])}), "
-            f"{outbox['held']} held, {outbox['refused']} refused"
+            f"{outbox['connection']}: {outbox['new']} new{oldest}, {outbox['held']} held, {outbox['refused']} refused"
         )
         rows = [
             (
