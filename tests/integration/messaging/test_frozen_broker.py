@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.integration.messaging.trigger_world import (
     fresh,
     open_shop,
@@ -34,6 +36,7 @@ async def note(message: Message) -> None:
 """
 
 
+@pytest.mark.slow
 async def test_told_to_stop_while_the_broker_is_frozen(postgres_server: DatabaseServer, tmp_path: Path) -> None:
     """A commit of offsets that is never answered would keep the client from closing for as long as that lasts."""
     (tmp_path / "kafka").mkdir()
