@@ -23,6 +23,8 @@ from workers.client import Client
 from workers.dev.service import http_get
 from workers.metrics import Metrics
 from workers.query_server import requests_counter
+from workers.relay.metrics import RelayMetrics
+from workers.relay.standing import StandingOutboxes
 from workers.standing import StandingMetrics
 from workers.trigger.metrics import TriggerMetrics
 
@@ -141,7 +143,9 @@ def test_the_page_names_exactly_the_metrics_there_are() -> None:
     asked = {metric.name for metric in standing.collect()}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
     serving = {_exposed(metric.name, metric.type) for metric in requests_counter(CollectorRegistry()).collect()}
-    assert named == counted | asked | triggered | serving
+    relay = [*RelayMetrics().collect(), *StandingOutboxes([]).collect()]
+    relayed = {_exposed(metric.name, metric.type) for metric in relay}
+    assert named == counted | asked | triggered | serving | relayed
 
 
 def _exposed(name: str, kind: str) -> str:
