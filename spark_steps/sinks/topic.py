@@ -14,7 +14,7 @@ from typing import Any
 
 from activities.kafka.config import require_client
 from activities.kafka.topics import Cluster, KafkaProblem
-from activities.kafka.transactions import Sent, Transactions, TransactionTrouble
+from activities.kafka.transactions import Sent, TransactionalProducer, TransactionTrouble
 from sagas.errors import Infrastructure, Rejected, UsageError
 from spark_steps.job import Output
 from spark_steps.keys import Target
@@ -151,9 +151,9 @@ class TopicSink:
         return []
 
     @contextlib.contextmanager
-    def _producing(self, target: Target) -> Iterator[Transactions]:
+    def _producing(self, target: Target) -> Iterator[TransactionalProducer]:
         """The producer of an output. Raises Conflict, Rejected, Infrastructure."""
-        producer = Transactions(self._kafka, f"{topic_progress.topic_of(self._kafka)}-{target.key}")
+        producer = TransactionalProducer(self._kafka, f"{topic_progress.topic_of(self._kafka)}-{target.key}")
         with _trouble():
             topic_progress.ensure(self._kafka)
             try:

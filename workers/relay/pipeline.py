@@ -43,7 +43,7 @@ class Pipeline:
     async def run(self, batch: int) -> None:
         """Publish from batch number ``batch`` + 1 on, until the shard may not any more (or once through what is new).
 
-        Raises PublishTrouble, SagaError, or what the database raises: then what came of the last batch is unknown.
+        Raises TransactionTrouble, SagaError, or what the database raises: then what came of the last batch is unknown.
         """
         marking: asyncio.Task[None] | None = None
         before: list[Ready] = []  # being marked

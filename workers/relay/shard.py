@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from activities.kafka.transactions import TransactionTrouble
 from sagas.errors import SagaError
 from workers.databases import database_says
 from workers.relay.holding import holding
@@ -17,7 +18,7 @@ from workers.relay.lease import RENEWAL, TERM, Lease
 from workers.relay.outbox import Outbox, ShardState
 from workers.relay.pauses import Pauses
 from workers.relay.pipeline import Pipeline
-from workers.relay.publisher import Publisher, PublishTrouble
+from workers.relay.publisher import Publisher
 
 log = logging.getLogger("saga.relay")
 
@@ -89,7 +90,7 @@ class Shard:
             try:
                 await self._publish(publisher, lost)
                 return not lost.is_set()
-            except PublishTrouble as trouble:
+            except TransactionTrouble as trouble:
                 pause = await self._after(trouble, publisher, pauses, fences)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._trouble(f"the database does not answer: {database_says(error)}")
@@ -123,9 +124,9 @@ class Shard:
         pipeline = Pipeline(self._outbox, self._number, publisher, self._in_thread, self._singly, lost)
         await pipeline.run(done.batch)
 
-    async def _after(self, trouble: PublishTrouble, publisher: Publisher, pauses: Pauses, fences: Pauses) -> float:
+    async def _after(self, trouble: TransactionTrouble, publisher: Publisher, pauses: Pauses, fences: Pauses) -> float:
         """What follows from trouble with Kafka; returns the seconds to wait before the next producer."""
-        verdict, row = trouble.verdict, trouble.row
+        verdict, row = trouble.verdict, trouble.about
         if verdict.fenced:
             self._outbox.metrics.fenced(self._outbox.name)
             if self._told.state != "fenced":
@@ -147,9 +148,8 @@ class Shard:
         self._trouble(f"Kafka: {verdict.reason}")
         return pauses.next()
 
-    async def _refused(self, trouble: PublishTrouble) -> float:
-        row = trouble.row
-        assert row is not None
+    async def _refused(self, trouble: TransactionTrouble) -> float:
+        row = trouble.about
         if not trouble.alone and row.topic not in self._singly:
             # A package of several was refused; sent one by one, it shows which of them it is.
             self._singly.add(row.topic)

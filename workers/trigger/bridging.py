@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.guard.codec import to_plain
-from activities.kafka.config import may_come_again, producer_config
 from activities.kafka.errors import classify
 from activities.kafka.topics import KafkaProblem
+from activities.kafka.transactions import TransactionalProducer, TransactionTrouble
 from sagas.consumers import Bridge
 from sagas.message import Message
 from sagas.settings import KafkaSettings
@@ -37,7 +37,6 @@ BATCH = 750
 """Messages of one transaction, as in Kafka's own test of its transactions."""
 _POLL = 0.2
 _FILL = 0.05
-_PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Bridging:
         self._batch = batch
         self._stop = threading.Event()
         self._consumer: Any = None
-        self._producers: dict[int, Any] = {}
+        self._producers: dict[int, TransactionalProducer] = {}
         self._positions: dict[int, int] = {}
         self._highs = Highs()
         self._reach = Reach(self.group)
@@ -143,13 +142,14 @@ class Bridging:
             began = time.monotonic()
             try:
                 self._session()
-            except (KafkaException, KafkaProblem) as error:
+            except (KafkaException, KafkaProblem, TransactionTrouble) as error:
                 troubles = 0 if time.monotonic() - began > 60 else troubles + 1
                 log.warning("%s begins again: %s", self.group, _sentence(error))
                 self._stop.wait(min(0.2 * 2**troubles, 5.0))
 
     def _session(self) -> None:
-        """Work until told to stop. Raises KafkaException whenever it is not certain what the brokers have."""
+        """Work until told to stop. Raises KafkaException or TransactionTrouble whenever it is not certain what the
+        brokers have."""
         from confluent_kafka import Consumer
 
         self._consumer = Consumer({**membership(self._settings, self.group), **self._reach.properties()})
@@ -188,15 +188,9 @@ class Bridging:
     def _assigned(self, _: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
         for one in partitions:
-            self._new_producer(one.partition)
+            id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
+            self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
         log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
-
-    def _new_producer(self, partition: int) -> None:
-        from confluent_kafka import Producer
-
-        id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{partition}"
-        self._producers[partition] = producer = Producer(producer_config(self._settings, transactional_id=id))
-        producer.init_transactions(_PATIENCE)
 
     def _gone(self, _: Any, partitions: list[Any]) -> None:
         for one in partitions:
@@ -214,23 +208,25 @@ class Bridging:
         from confluent_kafka import TopicPartition
 
         producer = self._producers[partition]
-        producer.begin_transaction()
+        producer.begin(self._settings.transaction_timeout)
         done = dead = 0
-        for record in records:
-            output = self._output(record)
-            for one in output.records:
-                self._produce(producer, record, one, records[-1].offset if len(records) > 1 else None)
-            done += output.dead is None
-            if output.dead is not None:
-                dead += 1
-                log.warning("%s gives up %s: %s", self.group, record.place, output.dead)
+        try:
+            for record in records:
+                output = self._output(record)
+                for one in output.records:
+                    producer.produce(**one)
+                done += output.dead is None
+                if output.dead is not None:
+                    dead += 1
+                    log.warning("%s gives up %s: %s", self.group, record.place, output.dead)
+            producer.flush()
+        except TransactionTrouble as trouble:
+            if trouble.verdict.scope == "event":
+                self._take_apart(records, trouble)
+            raise
         position = TopicPartition(self.topic, partition, records[-1].offset + 1)
-        group = self._consumer.consumer_group_metadata()
-        self._retried(lambda: producer.send_offsets_to_transaction([position], group, _PATIENCE))
-        began = time.monotonic()
-        self._retried(lambda: producer.commit_transaction(_PATIENCE))
-        if may_come_again(time.monotonic() - began):
-            self._new_producer(partition)
+        producer.send_offsets([position], self._consumer.consumer_group_metadata())
+        producer.commit()
         self._positions[partition] = position.offset
         self._metrics.consumed(self._bridge.name, self.topic, "done", done)
         for _ in range(dead):
@@ -246,38 +242,15 @@ class Bridging:
             self._dead.topic_for(self.topic)
         return output
 
-    def _produce(self, producer: Any, record: Record, one: dict[str, Any], last: int | None) -> None:
-        """``last`` is the offset of the last message, where the transaction holds several."""
-        from confluent_kafka import KafkaException
-
-        def told(error: Any, _: Any) -> None:
-            if error is not None and (verdict := classify(error)).scope == "event":
-                if last is None:
-                    self._refused[record.partition, record.offset] = verdict.reason
-                else:
-                    self._singly[record.partition] = last
-
-        while True:
-            try:
-                return producer.produce(**one, on_delivery=told)
-            except BufferError:
-                producer.poll(0.1)
-            except KafkaException as trouble:
-                told(trouble.args[0], None)
-                raise
-
-    def _retried(self, call: Any) -> None:
-        """The same call again while the library says that this is safe; any other error ends the session."""
-        from confluent_kafka import KafkaException
-
-        deadline = time.monotonic() + self._settings.transaction_timeout
-        while True:
-            try:
-                return call()
-            except KafkaException as trouble:
-                if classify(trouble).action != "retry" or time.monotonic() > deadline:
-                    raise
+    def _take_apart(self, records: list[Record], trouble: TransactionTrouble) -> None:
+        """The brokers refuse something of these messages. One is given up; of several, each is tried by itself."""
+        if len(records) == 1:
+            self._refused[records[0].partition, records[0].offset] = trouble.verdict.reason
+        else:
+            self._singly[records[0].partition] = records[-1].offset
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, TransactionTrouble):
+        return error.verdict.reason
     return error.message if isinstance(error, KafkaProblem) else classify(error).reason  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from activities.kafka.transactions import Sent, Transactions
+from activities.kafka.transactions import Sent, TransactionalProducer
 from activities.kafka.wire import Record, encode
 from sagas.errors import Infrastructure
 from spark_steps.errors import JobFailed
@@ -102,9 +102,9 @@ def test_what_is_published_stays_and_what_is_not_is_closed(world: World) -> None
 @pytest.mark.parametrize("point", ["before a commit", "after a commit"])
 def test_a_killed_publisher_is_adopted(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     publication = world.stage()
-    write, done = Transactions.write, []
+    write, done = TransactionalProducer.write, []
 
-    def dies(self: Transactions, records: Any) -> None:
+    def dies(self: TransactionalProducer, records: Any) -> None:
         done.append(1)
         if len(done) == 2 and point == "before a commit":
             open_one = self._producer
@@ -118,8 +118,8 @@ def test_a_killed_publisher_is_adopted(world: World, monkeypatch: pytest.MonkeyP
             raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Transactions, "write", dies)
-        patched.setattr(Transactions, "close", lambda self: None)  # the dead close nothing
+        patched.setattr(TransactionalProducer, "write", dies)
+        patched.setattr(TransactionalProducer, "close", lambda self: None)  # the dead close nothing
         with pytest.raises(Killed):
             world.publish(publication)
     found = world.sink.find(publication.output, publication.mark.target)
@@ -172,7 +172,7 @@ def test_a_column_is_the_value_and_an_empty_output_is_published(world: World) ->
 
 def test_a_topic_is_read_between_fixed_offsets(world: World, tmp_path: Path) -> None:
     world.publish(world.stage())
-    producer = Transactions(world.settings.kafka, f"other-{world.topic}").open()
+    producer = TransactionalProducer(world.settings.kafka, f"other-{world.topic}").open()
     with pytest.raises(Killed):
         producer.write(aborted(world.topic))
     producer.close()
@@ -201,7 +201,7 @@ def test_what_reconciliation_reads(world: World, tmp_path: Path) -> None:
     with Rows(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         for topic in (world.topic, "not-there"):
             rows.add("shop", "s1", "a", 1, f"e-{topic}", topic, "PUBLISHED", now, now)
-    producer = Transactions(kafka, f"relay-{world.topic}").open()
+    producer = TransactionalProducer(kafka, f"relay-{world.topic}").open()
     for source in (f"/{kafka.prefix}/shop", "/others/shop"):
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
         producer.write([(world.topic, -1, event)])
