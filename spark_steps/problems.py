@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ LENGTH = 500
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _DENIED = ("Permission denied", "AccessDenied", "Mkdirs failed to create", "Read-only file system", "Not a directory")
+_MEMORY = ("SparkOutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "java.lang.OutOfMemoryError")
 _LOST = (
     "Py4JNetworkError",
     "Answer from Java side is empty",
@@ -45,6 +47,8 @@ def explain(error: BaseException, what: str, folders: Sequence[str] = ()) -> Job
         return Infrastructure(f"{what} was interrupted: {sentence(error)}")
     if any(one in text for one in _FULL):
         return JobFailed(f"{what} could not write: the disk is full")
+    if any(one in text for one in _MEMORY):
+        return JobFailed(f"{what} ran out of memory: raise `memory` under [spark], or use more partitions")
     if any(one in text for one in _DENIED) and _writing(text):
         return JobFailed(f"{what} could not write to the stage area: {sentence(error)}")
     details: dict[str, Any] = {"error": type(error).__name__}
@@ -57,6 +61,15 @@ def explain(error: BaseException, what: str, folders: Sequence[str] = ()) -> Job
     path, number, line = place
     details["file"], details["line"] = path, number
     return JobFailed(f"{what} failed: {sentence(error)} ({path}, line {number}: {line})", details)
+
+
+def disk_refuses(error: OSError, what: str) -> JobFailed | None:
+    """What only a person can mend: a disk that is full or refuses. None: it is something else."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return JobFailed(f"{what}: the disk is full")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        return JobFailed(f"{what}: {sentence(error)}")
+    return None
 
 
 def sentence(error: BaseException) -> str:

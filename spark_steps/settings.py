@@ -26,7 +26,8 @@ class SparkSettings:
     (``sc://host:15002``) and wins. ``stage`` is a URI. ``memory`` is the driver's heap (``1g``). ``conf`` are settings
     of the session. ``retention`` (seconds) is how long what was refused stays for people to look at.
     ``work`` is where runners keep their logs and scratch files, on a disk of this machine that no other worker uses.
-    ``recycle_after`` jobs a runner is replaced by a new one. ``python_path`` are folders jobs are imported from.
+    After ``recycle_after`` runs (a step has up to three: its inputs, its job, its audit) a new runner takes the next.
+    ``python_path`` are folders jobs are imported from.
     """
 
     root: Path

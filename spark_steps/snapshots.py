@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.parquet as pq
-from pyiceberg.table import DataScan, Table
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Snapshot
 
 from spark_steps.errors import JobFailed
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.files import create_folder, resolve
-from spark_steps.sinks.iceberg_catalogs import Place, load_table, open_catalog
-from spark_steps.storage import uri_of
+from spark_steps.sinks.iceberg_catalogs import Place, load_table, open_catalog, trouble
+from spark_steps.sinks.iceberg_deletes import ADVICE, has_equality_deletes
+from spark_steps.sinks.iceberg_schema import type_text
+from spark_steps.storage import READERS, uri_of
 
 
 def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri: str) -> dict[str, Any]:
-    """``uri`` is where the rows go if they must be written. Raises JobFailed: no such table or snapshot."""
+    """``uri`` is where the rows go if they must be written.
+
+    The columns are those the table has now; with ``as_of`` those it had then. Raises JobFailed: no such table or
+    snapshot, or it cannot be read without bringing deleted rows back; Infrastructure: the catalog.
+    """
     place = Place.parse(values["table"])
-    table = load_table(open_catalog(settings, place.catalog), place)
+    with trouble(str(place)):
+        table = load_table(open_catalog(settings, place.catalog), place)
     if table is None:
         raise JobFailed(f"the input {name} reads the table {place}, which does not exist")
-    snapshot = snapshot_at(table, values.get("as_of"), name)
+    as_of = values.get("as_of")
+    snapshot = snapshot_at(table, as_of, name)
     fingerprint = {"kind": "table", "table": str(place), "uuid": str(table.metadata.table_uuid), "snapshot": None}
     if snapshot is None:
-        return {"files": [_write(table.scan(), uri)], "rows": 0, "fingerprint": fingerprint}
+        return {"files": [uri], "rows": _write(table.scan(), uri), "fingerprint": fingerprint}
     fingerprint["snapshot"] = snapshot.snapshot_id
-    scan = table.scan(snapshot_id=snapshot.snapshot_id)
-    tasks = list(scan.plan_files())
-    rows = sum(task.file.record_count for task in tasks)
-    plain = not any(task.delete_files for task in tasks)
-    if tasks and plain and _one_schema(table, [task.file.file_path for task in tasks]):
-        files = [uri_of(task.file.file_path, resolve(task.file.file_path)[1]) for task in tasks]
-        return {"files": files, "rows": rows, "fingerprint": fingerprint}
-    return {"files": [_write(scan, uri)], "rows": rows if plain else None, "fingerprint": fingerprint}
+    scan = table.scan() if as_of is None else table.scan(snapshot_id=snapshot.snapshot_id)
+    with _readable(name, place):
+        if has_equality_deletes(table.io, snapshot):
+            raise JobFailed(f"the input {name}: rows of the table {place} are deleted by equality deletes; {ADVICE}")
+        tasks = list(scan.plan_files())
+        if tasks and _as_they_are(table, scan.projection(), tasks):
+            files = [uri_of(task.file.file_path, resolve(task.file.file_path)[1]) for task in tasks]
+            rows = sum(task.file.record_count for task in tasks)
+            return {"files": files, "rows": rows, "fingerprint": fingerprint}
+        return {"files": [uri], "rows": _write(scan, uri), "fingerprint": fingerprint}
 
 
 def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
@@ -45,33 +62,73 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
     if as_of is None:
         return table.current_snapshot()
     text = str(as_of)
-    found = table.snapshot_by_id(int(text)) if text.isdigit() else table.snapshot_by_name(text)
-    if found is None and not text.isdigit():
-        try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            raise JobFailed(f"the input {name}: {text} is neither a snapshot, nor a tag, nor a time") from None
-        moment = time if time.tzinfo else time.replace(tzinfo=UTC)
-        found = table.snapshot_as_of_timestamp(int(moment.timestamp() * 1000))
+    found = (table.snapshot_by_id(int(text)) if text.isdigit() else None) or table.snapshot_by_name(text)
+    if found is not None:
+        return found
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise JobFailed(
+            f"the input {name}: {text} is neither a snapshot of the table, nor one of its tags or branches, nor a time"
+        ) from None
+    moment = time if time.tzinfo else time.replace(tzinfo=UTC)
+    found = table.snapshot_as_of_timestamp(int(moment.timestamp() * 1000))
     if found is None:
         raise JobFailed(f"the input {name}: the table has no snapshot as of {text}")
     return found
 
 
-def _one_schema(table: Table, files: list[str]) -> bool:
-    """Do the files hold just the table's columns? One that was renamed or added later needs Iceberg's own reader."""
+@contextmanager
+def _readable(name: str, place: Place) -> Iterator[None]:
+    """What pyiceberg cannot read stays so: one sentence instead of more attempts."""
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise JobFailed(f"the input {name}: the table {place} cannot be read: {said}") from error
+
+
+def _as_they_are(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> bool:
+    """May Spark read the data files alone? Not if rows of them are deleted, and only if each holds just the columns
+    that are wanted: one that was renamed, added or widened later needs Iceberg's own reader."""
     if len(table.metadata.schemas) > 1:
         return False
-    system, path = resolve(files[0])
+    if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
+        return False
+    wanted = _columns(schema)
+    names = table.name_mapping() or schema.name_mapping
+
+    def fits(task: FileScanTask) -> bool:
+        return _columns_of(task.file.file_path, names) == wanted
+
+    # All of them: metadata forgets schemas that no snapshot uses, and their files live on.
+    with ThreadPoolExecutor(READERS) as pool:
+        return all(pool.map(fits, tasks))
+
+
+def _columns(schema: Schema) -> list[tuple[int, str, str]]:
+    return [(field.field_id, field.name, type_text(field.field_type)) for field in schema.fields]
+
+
+def _columns_of(file: str, names: NameMapping) -> list[tuple[int, str, str]] | None:
+    """None: it holds something that is no column of the table, or of a type that Spark does not read."""
+    system, path = resolve(file)
     with system.open_input_file(path) as source:
-        return pq.read_schema(source).names == [field.name for field in table.schema().fields]
+        found = pq.read_schema(source)
+    try:
+        return _columns(pyarrow_to_schema(found, names))
+    except (ValueError, TypeError):
+        return None
 
 
-def _write(scan: DataScan, uri: str) -> str:
+def _write(scan: DataScan, uri: str) -> int:
+    """The number of rows."""
     create_folder(uri.rpartition("/")[0])
     system, path = resolve(uri)
     reader = scan.to_arrow_batch_reader()
+    rows = 0
     with system.open_output_stream(path) as stream, pq.ParquetWriter(stream, reader.schema) as writer:
         for batch in reader:
             writer.write_batch(batch)
-    return uri
+            rows += batch.num_rows
+    return rows

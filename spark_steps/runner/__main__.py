@@ -11,7 +11,7 @@ import traceback
 from typing import Any, NoReturn
 
 from sagas.errors import Infrastructure
-from spark_steps.problems import explain
+from spark_steps.problems import disk_refuses, explain
 from spark_steps.runner.messages import (
     BEAT,
     Cancelled,
@@ -23,7 +23,7 @@ from spark_steps.runner.messages import (
 )
 from spark_steps.runner.run import Run
 from spark_steps.runner.session import sessions_for
-from spark_steps.runner.tasks import find_task
+from spark_steps.runner.tasks import WORDS, find_task
 from spark_steps.settings import SparkSettings
 
 JVM_PATIENCE = 5.0
@@ -107,6 +107,8 @@ class Server:
         ended = self._sessions.ended(JVM_PATIENCE if broken_connection(error) else 0)
         if ended is not None:
             return Infrastructure(ended)
+        if isinstance(error, OSError):
+            return disk_refuses(error, WORDS.get(task, task)) or error
         if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             return error
         return explain(error, f"the task {task}")

@@ -90,6 +90,11 @@ class Runner:
 
     async def _ready(self) -> RunnerProcess:
         async with self._lock:
+            now = self._process
+            if now is not None and now.lost is None and now.started_runs >= self._settings.recycle_after:
+                # It still has runs under way, else it would be closed already. It ends with the last of them.
+                self._retired.add(now)
+                self._process = None
             if self._process is None or self._process.lost is not None:
                 if self._process is not None:
                     logger.warning("a new Spark runner starts: %s", self._process.lost)

@@ -19,6 +19,9 @@ TASKS = {
 }
 """Name → ``module:function``, imported on first use: what a runner is not asked for costs it nothing."""
 
+WORDS = {"freeze": "reading the inputs", "stage": "the job", "audit": "the audit"}
+"""How messages call a task."""
+
 
 def find_task(name: str) -> Task:
     """Raises KeyError: there is no such task."""

@@ -17,7 +17,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.transforms import IdentityTransform
 
 from sagas.errors import Rejected, UsageError
 from spark_steps.job import Output
@@ -36,13 +35,10 @@ from spark_steps.sinks.iceberg_catalogs import (
     trouble,
 )
 from spark_steps.sinks.iceberg_changes import Draft
+from spark_steps.sinks.iceberg_deletes import ADVICE, has_equality_deletes
+from spark_steps.sinks.iceberg_fit import misfits
 from spark_steps.sinks.iceberg_rows import key_problems, where_problems
-from spark_steps.sinks.iceberg_schema import (
-    partition_problems,
-    partition_spec,
-    schema_problems,
-    staged_schema,
-)
+from spark_steps.sinks.iceberg_schema import partition_spec, staged_schema
 from spark_steps.sinks.sink import Conflict, Publication, Published
 
 
@@ -76,16 +72,16 @@ class IcebergSink:
         catalog = self._open(place.catalog)
         table = load_table(catalog, place)
         try:
-            staged = staged_schema(manifest)
-            metadata = table.metadata if table else self._planned(catalog, place, staged, output)
+            metadata = table.metadata if table else self._planned(catalog, place, staged_schema(manifest), output)
+            problems = misfits(metadata, publication)
         except ValueError as error:
             return [str(error)]
-        io = self._io(catalog, table)
-        problems = schema_problems(metadata.schema(), staged, manifest, output.place)
-        problems += partition_problems(metadata.spec(), metadata.schema(), output.partition_by, output.place)
-        problems += _table_problems(metadata, output)
         if problems:
             return problems
+        io = self._io(catalog, table)
+        head = metadata.current_snapshot()
+        if output.mode != "append" and head is not None and has_equality_deletes(io, head):
+            problems.append(f"rows of the table {output.place} are deleted by equality deletes; {ADVICE}")
         uris = [file.uri for file in manifest.files if file.rows]
         for column, number in sorted(set(files.field_ids(uris))):
             if number != metadata.schema().find_field(column).field_id:
@@ -266,23 +262,3 @@ def _found(metadata: TableMetadata, target: Target, place: Place) -> Published |
         adopted=True,
         details={"table": str(place), "epoch": words.get("saga.epoch"), "manifest": words.get("saga.manifest")},
     )
-
-
-def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
-    """What this sink cannot do with a table as it is."""
-    problems = []
-    if metadata.format_version > 2:
-        problems.append(f"the table {output.place} has the format version {metadata.format_version}, above 2")
-    parts = metadata.spec().fields
-    if output.mode == "overwrite_partitions":
-        if not parts:
-            problems.append(f"the mode overwrite_partitions needs partitions, and the table {output.place} has none")
-        elif not all(isinstance(part.transform, IdentityTransform) for part in parts):
-            problems.append(f"the mode overwrite_partitions needs partitions by plain columns in {output.place}")
-    mapping = metadata.name_mapping()
-    if mapping is not None:
-        mapped = {name for field in mapping for name in field.names}
-        for column in metadata.schema().column_names:
-            if "." not in column and column not in mapped:
-                problems.append(f"the table's name mapping lacks {column}, so that files without field ids lose it")
-    return problems

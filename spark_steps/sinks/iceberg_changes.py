@@ -24,6 +24,7 @@ from spark_steps.keys import Target
 from spark_steps.sinks import iceberg_files as files
 from spark_steps.sinks import iceberg_history as history
 from spark_steps.sinks.iceberg_catalogs import Change, Place, planned_location
+from spark_steps.sinks.iceberg_fit import misfits
 from spark_steps.sinks.iceberg_rows import replaced
 from spark_steps.sinks.iceberg_schema import partition_spec, staged_schema
 from spark_steps.sinks.sink import NotOurs, Publication, Published
@@ -76,8 +77,13 @@ class Draft:
     # ── publish ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, publication: Publication) -> Published:
-        """One snapshot with the rows and the mark, and the tags that keep it and its pre-image from expiry."""
+        """One snapshot with the rows and the mark, and the tags that keep it and its pre-image from expiry.
+
+        Raises Rejected: the table is no longer what it was in the audit, and does not take the rows.
+        """
         target, io = publication.mark.target, self.table.io
+        if problems := misfits(self.metadata, publication):
+            raise self._refusal(publication, problems)
         location = self.table.metadata.location
         try:
             names = files.place(io, location, publication)
@@ -87,10 +93,12 @@ class Draft:
         self._map_names()
         metadata = self.metadata
         before = metadata.current_snapshot()
-        new = [files.data_file(metadata, name, *files.in_table(io, name)) for name in names]
-        old = replaced(
-            io, metadata, publication.output, publication.manifest, new, files.folder(location, target) + "/rewritten"
-        )
+        home = files.folder(location, target) + "/rewritten"
+        try:
+            new = [files.data_file(metadata, name, *files.in_table(io, name)) for name in names]
+            old = replaced(io, metadata, publication.output, publication.manifest, new, home)
+        except (ValueError, NotImplementedError) as error:
+            raise self._refusal(publication, [str(error).splitlines()[0]]) from error
         self.written += [file.file_path for file in old.rewritten]
         words = {
             **publication.mark.properties(),
@@ -113,6 +121,12 @@ class Draft:
                 "replaced_files": len(old.gone),
                 "created": self.creates,
             },
+        )
+
+    def _refusal(self, publication: Publication, problems: Sequence[str]) -> Rejected:
+        name = publication.output.name
+        return Rejected(
+            f"the table {self.place} does not take the output {name} any more: {problems[0]}", problems=list(problems)
         )
 
     def _map_names(self) -> None:

@@ -44,6 +44,7 @@ from pyiceberg.table.metadata import TableMetadata
 from spark_steps.job import Output
 from spark_steps.manifest import Manifest
 from spark_steps.sinks.files import resolve
+from spark_steps.sinks.iceberg_deletes import ADVICE, has_equality_deletes
 
 
 @dataclass(slots=True)
@@ -57,9 +58,15 @@ class Replaced:
 def replaced(
     io: FileIO, metadata: TableMetadata, output: Output, manifest: Manifest, new: Sequence[DataFile], home: str
 ) -> Replaced:
-    """What the mode of the output replaces. Files are rewritten below ``home``."""
-    if metadata.current_snapshot() is None or output.mode == "append":
+    """What the mode of the output replaces. Files are rewritten below ``home``.
+
+    Raises ValueError: it cannot be known which rows of the table are deleted.
+    """
+    head = metadata.current_snapshot()
+    if head is None or output.mode == "append":
         return Replaced()
+    if has_equality_deletes(io, head):
+        raise ValueError(f"rows of it are deleted by equality deletes; {ADVICE}")
     if output.mode == "overwrite":
         return Replaced([task.file for task in _scan(io, metadata, AlwaysTrue())])
     result = Replaced()

@@ -122,6 +122,55 @@ async def test_a_runner_is_replaced_after_its_share_of_jobs_when_it_is_idle(star
     assert pid_of(runner) != first
 
 
+async def test_a_runner_that_has_done_its_share_takes_no_more_and_fails_none(
+    start: Start, server: DatabaseServer
+) -> None:
+    """Two run at once when the count is reached: both end well, and the next run has a runner of its own meanwhile."""
+    runner = start(recycle_after=2, connections={"shop": server.url()})
+    waits = {"connection": "shop", "query": "select 1 as n from (select pg_advisory_lock(4711)) as passed"}
+    with psycopg.connect(server.url(), autocommit=True) as gate:
+        gate.execute("select pg_advisory_lock(4711)")
+        held = asyncio.create_task(freeze(runner, waits={"kind": "connection", "values": waits}))
+        async with asyncio.timeout(PATIENCE):
+            while not gate.execute("select 1 from pg_locks where not granted").fetchall():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        first = pid_of(runner)
+        await freeze(runner)
+        assert pid_of(runner) == first, "it is busy"
+        await freeze(runner)
+        second = pid_of(runner)
+        assert second != first
+        assert not held.done()
+        gate.execute("select pg_advisory_unlock(4711)")
+        assert (await held)["inputs"]["waits"]["rows"] == 1
+    await gone(first)
+    assert psutil.pid_exists(second)
+
+
+async def test_many_runs_at_once_outlive_many_runners(start: Start) -> None:
+    runner = start(recycle_after=3)
+    answers = [await asyncio.gather(*(freeze(runner) for _ in range(2))) for _ in range(4)]
+    assert len({str(one) for both in answers for one in both}) == 1
+
+
+async def test_a_disk_that_takes_no_inputs_is_one_sentence(
+    start: Start, server: DatabaseServer, tmp_path: Path, small_disk: Path
+) -> None:
+    runner = start(connections={"shop": server.url()})
+    query = "select n, md5(n::text) as word from generate_series(1, 200000) as n"
+    inputs = {"words": {"kind": "connection", "values": {"connection": "shop", "query": query}}}
+
+    async def frozen(folder: Path) -> None:
+        await runner.run("freeze", {"inputs": inputs, "folder": folder.as_uri(), "known": {}}, tag="frozen")
+
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    with pytest.raises(JobFailed, match=r"^reading the inputs: \w+: .*a file"):
+        await frozen(blocked / "inputs")
+    with pytest.raises(JobFailed, match=r"^reading the inputs: the disk is full$"):
+        await frozen(small_disk)
+
+
 async def test_closing_ends_the_process(start: Start, tmp_path: Path) -> None:
     runner = start()
     await freeze(runner)

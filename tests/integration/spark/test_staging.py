@@ -316,20 +316,31 @@ async def test_an_output_must_be_there(world: World) -> None:
         await world.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "reject": {"parquet": "r"}})
 
 
-async def test_a_full_disk_and_a_stage_that_takes_nothing(world: World) -> None:
+async def test_a_full_disk_and_a_stage_that_takes_nothing(world: World, small_disk: Path) -> None:
     blocked = world.root / "a file"
     blocked.write_text("")
     with pytest.raises(JobFailed, match=r"^the stage area cannot be written: "):
         await world.one("staged_jobs:numbers", stage=blocked)
-    small = world.root / "small"
-    small.mkdir()
-    if await run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small):
-        pytest.skip("only root may mount a small disk")
-    try:
-        with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full$"):
-            await world.one("staged_jobs:wide", stage=small)
-    finally:
-        assert await run("umount", "--lazy", small) == ""
+    with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full$"):
+        await world.one("staged_jobs:wide", stage=small_disk)
+
+
+async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(world: World) -> None:
+    audit = [{"rows": {"min": 1}}]
+    manifest = await world.one("staged_jobs:numbers", params={"n": 0}, audit=audit)
+    assert (manifest.rows, sum(file.rows for file in manifest.files)) == (0, 0)
+    output = {"output": {"parquet": "out", "mode": "append"}}
+    request = {
+        "arguments": {"job": "staged_jobs:numbers", "outputs": output, "audit": audit},
+        "manifests": {"output": manifest.to_json()},
+        "inputs": {},
+        "previous_rows": {},
+        "report_folder": (world.root / "report").as_uri(),
+        "saga": {"id": "s", "step": "facts"},
+    }
+    found = await world.runner.run("audit", request, tag="audit")
+    assert found["verdict"] == "fail"
+    assert [one["message"] for one in found["checks"]] == ["at least 1 rows, found 0"]
 
 
 async def test_a_cancel_stops_the_executors_and_leaves_the_others(world: World) -> None:
