@@ -44,7 +44,8 @@ class EventRow(NamedTuple):
 _COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
 
 _ARRAYS = {"topics": "(SELECT unnest(CAST(:topics AS text[])))", "ids": "(SELECT unnest(CAST(:ids AS bigint[])))"}
-"""PostgreSQL looks into a hash table for each row this way; with ``<> ALL`` it goes through the array."""
+"""PostgreSQL looks into a hash table for each row this way; with ``<> ALL`` it goes through the array. Ids are given
+as the text of an array: to make it of a list, the driver needs longer than the server for the statement."""
 
 _NEW_OF = f"status = '{NEW}' AND shard BETWEEN {{shard}} AND {{shard}}"
 _BY_INDEX = "ORDER BY status, shard, id"
@@ -59,14 +60,16 @@ class OutboxRows:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        changes = f"status = '{PUBLISHED}', published_at = :now"
         # COALESCE keeps the planner from looking through all that is new for these few.
-        published = f"UPDATE saga_outbox SET {changes} WHERE COALESCE(status, '') = '{NEW}' AND event_id"
+        mark = (
+            f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE COALESCE(status, '') = '{NEW}'"
+        )
         self._lists = engine.dialect.name != "postgresql"
         if self._lists:
-            self._mark = _listing(f"{published} IN :ids")
+            self._mark, self._mark_events = _listing(f"{mark} AND id IN :ids"), _listing(f"{mark} AND event_id IN :ids")
         else:  # one prepared statement, however many ids
-            self._mark = text(f"{published} = ANY(:ids)")
+            self._mark = text(f"{mark} AND id = ANY(CAST(:ids AS bigint[]))")
+            self._mark_events = text(f"{mark} AND event_id = ANY(:ids)")
 
     async def home(self) -> Home:
         async with self.engine.connect() as connection:
@@ -83,9 +86,12 @@ class OutboxRows:
         """
         conditions = [_NEW_OF.format(shard=":shard")]
         values: dict[str, Any] = {"shard": shard, "most": most}
-        for name, column, kept_out in (("topics", "topic", without), ("ids", "id", in_flight)):
-            if kept_out:
-                values[name] = sorted(kept_out)
+        if without:
+            values["topics"] = sorted(without)
+        if in_flight:
+            values["ids"] = self._numbers(in_flight)
+        for name, column in (("topics", "topic"), ("ids", "id")):
+            if name in values:
                 conditions.append(f"{column} NOT IN {f':{name}' if self._lists else _ARRAYS[name]}")
         statement = text(f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} {_BY_INDEX} LIMIT :most")
         if self._lists:
@@ -95,13 +101,20 @@ class OutboxRows:
             rows = (await connection.execute(statement, values)).all()
         return [EventRow._make(row) for row in rows]
 
+    async def mark(self, ids: Sequence[int]) -> int:
+        """Mark events that were read here as published, in one UPDATE; returns how many were not yet."""
+        return await self._marked(self._mark, self._numbers(ids))
+
     async def mark_published(self, event_ids: Sequence[str]) -> int:
-        """Mark events as published, in one UPDATE; returns how many were not yet. Safe to repeat."""
-        if not event_ids:
-            return 0
+        """The same for events that a record in Kafka names. Safe to repeat."""
+        return await self._marked(self._mark_events, list(event_ids)) if event_ids else 0
+
+    async def _marked(self, statement: TextClause, ids: Any) -> int:
         async with self.engine.connect() as connection:
-            result = await connection.execute(self._mark, {"ids": list(event_ids), "now": time.time()})
-        return result.rowcount
+            return (await connection.execute(statement, {"ids": ids, "now": time.time()})).rowcount
+
+    def _numbers(self, ids: Collection[int]) -> Any:
+        return list(ids) if self._lists else f"{{{','.join(map(str, ids))}}}"
 
     async def refuse(self, event_id: str, note: str) -> None:
         """The broker will never take this one: a person decides."""
