@@ -1,4 +1,5 @@
-"""Read a part of a topic that is fixed beforehand, as a read_committed consumer sees it. Everything blocks."""
+"""Read a part of a topic that is fixed beforehand, as a read_committed consumer sees it, or all of it. Everything
+blocks."""
 
 from __future__ import annotations
 
@@ -62,18 +63,18 @@ def since(settings: KafkaSettings, topic: str, moment: float, offsets: Mapping[i
     return {one.partition: one.offset if one.offset >= 0 else offsets[one.partition].stable for one in found}
 
 
-def read_ranges(settings: KafkaSettings, topic: str, ranges: Ranges) -> Iterator[Message]:
-    """The committed records of the ranges, in the order of each partition.
+def read_ranges(settings: KafkaSettings, topic: str, ranges: Ranges, *, uncommitted: bool = False) -> Iterator[Message]:
+    """The committed records of the ranges, in the order of each partition; ``uncommitted``: all records.
 
-    No range may go beyond the last stable offset. Raises KafkaProblem: Kafka does not answer, or records of a range
-    are not there any more.
+    No range may go beyond the last stable offset (``uncommitted``: the high watermark). Raises KafkaProblem: Kafka
+    does not answer, or records of a range are not there any more.
     """
     from confluent_kafka import TopicPartition
 
     left = {one: end for one, (start, end) in ranges.items() if start < end}
     if not left:
         return
-    consumer = _consumer(settings)
+    consumer = _consumer(settings, uncommitted=uncommitted)
     try:
         consumer.assign([TopicPartition(topic, one, ranges[one][0]) for one in left])
         until = time.monotonic() + PATIENCE
@@ -83,12 +84,14 @@ def read_ranges(settings: KafkaSettings, topic: str, ranges: Ranges) -> Iterator
                 partition, offset = message.partition() or 0, message.offset() or 0
                 error = message.error()
                 if error is not None and error.name() != "_PARTITION_EOF":
+                    if error.name() == "GROUP_AUTHORIZATION_FAILED":
+                        continue  # the client looks for a coordinator all the same; nothing is asked of it
                     if classify(error).action != "refused" and error.name() != "_AUTO_OFFSET_RESET":
                         continue  # the client tries again by itself, and says so
                     raise _problem(topic, failure_of(error))
                 if partition not in left:
                     continue
-                # The end of a partition is the last stable offset: below it nothing comes any more.
+                # The end of a partition is what the range ends at or more: below it nothing comes any more.
                 if offset >= left[partition]:
                     del left[partition]
                 elif error is None:
@@ -101,11 +104,13 @@ def read_ranges(settings: KafkaSettings, topic: str, ranges: Ranges) -> Iterator
         consumer.close()
 
 
-def _consumer(settings: KafkaSettings) -> Any:
+def _consumer(settings: KafkaSettings, *, uncommitted: bool = False) -> Any:
     from confluent_kafka import Consumer
 
     # Of no group: it is told what to read. What is not there any more is an error, and nothing to pass over.
     own = {"enable.partition.eof": True, "auto.offset.reset": "error"}
+    if uncommitted:
+        own["isolation.level"] = "read_uncommitted"
     return Consumer(consumer_config(settings, f"{settings.prefix}-reader") | own)
 
 

@@ -129,6 +129,11 @@ class TransactionalProducer:
             self.close()
             self.open()
 
+    def abort(self) -> None:
+        """Take back what was handed over since ``begin``."""
+        with self._troubles():
+            self._again(lambda: self._producer.abort_transaction(_SLICE))
+
     def write(self, records: Iterable[Sent]) -> None:
         """All of them become visible at once, or none."""
         self.begin(self._settings.transaction_timeout)

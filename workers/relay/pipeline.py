@@ -112,8 +112,11 @@ class Pipeline:
 
     async def _usable(self, events: list[Ready]) -> list[Ready]:
         """Without the events of topics that cannot be used now."""
+        new = self._publisher.unknown({row.topic for row, _ in events})
+        if not new:
+            return events
         try:
-            await self._in_thread(self._publisher.check_topics, {row.topic for row, _ in events})
+            await self._in_thread(self._publisher.check_topics, new, events)
         except TopicsUnusable as unusable:
             for topic, reason in unusable.reasons.items():
                 if self._outbox.left_out.add(topic, reason):
@@ -123,7 +126,7 @@ class Pipeline:
 
     async def _mark(self, events: Sequence[Ready], batch: int) -> None:
         async with asyncio.timeout(PATIENCE):
-            marked = await self._outbox.rows.mark_published([row.event_id for row, _ in events])
+            marked = await self._outbox.rows.mark([row.id for row, _ in events])
         if marked < len(events):
             log.warning(
                 "%s shard %d: %d events of batch %d were marked by somebody else; has another relay another prefix?",

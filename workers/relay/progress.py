@@ -21,8 +21,21 @@ from sagas.settings import KafkaSettings
 PATIENCE = 30.0
 """Seconds to read the end of one partition."""
 
+SETTLED = 5.0
+"""Seconds after which a transaction that is not decided never will be, when all producers have ended theirs."""
+
 _TAIL = 64
 """Offsets to look back first: each transaction takes two of them, one for its marker, also when it is aborted."""
+
+
+class Undecided(SagaError):
+    """A transaction in a shard's partition has no end, although every producer has ended its own: it was lost."""
+
+    def __init__(self, topic: str, shard: int) -> None:
+        super().__init__(
+            f"in {topic} partition {shard} a transaction is not decided, and nobody is there to decide it",
+            help="kafka-transactions.sh find-hanging",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +70,19 @@ def last_progress(settings: KafkaSettings, topic: str, shard: int) -> Progress:
     then all that can ever be in the partition is decided, and is there.
 
     Raises:
-        SagaError: Kafka does not answer, or a transaction is still open.
+        Undecided: a transaction stays open.
+        SagaError: Kafka does not answer.
     """
-    offsets = Cluster(settings).offsets(topic).get(shard)
-    if offsets is None:
-        raise SagaError(f"{topic} partition {shard} has no leader yet")  # the topic was made a moment ago
-    if offsets.undecided:
-        raise SagaError(f"in {topic} partition {shard} a transaction is not decided yet")
+    until = time.monotonic() + SETTLED
+    while True:
+        offsets = Cluster(settings).offsets(topic).get(shard)
+        if offsets is None:
+            raise SagaError(f"{topic} partition {shard} has no leader yet")  # the topic was made a moment ago
+        if not offsets.undecided:
+            break
+        if time.monotonic() > until:
+            raise Undecided(topic, shard)
+        time.sleep(0.1)
     back = _TAIL
     while True:
         start = max(offsets.first, offsets.stable - back)

@@ -13,6 +13,7 @@ from activities.kafka.topics import Cluster
 from activities.kafka.transactions import TransactionalProducer
 from sagas.settings import KafkaSettings
 from workers.relay import progress
+from workers.relay.lost import Lost
 from workers.relay.progress import Progress
 from workers.relay.rows import EventRow, Home
 
@@ -46,23 +47,36 @@ class Publisher:
         self.watching = watching
         self.given_up = self._producer.given_up
         self._known: set[str] = set()
+        self.lost = Lost(settings, self._producer, self._topic, shard)
 
     def open(self) -> Progress:
         """Fence whoever had the shard before, end its transaction; returns what was published last.
 
-        Raises SagaError as well: there is no topic for the progress record, or it cannot be read.
+        Raises SagaError as well: there is no topic for the progress record, or it cannot be read. Undecided: see
+        :mod:`workers.relay.mending`.
         """
         Cluster(self._settings, patience=_CLUSTER).ensure(self._topic, self._home.shards, cleanup="compact")
         self._producer.open()
+        return self.last()
+
+    def last(self) -> Progress:
+        """What was published last. Raises SagaError, Undecided."""
         return progress.last_progress(self._settings, self._topic, self._shard)
 
-    def check_topics(self, topics: Collection[str]) -> None:
-        """Raises :class:`TopicsUnusable` for topics that are not there or not ours to use."""
-        new = [topic for topic in topics if topic not in self._known]
-        if not new:
-            return
-        missing = Cluster(self._settings, patience=_CLUSTER).missing(new)
-        self._known.update(topic for topic in new if topic not in missing)
+    def unknown(self, topics: Collection[str]) -> set[str]:
+        """Those of the topics that this producer has not used yet."""
+        return {*topics} - self._known
+
+    def check_topics(self, topics: Collection[str], events: Sequence[Ready]) -> None:
+        """Look at topics before this producer writes the first of the events there.
+
+        Raises :class:`TopicsUnusable` for topics that are not there or not ours to use, SagaError when it cannot look.
+        """
+        missing = Cluster(self._settings, patience=_CLUSTER).missing([*topics])
+        for topic in topics:
+            if topic not in missing:
+                self.lost.end_tries_at({row.event_id for row, _ in events if row.topic == topic}, topic)
+                self._known.add(topic)
         if missing:
             raise TopicsUnusable(missing)
 

@@ -15,9 +15,11 @@ from sagas.errors import SagaError
 from workers.databases import database_says
 from workers.relay.holding import holding
 from workers.relay.lease import RENEWAL, TERM, Lease
+from workers.relay.mending import mend
 from workers.relay.outbox import Outbox, ShardState
 from workers.relay.pauses import Pauses
 from workers.relay.pipeline import Pipeline
+from workers.relay.progress import Undecided
 from workers.relay.publisher import Publisher
 
 log = logging.getLogger("saga.relay")
@@ -115,7 +117,12 @@ class Shard:
     async def _publish(self, publisher: Publisher, lost: asyncio.Event) -> None:
         if self._told.state == "standby":
             self._say("starting")
-        done = await self._in_thread(publisher.open)
+        try:
+            done = await self._in_thread(publisher.open)
+        except Undecided as undecided:
+            self._trouble(undecided.message)
+            await mend(self._outbox, self._number, publisher, self._in_thread)
+            done = await self._in_thread(publisher.last)
         async with asyncio.timeout(DATABASE_PATIENCE):
             found = await self._outbox.rows.mark_published([*done.before, *done.event_ids])
         if found:

@@ -1,0 +1,62 @@
+"""Transactions whose end the brokers have lost: found, so that the producer that began them can end them.
+
+A broker that starts again, or moves a partition, may drop the marker that it owes a partition which has no leader at
+that moment (KAFKA-20734, brokers 4.1 to 4.3): for the coordinator the transaction is over, for the partition it is open
+for ever. Its readers stand still. And the next marker of the same producer there ends both transactions, the lost one
+and its own: a commit would make visible what was aborted, and is sent a second time. Everything blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from activities.kafka import reading
+from activities.kafka.topics import Cluster, Offsets
+from activities.kafka.wire import read_headers
+from sagas.settings import KafkaSettings
+
+_LOOK = 1.0
+
+
+def undecided(settings: KafkaSettings, topic: str) -> dict[int, Offsets]:
+    """The partitions with a transaction that is open: lost, or somebody's who is at work. Raises KafkaProblem."""
+    return {one: offsets for one, offsets in Cluster(settings).offsets(topic).items() if offsets.undecided}
+
+
+def open_in(settings: KafkaSettings, topic: str, wanted: Collection[str]) -> set[int]:
+    """The partitions where events of the ids ``wanted`` lie at or after the last stable offset: their transaction is
+    not decided, or it is and waits for somebody else's. Raises KafkaProblem."""
+    return _open_in(settings, topic, wanted, undecided(settings, topic))
+
+
+def visible(
+    settings: KafkaSettings, topic: str, wanted: Collection[str], moment: float, go_on: Callable[[], bool]
+) -> set[str]:
+    """Those of the ids ``wanted`` that readers see, among the records since ``moment`` (seconds since 1970).
+
+    What is not decided counts as not visible only when it has stayed so for longer than a transaction may last, or
+    when ``go_on`` says that nobody waits any more. Raises KafkaProblem.
+    """
+    cluster = Cluster(settings)
+    until = time.monotonic() + settings.transaction_timeout + _LOOK
+    while True:
+        offsets = cluster.offsets(topic)
+        waiting = {one: found for one, found in offsets.items() if found.undecided}
+        if not _open_in(settings, topic, wanted, waiting) or time.monotonic() > until or not go_on():
+            break
+        time.sleep(_LOOK)
+    first = reading.since(settings, topic, moment, offsets)
+    ranges = {one: (first[one], found.stable) for one, found in offsets.items()}
+    return {id for message in reading.read_ranges(settings, topic, ranges) if (id := _id(message)) in wanted}
+
+
+def _open_in(settings: KafkaSettings, topic: str, wanted: Collection[str], waiting: dict[int, Offsets]) -> set[int]:
+    ranges = {one: (found.stable, found.high) for one, found in waiting.items()}
+    records = reading.read_ranges(settings, topic, ranges, uncommitted=True)
+    return {message.partition() or 0 for message in records if _id(message) in wanted}
+
+
+def _id(message: Any) -> str:
+    return read_headers(message).get("ce_id", "")

@@ -1,0 +1,89 @@
+"""A broker that starts again forgets the end of a transaction (KAFKA-20734): the relay finds it, ends it and goes on.
+
+The broker is made to look for transactions that are too old all the time: so it gives one up while it starts, at the
+moment when its partitions have no leader, and drops the markers that it owes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from activities.kafka import wire
+from tests.integration.messaging.relay_world import OutboxWorld, events
+from tests.kafka_broker import Broker
+from tests.servers import DatabaseServer
+from workers.relay.progress import Progress, encode
+from workers.relay.publisher import Publisher, progress_topic
+from workers.relay.rows import Home
+
+TIMEOUT = 3.0
+"""Seconds a transaction may last: less than a broker needs to start."""
+
+
+@pytest_asyncio.fixture(scope="module")
+async def forgetful(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"}
+    broker = Broker(tmp_path_factory.mktemp("kafka"), more=often)
+    await asyncio.to_thread(broker.start)
+    yield broker
+    broker.kill()
+
+
+@pytest_asyncio.fixture
+async def world(postgres_server: DatabaseServer, forgetful: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
+    made = OutboxWorld(postgres_server, forgetful, tmp_path, transaction_timeout=TIMEOUT, batch=50)
+    await made.make_tables()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("found", ["its progress record", "its progress record, and marked events", "events alone"])
+async def test_what_was_lost_is_ended_and_published_once(world: OutboxWorld, forgetful: Broker, found: str) -> None:
+    topic = await asyncio.to_thread(forgetful.create_topic)
+    ids = world.emit(*events(topic, 60, keys=1))
+    [(home, shards, shard)] = world.rows(
+        "select home, shards, (select min(shard) from saga_outbox) from saga_outbox_home"
+    )
+    publisher = Publisher(world.kafka, Home(home, shards), shard)
+    await asyncio.to_thread(publisher.open)
+    await asyncio.to_thread(write_and_sleep, publisher, world, topic, ids[:50], found != "events alone")
+    if "marked" in found:
+        world.rows(
+            "update saga_outbox set status = 'PUBLISHED' where id <= (select min(id) + 49 from saga_outbox) returning 1"
+        )
+    forgetful.kill()
+    await asyncio.sleep(TIMEOUT)
+    await asyncio.to_thread(forgetful.start)
+    await asyncio.sleep(TIMEOUT)
+    assert not await asyncio.to_thread(forgetful.is_settled, topic), "the broker has forgotten nothing: is it mended?"
+
+    relay = await asyncio.to_thread(world.relay().start, 60.0)
+    await world.all_published(120)
+    await asyncio.to_thread(world.check, topic)
+    assert world.statuses() == {"PUBLISHED": 60}
+    log = relay.log.read_text()
+    if found == "events alone":
+        assert f"{topic}: what is left of an earlier transaction is ended" in log
+    else:
+        assert "of 50 events 0 can be read" in log
+
+
+def write_and_sleep(publisher: Publisher, world: OutboxWorld, topic: str, ids: list[str], progress: bool) -> None:
+    """A batch that a relay has written when it falls asleep for ever, before the commit."""
+    producer = publisher.lost._producer
+    producer.begin(60.0)
+    for number, id in enumerate(ids):
+        record = wire.encode(str(number), id=id, type=topic, source="/lost", time=time.time(), key="k0")
+        producer.produce(topic, record.value, record.key, record.headers)
+    if progress:
+        [(home,)] = world.rows("select home from saga_outbox_home")
+        [(shard,)] = world.rows("select min(shard) from saga_outbox")
+        key, value = encode(shard, Progress(1, ids))
+        producer.produce(progress_topic(world.kafka, home), value, key, partition=shard)
+    producer.flush()

@@ -1,0 +1,85 @@
+"""What a shard's producer can do about transactions of its own whose end the brokers have lost. Everything blocks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+
+from activities.kafka import lost_ends, reading
+from activities.kafka.topics import Cluster, KafkaProblem
+from activities.kafka.transactions import TransactionalProducer
+from sagas.errors import SagaError
+from sagas.settings import KafkaSettings
+from workers.relay import progress
+
+log = logging.getLogger("saga.relay")
+
+_CLUSTER = 5.0
+_KEY = b"saga"
+
+
+class Lost:
+    """``topic`` is that of the progress records. Every method raises SagaError: it cannot be known."""
+
+    def __init__(self, settings: KafkaSettings, producer: TransactionalProducer, topic: str, shard: int) -> None:
+        self._settings, self._producer, self._topic, self._shard = settings, producer, topic, shard
+
+    def batches(self) -> tuple[list[str], float]:
+        """The ids of the events whose batch has a progress record that is not decided, and since when they may have
+        been written (seconds since 1970)."""
+        found = lost_ends.undecided(self._settings, self._topic).get(self._shard)
+        ranges = {self._shard: (found.stable, found.high)} if found is not None else {}
+        ids: list[str] = []
+        moment = time.time()
+        for message in reading.read_ranges(self._settings, self._topic, ranges, uncommitted=True):
+            value = message.value()
+            if value:
+                ids += progress.decode(value).event_ids
+                moment = min(moment, message.timestamp()[1] / 1000)
+        return ids, moment - self._settings.transaction_timeout
+
+    def visible(self, topics: Collection[str], ids: Collection[str], moment: float) -> set[str]:
+        """Those of the events that readers see."""
+        found: set[str] = set()
+        stopped = self._producer.given_up
+        for topic in self._there(topics):
+            found |= lost_ends.visible(self._settings, topic, set(ids), moment, lambda: not stopped.is_set())
+        if stopped.is_set():
+            raise SagaError("the relay was told to stop before it knew what came of a transaction")
+        return found
+
+    def end(self, topics: Collection[str]) -> None:
+        """End what is open of ours in these topics and in the shard's own partition. Raises TransactionTrouble too."""
+        places = [
+            (topic, partition)
+            for topic in self._there(topics)
+            for partition in lost_ends.undecided(self._settings, topic)
+        ]
+        self._abort_in([*places, (self._topic, self._shard)])
+
+    def end_tries_at(self, ids: Collection[str], topic: str) -> None:
+        """Before these events are written there: an earlier try at them may be open for ever, and the commit of the
+        new one would make both visible. Raises TransactionTrouble too."""
+        try:
+            partitions = lost_ends.open_in(self._settings, topic, ids)
+        except KafkaProblem as problem:
+            if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
+                raise
+            return  # who may not read the topic cannot look
+        if partitions:
+            log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
+            self._abort_in([(topic, one) for one in partitions])
+
+    def _there(self, topics: Collection[str]) -> list[str]:
+        missing = Cluster(self._settings, patience=_CLUSTER).missing(topics)
+        return [topic for topic in topics if topic not in missing]
+
+    def _abort_in(self, places: Sequence[tuple[str, int]]) -> None:
+        """A transaction that is aborted ends in each of its partitions all that its producer had open there. Nobody
+        sees what it writes."""
+        self._producer.begin(self._settings.transaction_timeout / 2)
+        for topic, partition in places:
+            self._producer.produce(topic, None, _KEY, partition=partition)
+        self._producer.flush()
+        self._producer.abort()
