@@ -17,6 +17,7 @@ from activities.guard.errors import classify
 from activities.guard.sql_handle import Sql
 from activities.outbox import MAX_MESSAGE_BYTES, PUBLISHED, insert_event
 from activities.sql import run_sql
+from sagas.builtins_messaging import refused_header, why_refused
 from sagas.errors import UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.step import Event
@@ -53,6 +54,8 @@ def _read(one: Any, invocation: Invocation) -> Event:
     hold, headers = one.get("hold", False), one.get("headers") or {}
     if not isinstance(hold, bool) or not isinstance(headers, Mapping):
         raise UsageError(f"in an event for {one['topic']} `hold` is true or false, and `headers` a mapping")
+    if (header := refused_header(headers)) is not None:
+        raise UsageError(why_refused(header))
     if hold and (why := refuses_hold(invocation)) is not None:
         raise UsageError(why)
     return Event(one["topic"], key_text(one.get("key")), one["value"], headers, hold)

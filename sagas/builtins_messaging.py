@@ -23,7 +23,18 @@ UNTIL_PUBLISHED = "published"
 TOPIC_NAME = r"[A-Za-z0-9._-]{1,249}"
 """A name that Kafka allows for a topic; all others it refuses, however long one waits."""
 
-TOPIC: dict[str, Any] = {"type": "string", "pattern": f"^{TOPIC_NAME}$"}
+FORM = "x-form"
+"""In a schema: the words for its ``pattern``, which people are shown instead of the regular expression."""
+
+TOPIC: dict[str, Any] = {
+    "type": "string",
+    "pattern": f"^{TOPIC_NAME}$",
+    FORM: "a name that Kafka allows for a topic: 1 to 249 letters, digits, `.`, `_` and `-`",
+}
+
+_ENGINES = ("saga", "ce_", "content-type")
+_OF_REPLIES = ("sagakey", "sagaoutcome", "sagareplyto")
+"""A saga or a consumer may answer a command itself, refuse, or ask for an answer, with an event."""
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _FIELDS: dict[str, Any] = {
@@ -64,6 +75,21 @@ def events_of(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
     """The events a built-in action writes, as far as they are written out; arguments in their long form."""
     events = arguments.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
     return events if isinstance(events, list) else []
+
+
+def is_reserved(header: str) -> bool:
+    """True for a header that a command cannot be given, because the engine writes it."""
+    return header.lower().startswith(_ENGINES)
+
+
+def refused_header(headers: Mapping[str, Any]) -> str | None:
+    """The first header that an event cannot be given, because the engine writes it; None when there is none."""
+    return next((name for name in headers if is_reserved(name) and name not in _OF_REPLIES), None)
+
+
+def why_refused(header: str) -> str:
+    """Why an event cannot be given this header, in one sentence."""
+    return f"the header `{header}` of an event is the engine's own: choose another name"
 
 
 def is_held(event: Any) -> bool:

@@ -19,9 +19,6 @@ was never written it sees to it that none will be, so its `absent` can be believ
 REQUEST_TIMEOUT = 300.0
 """Seconds one attempt waits for the reply where nothing is said. The other end may be a queue away, or asleep."""
 
-RESERVED_HEADERS = ("saga", "ce_")
-"""Headers whose names begin so are the engine's own."""
-
 PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -40,8 +37,3 @@ PARAMETERS: dict[str, Any] = {
 def default_reply_topic(prefix: str) -> str:
     """Where replies go unless the step says something else; ``prefix`` is that of ``[kafka]``."""
     return f"{prefix}-replies"
-
-
-def is_reserved(header: str) -> bool:
-    """True for a header that a command cannot be given, because the engine writes it."""
-    return header.lower().startswith(RESERVED_HEADERS)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sagas.builtins_messaging import refused_header, why_refused
 from sagas.errors import UsageError
 from sagas.step import Event
 
@@ -51,8 +52,13 @@ class Message:
         value: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Publish an event if, and only if, this message's transaction commits."""
+        """Publish an event if, and only if, this message's transaction commits.
+
+        Raises UsageError outside of a consumer, and for a header that the engine writes itself.
+        """
         _ = self.sql
+        if headers and (header := refused_header(headers)) is not None:
+            raise UsageError(why_refused(header))
         self.events.append(Event(topic, key, value, headers or {}))
 
     def newer(self, entity: str, version: int) -> Any:

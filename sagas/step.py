@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sagas.builtins_messaging import refused_header, why_refused
 from sagas.errors import UsageError
 
 
@@ -73,9 +74,12 @@ class Step:
         """Publish an event if, and only if, this action's transaction commits.
 
         ``hold``: and only when the saga has passed its commit point; the event is dropped if the step is undone.
-        Raises UsageError without a database, or when the action may not hold events (``@action(…, holds=True)``).
+        Raises UsageError without a database, for a header that the engine writes itself, or when the action may not
+        hold events (``@action(…, holds=True)``).
         """
         _ = self.sql
+        if headers and (header := refused_header(headers)) is not None:
+            raise UsageError(why_refused(header))
         if hold and self._refuses_hold is not None:
             raise UsageError(self._refuses_hold)
         self.events.append(Event(topic, key, value, headers or {}, hold))

@@ -28,7 +28,8 @@ from activities.outbox import insert_event
 from activities.request import rows
 from activities.request.reply import DONE, KEY_HEADER, outcome_of
 from activities.request.rows import SEALED, Request, Waiter
-from sagas.builtins_request import REPLY, REQUEST, default_reply_topic, is_reserved
+from sagas.builtins_messaging import is_reserved
+from sagas.builtins_request import REPLY, REQUEST, default_reply_topic
 from sagas.errors import UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.settings.kafka import KafkaSettings

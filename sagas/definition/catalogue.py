@@ -191,7 +191,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "SAGA415": _error("`reply_topic` has to be literal", "Write the name of the topic."),
     "SAGA416": _error(
-        "A header that the engine writes itself", "Give it a name that begins neither with `saga` nor with `ce_`."
+        "A header that the engine writes itself",
+        "Give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`.",
     ),
     # SAGA9xx: later parts of the product
     "SAGA900": _error("Not in this version", "Leave it out for now."),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sagas.builtins import LATER
+from sagas.builtins_messaging import FORM
 from sagas.definition.diagnostics import did_you_mean
 from sagas.definition.shapes import describe
 from sagas.definition.source import Node
@@ -105,7 +106,11 @@ def _value_mismatches(node: Node, schema: Mapping[str, Any]) -> Iterator[Mismatc
             yield node, "expected a text that is not empty"
         pattern = schema.get("pattern")
         if isinstance(pattern, str) and not re.search(pattern, value):
-            yield node, f"{describe(node)} does not have the form {pattern}"
+            form = schema.get(FORM)
+            yield (
+                node,
+                f"{describe(node)} is not {form}" if form else f"{describe(node)} does not have the form {pattern}",
+            )
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if "minimum" in schema and value < schema["minimum"]:
             yield node, f"expected at least {schema['minimum']}, found {value}"

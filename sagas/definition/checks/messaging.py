@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sagas.builtins_messaging import DROP, EMITTERS, PUBLISH, RELEASE
+from sagas.builtins_messaging import DROP, EMITTERS, PUBLISH, RELEASE, refused_header
 from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Place, Report
 from sagas.definition.draft import Draft, OperationDraft, StepDraft
@@ -26,8 +26,10 @@ def check_messaging(draft: Draft, report: Report) -> None:
                 _check_events(operation, given, report)
             if uses == PUBLISH:
                 check_home(draft, PUBLISH, operation.place, report)
-            for node in _holds(uses, given):
-                _check_hold(step, operation, node, report)
+            for event in _events(uses, given):
+                if "hold" in event:
+                    _check_hold(step, operation, event["hold"], report)
+                _check_headers(event, report)
 
 
 def _check_events(operation: OperationDraft, given: dict[str, Node], report: Report) -> None:
@@ -41,7 +43,7 @@ def _check_events(operation: OperationDraft, given: dict[str, Node], report: Rep
         report.add("SAGA402", place, f"`{uses}` needs the argument `topic` or `events`")
     elif "value" not in given:
         report.add("SAGA402", place, f"`{uses}` needs the argument `value`")
-    if "wait" in given and any(node.value is True for node in _holds(uses, given)) and operation.operation.holds:
+    if "wait" in given and any(_is_held(event) for event in _events(uses, given)) and operation.operation.holds:
         message = "`wait: published` and `hold: true` exclude each other: a held event is not published before the end"
         report.add("SAGA113", given["wait"], message)
 
@@ -76,14 +78,23 @@ def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report)
         report.add("SAGA414", operation.place, f"`{step.id}` holds no event, so `{uses}` has nothing to do")
 
 
-def _holds(uses: str, given: dict[str, Node]) -> Iterator[Node]:
-    """The nodes of `hold`, of one event and of lists of events."""
-    if uses in EMITTERS and "hold" in given:
-        yield given["hold"]
+def _check_headers(event: dict[str, Node], report: Report) -> None:
+    headers = event.get("headers")
+    if headers is not None and (name := refused_header(_mapping(headers))) is not None:
+        report.add("SAGA416", headers.key(name), f"the header `{name}` of an event is the engine's own")
+
+
+def _is_held(event: dict[str, Node]) -> bool:
+    return "hold" in event and event["hold"].value is True
+
+
+def _events(uses: str, given: dict[str, Node]) -> Iterator[dict[str, Node]]:
+    """The events as they are written: one in the arguments themselves, or those of a list."""
+    if uses in EMITTERS and "events" not in given:
+        yield given
     events = given.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
     for event in events.value if events is not None and isinstance(events.value, list) else ():
-        if "hold" in _mapping(event):
-            yield _mapping(event)["hold"]
+        yield _mapping(event)
 
 
 def _mapping(node: Node | None) -> dict[str, Node]:

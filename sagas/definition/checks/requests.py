@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sagas.builtins_request import REQUEST, is_reserved
+from sagas.builtins_messaging import is_reserved
+from sagas.builtins_request import REQUEST
 from sagas.definition.checks.messaging import check_home
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft, OperationDraft, StepDraft

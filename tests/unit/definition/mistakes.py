@@ -558,6 +558,17 @@ MISTAKES = [
                 "an event for a topic that no broker can have",
                 "id: a, uses: kafka.publish, with: {topic: ⟦or ders, value: 1}, pivot: true",
             ),
+            (
+                "SAGA416",
+                "an event with a header of the engine's own",
+                "id: a, uses: kafka.publish, with: {topic: t, value: 1, headers: {⟦ce_id: x}}, pivot: true",
+            ),
+            (
+                "SAGA416",
+                "an event of a list with such a header",
+                "id: a, uses: outbox.emit, with: {connection: shop, events: [{topic: t, value: 1, headers: "
+                "{sagakey: k, ⟦Content-Type: x}}]}, pivot: true",
+            ),
             ("SAGA402", "an event without a value", "id: a, uses: kafka.publish, with: ⟦{topic: t}, pivot: true"),
             (
                 "SAGA404",

@@ -1,0 +1,49 @@
+"""Headers that the engine writes cannot be given: whoever tries is told, and nothing is overwritten in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from activities.emitting import read_events
+from sagas.errors import UsageError
+from sagas.message import Message
+from sagas.step import Step
+from sagas.wire import Invocation
+
+Emit = Callable[[Mapping[str, Any]], Any]
+
+
+def _step(headers: Mapping[str, Any]) -> Any:
+    step = Step("k", "s", "pay", "do", 1, 1, logging.getLogger(), print, _sql=object())
+    step.emit("orders", value=1, headers=headers)
+    return step.events
+
+
+def _consumer(headers: Mapping[str, Any]) -> Any:
+    message = Message("1", "orders", 0, 0, "", None, 1, {}, _sql=object())
+    message.emit("orders", value=1, headers=headers)
+    return message.events
+
+
+def _built_in(headers: Mapping[str, Any]) -> Any:
+    invocation = Invocation("kafka.publish", {}, "k", "s", "pay", "do", 1)
+    return read_events([{"topic": "orders", "value": 1, "headers": headers}], invocation)
+
+
+@pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
+@pytest.mark.parametrize("name", ["ce_id", "CE_Type", "sagaid", "sagastep", "saganew", "content-type"])
+def test_a_header_of_the_engines_own_is_refused(emit: Emit, name: str) -> None:
+    with pytest.raises(UsageError) as told:
+        emit({"kind": "receipt", name: "mine"})
+    assert told.value.message == f"the header `{name}` of an event is the engine's own: choose another name"
+
+
+@pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
+def test_an_event_may_ask_for_an_answer_and_be_one(emit: Emit) -> None:
+    headers = {"kind": "x", "traceparent": "t", "sagareplyto": "answers", "sagakey": "s/ask", "sagaoutcome": "rejected"}
+    [event] = emit(headers)
+    assert event.headers == headers
