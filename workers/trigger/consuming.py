@@ -27,11 +27,12 @@ from workers.trigger.dead_letters import DeadLetters
 from workers.trigger.metrics import TriggerMetrics
 from workers.trigger.records import Record, Unreadable
 from workers.trigger.sagas_of_events import OUTCOME, REJECTED
-from workers.trigger.trying import Down, Poison, tried
+from workers.trigger.trying import Down, Poison, Told, tried
 
 log = logging.getLogger("saga.trigger")
 
 REPLY_TO, KEY, SAGA = "sagareplyto", "sagakey", "sagaid"
+_OWN_WORDS = ("definition", "Timeout", "Infrastructure")
 _SHORT = 10.0
 """Seconds for a transaction that only notes something."""
 
@@ -183,9 +184,9 @@ class Consuming:
             raise Down(f"{self._consumer.connection}: {failure.message}")
         if failure.type == "Timeout" and not await self._answers():
             raise Down(f"{self._consumer.connection} does not answer")
-        if not outcome.retryable:
-            raise Poison(f"{failure.type}: {failure.message}")
-        raise Failed(f"{failure.type}: {failure.message}")
+        # Where the type is the engine's own word, the message says all.
+        said = failure.message if failure.type in _OWN_WORDS else f"{failure.type}: {failure.message}"
+        raise (Failed if outcome.retryable else Poison)(said)
 
     async def _answers(self) -> bool:
         async def body(sql: Sql) -> None:
@@ -197,5 +198,5 @@ class Consuming:
         return inbox.Entry(self._consumer.name, record.id, record.topic, record.partition, record.offset)
 
 
-class Failed(Exception):
+class Failed(Told):
     """An attempt failed, and was rolled back."""

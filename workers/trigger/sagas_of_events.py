@@ -18,7 +18,7 @@ from workers.stories import read_story
 from workers.trigger.dead_letters import DeadLetters
 from workers.trigger.metrics import TriggerMetrics
 from workers.trigger.records import Record, Unreadable
-from workers.trigger.trying import Down, Poison, tried
+from workers.trigger.trying import Down, Poison, Told, tried
 from workers.trigger.values import Values
 
 MAX_ATTEMPTS = 5
@@ -123,7 +123,7 @@ class SagaEvents:
             raise Poison(f"{saga_id} is over: {story['state']}")
 
 
-class UnknownSaga(Exception):
+class UnknownSaga(Told):
     """The saga that an event is for is not there, perhaps not yet."""
 
 

@@ -6,9 +6,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from sagas.errors import SagaError
+
 log = logging.getLogger("saga.trigger")
 
 LONGEST_PAUSE = 10.0
+
+
+class Told(Exception):
+    """It did not work this time; the text is a sentence for people."""
 
 
 class Poison(Exception):
@@ -74,5 +80,7 @@ async def pause_or_stop(seconds: float, stop: asyncio.Event) -> None:
 
 def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())[:500]
+    if text and isinstance(error, Told | SagaError):
+        return text
     name = type(error).__name__
     return f"{name}: {text}" if text else name
