@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +14,7 @@ from spark_steps.keys import Mark, Target
 from spark_steps.manifest import Manifest, StagedFile
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.sink import Publication
+from tests.integration.spark.nursery import nursery
 
 PATIENCE = 60.0
 
@@ -99,31 +95,18 @@ class Publisher:
             arm=arm,
             act=act,
         )
-        self.child = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        self.child = nursery().run(program)
 
     def frozen(self) -> None:
         """Wait until it has stopped itself."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            pid, status = os.waitpid(self.child.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
-                return
-            assert not pid, f"it ended instead: {self.child.stdout.read() if self.child.stdout else ''}"
-            time.sleep(0.02)
-        raise AssertionError("it did not stop")
+        self.child.wait_until_stopped(PATIENCE)
 
     def thaw(self) -> None:
-        self.child.send_signal(signal.SIGCONT)
+        self.child.resume()
 
     def outcome(self) -> tuple[int, str]:
         """Exit code (negative: the signal) and what it said."""
-        try:
-            said, _ = self.child.communicate(timeout=PATIENCE)
-        finally:
-            self.child.kill()
-        return self.child.returncode, said
+        return self.child.outcome(PATIENCE)
 
 
 PROGRAM = """
