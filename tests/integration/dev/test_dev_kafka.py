@@ -54,6 +54,7 @@ def with_kafka(project: Project) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_a_broker_of_the_projects_own(with_kafka: Project) -> None:
     project = with_kafka
     before = project.up("--only", "kafka")

@@ -77,6 +77,7 @@ async def test_killed_servers_come_back_with_their_data_and_their_ports(project:
     assert described.workflow_type == "nobody-serves-this"
 
 
+@pytest.mark.slow
 def test_a_frozen_server_is_started_anew(project: Project) -> None:
     before = project.up("--only", "temporal")
     os.kill(before["temporal"]["pid"], signal.SIGSTOP)
@@ -112,6 +113,7 @@ def test_a_taken_port_is_left_to_its_owner(project: Project) -> None:
         assert sql(second, "select 1") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_pid_that_now_belongs_to_another_program_is_never_touched(project: Project) -> None:
     project.up("--only", "postgres")
     project.saga("dev", "down")
@@ -128,6 +130,7 @@ def test_a_pid_that_now_belongs_to_another_program_is_never_touched(project: Pro
         stranger.kill()
 
 
+@pytest.mark.slow
 def test_a_process_whose_record_was_lost_is_found_again(project: Project) -> None:
     before = project.up("--only", "temporal")
     DevFolder(project.root).dev.joinpath("temporal.json").unlink()
@@ -148,6 +151,7 @@ def marks_of(name: str) -> list[str | None]:
     return marks
 
 
+@pytest.mark.slow
 def test_two_up_at_once_start_one_stack(project: Project) -> None:
     calls = [
         subprocess.Popen(
@@ -161,6 +165,7 @@ def test_two_up_at_once_start_one_stack(project: Project) -> None:
     assert answers[0]["postgres"] == answers[1]["postgres"] == answers[2]["postgres"]
 
 
+@pytest.mark.slow
 def test_a_copied_project_gets_a_stack_of_its_own(project: Project) -> None:
     original = project.up("--only", "postgres")
     copy = Project(project.root.parent / "copy")
@@ -251,6 +256,7 @@ def test_doctor_without_a_server(project: Project) -> None:
     assert "saga dev up" in checks["connection shop"]["help"]
 
 
+@pytest.mark.slow
 def test_the_process_that_started_the_stack_may_be_killed(project: Project) -> None:
     call = subprocess.Popen([*SAGA, "dev", "up", "--only", "temporal,postgres"], cwd=project.root)
     time.sleep(0.8)

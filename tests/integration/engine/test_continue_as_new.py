@@ -45,7 +45,7 @@ async def runs(client, saga: str) -> int:
     return number
 
 
-@pytest.mark.parametrize("parallel", [1, 5])
+@pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.slow), 5])
 async def test_the_compensation_stack_moves_along(world: World, parallel: int) -> None:
     definition = f"""
         saga: stack

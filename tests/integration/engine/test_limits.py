@@ -98,6 +98,7 @@ async def test_an_input_that_is_too_large_is_refused_where_it_is_started(world: 
             await begin(client, "input", {"text": BIG * 3})
 
 
+@pytest.mark.slow
 async def test_many_large_arguments_are_spread_over_workflow_tasks(world: World) -> None:
     definition = """
         saga: heavy

@@ -50,6 +50,7 @@ def test_the_older_of_two_producers_of_one_id_is_fenced(kafka: Broker) -> None:
     assert [record.value for record in kafka.read_committed(topic)] == [b"2"]
 
 
+@pytest.mark.slow
 def test_a_killed_broker_keeps_what_it_has_acknowledged(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "kafka").start()
     try:

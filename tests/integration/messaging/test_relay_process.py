@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from sagas.step import Event
@@ -94,6 +95,7 @@ def test_once_publishes_what_is_new_and_ends(world: OutboxWorld) -> None:
     world.check(topic)
 
 
+@pytest.mark.slow
 def test_the_second_relay_stands_by_until_the_first_is_gone(world: OutboxWorld) -> None:
     topic = world.broker.create_topic()
     first, second = world.relay().start(), world.relay().start()
@@ -145,6 +147,7 @@ async def test_a_transaction_timeout_above_the_brokers_maximum_ends_it_with_one_
         world.close()
 
 
+@pytest.mark.slow
 async def test_nothing_goes_wrong_in_circles(world: OutboxWorld) -> None:
     """A relay that Kafka does not answer says so once, is not ready, and goes on when it can."""
     relay = world.relay()

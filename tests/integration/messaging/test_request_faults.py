@@ -51,6 +51,7 @@ async def completed(world: World, saga_id: str) -> bool:
     return any(one.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED for one in history.events)
 
 
+@pytest.mark.slow
 async def test_the_worker_dies_while_the_attempt_waits(world: World) -> None:
     """No worker holds the attempt: the reply ends it while none lives, and the next one goes on from there."""
     worker = WorkerProcess("first", world.folder).start()
@@ -128,6 +129,7 @@ async def test_the_reply_is_there_before_the_worker_has_returned(world: World) -
         assert (await world.play("order"))["state"] == "COMPLETED"
 
 
+@pytest.mark.slow
 async def test_hundreds_wait_on_a_worker_with_five_slots(world: World) -> None:
     many = 200
     async with lab(world.project, max_concurrent_activities=5), listening(world):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.integration.messaging.trigger_world import fresh, until
 from tests.kafka_broker import Broker
 from workers.trigger.reader import Reader
 from workers.trigger.records import Record
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_gone_is_told(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     broker.start()

@@ -112,6 +112,7 @@ async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
     assert not {name for name, _ in shop.scrape() if name in ("saga_started_total", "saga_finished_total")}
 
 
+@pytest.mark.slow
 async def test_a_run_taken_over_is_finished_once(shop: Shop) -> None:
     story = await shop.run("glued", 1)
     shop.worker.kill()

@@ -177,6 +177,7 @@ async def test_two_hundred_ask_at_once(world: World, endpoint: Endpoint) -> None
     assert (status, b'saga_serve_requests_total{status="200"}' in text) == (200, True)
 
 
+@pytest.mark.slow
 async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path) -> None:
     server = TemporalServer(tmp_path / "temporal").start()
     endpoint = Endpoint(tmp_path / "serve", server.address)
