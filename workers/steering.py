@@ -36,6 +36,10 @@ class Cancelled:
     note: str
 
 
+class _JustEnded(RefusedError):
+    """Its worker is not asked any more."""
+
+
 async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> Cancelled:
     """Ask for the undo of a running saga.
 
@@ -48,7 +52,14 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
         await temporal.get_workflow_handle(described.run.id).cancel(reason=text.strip())
         waits = f"{nobody_polls(described.run.task_queue)}; the saga finds the cancel when one does"
         return Cancelled("recorded", f"{waits}, and heeds it unless it is past the point of no return")
-    answer = await _update(temporal, described.run.id, "cancel", {"reason": reason, "who": who})
+    try:
+        answer = await _update(temporal, described.run.id, "cancel", {"reason": reason, "who": who})
+    except _JustEnded:
+        # It may have ended of this very cancel, sooner than the answer was on its way.
+        story = await read_story(temporal, described.run.id)
+        if (story.get("reason") or {}).get("kind") == "cancelled":
+            return Cancelled("accepted", f"it has been cancelled, and is {story['state']}")
+        raise
     match answer:
         case "accepted":
             return Cancelled(answer, "what was done is being undone")
@@ -209,5 +220,5 @@ async def _update(temporal: Temporal, saga_id: str, name: str, argument: Any) ->
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            raise RefusedError(f"{saga_id} has just ended", help=f"saga show {saga_id}") from error
+            raise _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}") from error
         raise
