@@ -5,7 +5,10 @@ Facts only: how a job is staged, audited, published and taken back is the busine
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from sagas.builtins_messaging import TOPIC
 
 SPARK = "spark"
 RECONCILE = "reconcile"
@@ -54,7 +57,7 @@ INPUT = _object(
         "step": _TEXT,
         "output": _TEXT,
         "as_of": {"type": ["string", "integer"]},
-        "topic": _TEXT,
+        "topic": TOPIC,
         "since": _TEXT,
     }
 )
@@ -70,7 +73,7 @@ OUTPUT = _object(
         "where": {"type": "object", "minProperties": 1},
         "key": _TEXTS,
         "partition_by": _TEXTS,
-        "topic": _TEXT,
+        "topic": TOPIC,
         "value": _TEXT,
     }
 )
@@ -156,3 +159,32 @@ def long_form(arguments: dict[str, Any]) -> dict[str, Any]:
             name: {"mode": "append", **one} if isinstance(one, dict) else one for name, one in outputs.items()
         }
     return result
+
+
+def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """The topics that a job, its checks or a `reconcile` step read, as they are written; arguments in their long
+    form."""
+    if uses == RECONCILE:
+        sides = [arguments.get("left"), arguments.get("right")]
+    elif uses == SPARK:
+        checks = [one for one in _listed(arguments.get("audit")) if isinstance(one, Mapping)]
+        named = [one["relationships"].get("to") for one in checks if isinstance(one.get("relationships"), Mapping)]
+        named += [one["reconcile"].get("with") for one in checks if isinstance(one.get("reconcile"), Mapping)]
+        sides = [*_values(arguments.get("inputs")), *named]
+    else:
+        sides = []
+    return [side["topic"] for side in sides if isinstance(side, Mapping) and "topic" in side]
+
+
+def topics_written(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """The topics that are outputs of a job, as they are written; arguments in their long form."""
+    outputs = _values(arguments.get("outputs")) if uses == SPARK else ()
+    return [one["topic"] for one in outputs if isinstance(one, Mapping) and "topic" in one]
+
+
+def _values(mapping: Any) -> Iterator[Any]:
+    yield from mapping.values() if isinstance(mapping, Mapping) else ()
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from activities.kafka.topics import Cluster, KafkaProblem, Offsets
@@ -11,7 +11,7 @@ from sagas.errors import SagaError
 from sagas.project import Project
 from workers.asking import PATIENCE, asked
 from workers.finding import Finding
-from workers.kafka_use import Access, named_topics
+from workers.kafka_use import Access, event_topics, named_topics
 
 _WATCHED = 2.0
 """Seconds over which a transaction has to stand still to count as stuck: those of a relay take a few milliseconds."""
@@ -33,12 +33,12 @@ async def examine_kafka(project: Project) -> list[Finding]:
     if not brokers.ok:
         return [brokers]
     try:
-        topics = named_topics(project)
+        topics, events = named_topics(project), event_topics(project)
     except SagaError:
-        topics = {}  # the definitions are a finding of their own
+        topics, events = {}, {}  # the definitions are a finding of their own
     findings = [brokers, await asked("kafka transactions", lambda: _transactions(cluster))]
     if topics:
-        findings.append(await asked("kafka topics", lambda: _topics(cluster, topics)))
+        findings.append(await asked("kafka topics", lambda: _topics(cluster, topics, events)))
         if findings[-1].ok:
             findings.append(await asked("kafka readers", lambda: _stuck(cluster, list(topics)), patience=30.0))
             findings.append(await asked("kafka triggers", lambda: _lag(cluster, project), patience=30.0))
@@ -55,7 +55,7 @@ def _transactions(cluster: Cluster) -> str:
     return f"allowed for ids that begin with {cluster.settings.prefix}"
 
 
-def _topics(cluster: Cluster, topics: dict[str, frozenset[Access]]) -> str:
+def _topics(cluster: Cluster, topics: dict[str, frozenset[Access]], events: Collection[str]) -> str:
     if missing := cluster.missing(topics):
         name, reason = next(iter(missing.items()))
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -69,7 +69,7 @@ def _topics(cluster: Cluster, topics: dict[str, frozenset[Access]]) -> str:
             raise KafkaProblem(
                 f"{name}: this user has no ACL for {' and '.join(lacking)}", help="docs/how-to/kafka.md lists them all"
             )
-        if "compact" in (cluster.describe(name).cleanup or ""):
+        if name in events and "compact" in (cluster.describe(name).cleanup or ""):
             raise KafkaProblem(
                 f"{name} is compacted: a later event of a key replaces the earlier one",
                 help=f"kafka-configs.sh --alter --topic {name} --add-config cleanup.policy=delete",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sagas.builtins import BUILTINS
 from sagas.builtins_messaging import events_of
 from sagas.builtins_request import REQUEST, default_reply_topic
+from sagas.builtins_spark import topics_read, topics_written
 from sagas.definition.files import find_files
 from sagas.definition.model import Definition, Operation, Step
 from sagas.errors import SagaError
@@ -22,8 +23,9 @@ DEAD_LETTERS = ".dlq"
 
 
 def uses_kafka(project: Project) -> bool:
-    """True when the settings have a table for Kafka, when a definition publishes, asks or is triggered, or when there
-    are consumers. False also where the project cannot be read: whoever needs it complains of that.
+    """True when the settings have a table for Kafka, when a definition publishes, asks, is triggered or has Spark steps
+    for topics, or when there are consumers. False also where the project cannot be read: whoever needs it complains of
+    that.
     """
     return project.settings.kafka.written or _has_readers(project) or _in_definitions(project)
 
@@ -48,7 +50,18 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
 
     An expression names no topic before it is evaluated. Raises SagaError: the project cannot be read.
     """
-    prefix = project.settings.kafka.prefix
+    found = {name: set(access) for name, access in event_topics(project).items()}
+    for definition in project.definitions.values():
+        for operation in _operations(definition):
+            for topic in _literal(*topics_read(operation.uses, _arguments(operation))):
+                found.setdefault(topic, set()).add("read")
+            for topic in _literal(*topics_written(operation.uses, _arguments(operation))):
+                found.setdefault(topic, set()).add("write")
+    return {topic: frozenset(access) for topic, access in sorted(found.items())}
+
+
+def event_topics(project: Project) -> dict[str, frozenset[Access]]:
+    """Those of them whose records are events, and no more than the rows of Spark steps."""
     found: dict[str, set[Access]] = {}
 
     def note(read: list[str], written: list[str]) -> None:
@@ -61,10 +74,10 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
         read = [trigger.topic for trigger in definition.triggers]
         written: list[str] = []
         for operation in _operations(definition):
-            given = operation.with_ if isinstance(operation.with_, dict) else {}
+            given = _arguments(operation)
             if operation.uses == REQUEST:
                 written += _literal(given.get("topic"))
-                read += _literal(given.get("reply_topic") or default_reply_topic(prefix))
+                read += _literal(given.get("reply_topic") or default_reply_topic(project.settings.kafka.prefix))
             for event in events_of(operation.uses, given):
                 written += _literal(event.get("topic") if isinstance(event, dict) else None)
         note(read, written)
@@ -75,8 +88,12 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
     return {topic: frozenset(access) for topic, access in sorted(found.items())}
 
 
-def _literal(topic: Any) -> list[str]:
-    return [topic] if isinstance(topic, str) and "${{" not in topic else []
+def _arguments(operation: Operation) -> dict[str, Any]:
+    return operation.with_ if isinstance(operation.with_, dict) else {}
+
+
+def _literal(*topics: Any) -> list[str]:
+    return [topic for topic in topics if isinstance(topic, str) and "${{" not in topic]
 
 
 def _operations(definition: Definition) -> Iterator[Operation]:
@@ -93,8 +110,8 @@ def _in_definitions(project: Project) -> bool:
 
 
 def _kafka_definitions(project: Project) -> list[Definition]:
-    # Reading a hundred definitions takes a second: most projects never speak of Kafka.
-    if not _says(find_files(project.settings.definitions), b"kafka"):
+    # Reading a hundred definitions takes a second: most projects never speak of Kafka, or of a topic for Spark.
+    if not _says(find_files(project.settings.definitions), b"kafka", b"topic"):
         return []
     try:
         return list(project.definitions.values())
@@ -110,8 +127,8 @@ def _has_readers(project: Project) -> bool:
     return any(declares_readers(file) for file in [*files, *(file for one in modules for file in one.rglob("*.py"))])
 
 
-def _says(files: Iterable[Path], word: bytes) -> bool:
-    return any(word in _text(file) for file in files)
+def _says(files: Iterable[Path], *words: bytes) -> bool:
+    return any(word in text for text in map(_text, files) for word in words)
 
 
 def _text(file: Path) -> bytes:
@@ -122,4 +139,7 @@ def _text(file: Path) -> bytes:
 
 
 def _is_kafka(operation: Operation) -> bool:
-    return operation.uses in BUILTINS and BUILTINS[operation.uses].where == "kafka"
+    if operation.uses in BUILTINS and BUILTINS[operation.uses].where == "kafka":
+        return True
+    given = _arguments(operation)
+    return bool(topics_read(operation.uses, given) or topics_written(operation.uses, given))

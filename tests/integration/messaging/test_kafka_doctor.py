@@ -44,6 +44,17 @@ def clean(message):
     return message.value
 """
 
+SPARK = """
+saga: day
+steps:
+  - id: facts
+    uses: spark
+    with:
+      sql: select value from orders
+      inputs: {orders: {topic: SOURCE}}
+      output: {topic: FACTS}
+"""
+
 
 class World:
     def __init__(self, folder: Path, broker: Broker, more: str = "") -> None:
@@ -171,6 +182,29 @@ async def test_a_compacted_topic_of_events_is_told(world: World, kafka: Broker) 
     topics = (await world.examine())["kafka topics"]
     assert not topics.ok
     assert topics.message == f"{world.told} is compacted: a later event of a key replaces the earlier one"
+
+
+async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Path, kafka: Broker) -> None:
+    mark = uuid.uuid4().hex[:8]
+    source, facts = f"a-{mark}", f"b-{mark}"
+    settings = f'[connections.shop]\nurl = "sqlite:///shop.db"\n[spark]\nledger = "shop"\n[kafka]\nprefix = "p{mark}"\n'
+    (tmp_path / "saga.toml").write_text(f'{settings}bootstrap_servers = "{kafka.address}"\n', encoding="utf-8")
+    (tmp_path / "definitions").mkdir()
+    definition = SPARK.replace("SOURCE", source).replace("FACTS", facts)
+    (tmp_path / "definitions" / "day.saga.yaml").write_text(definition, encoding="utf-8")
+    project = Project(load_settings(tmp_path, env={}))
+    assert not project.diagnostics
+
+    async def topics() -> Finding:
+        return {finding.check: finding for finding in await examine_kafka(project)}["kafka topics"]
+
+    kafka.create_topic(source, config={"cleanup.policy": "compact"})
+    missing = await topics()
+    assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
+    assert missing.message.startswith(f"{facts}: the topic is not there")
+    assert make_topics(project) == [facts]
+    found = await topics()
+    assert (found.ok, found.message) == (True, f"{source}, {facts}")
 
 
 async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path: Path, kafka: Broker) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sagas.project import Project
 from sagas.settings import load_settings
 from workers.kafka_setup import commands
-from workers.kafka_use import listens, named_topics, uses_kafka
+from workers.kafka_use import event_topics, listens, named_topics, uses_kafka
 from workers.reader_modules import declares_readers
 
 PUBLISH = """
@@ -40,6 +40,30 @@ STATEMENT = """
       emit: [{topic: written, value: 1, hold: true}]
     compensate: {uses: sql, with: {connection: shop, run: "update x set y = 0"}}
 """
+JOB = """
+  - id: facts
+    uses: spark
+    with:
+      sql: select * from orders
+      inputs: {orders: {topic: orders}, old: {topic: "${{ saga.id }}"}, rates: {connection: shop, table: rates}}
+      outputs: {facts: {topic: facts, key: id}, files: {parquet: out}}
+      audit:
+        - {output: facts, relationships: {column: id, to: {topic: ids}, field: value}}
+        - {output: facts, reconcile: {with: {topic: booked}, key: id}}
+  - id: alike
+    uses: reconcile
+    with: {left: {topic: facts}, right: {topic: mirror}, key: id}
+"""
+ONE = """
+  - id: facts
+    uses: spark
+    with: {sql: select 1, output: {topic: "${{ saga.id }}"}}
+"""
+FILES = """
+  - id: facts
+    uses: spark
+    with: {sql: "select 'topic'", output: {parquet: out}}
+"""
 CONSUMER = """
 from sagas import bridge, consumer
 
@@ -68,6 +92,7 @@ def project(root: Path, steps: str = "", settings: str = "", head: str = "", act
 
 OUTBOX = '[kafka]\noutbox = "shop"\n'
 LEDGER = '[ledger]\nconnection = "shop"\n'
+SPARK = '[spark]\nledger = "shop"\n'
 
 
 @pytest.mark.parametrize(
@@ -79,6 +104,8 @@ LEDGER = '[ledger]\nconnection = "shop"\n'
         (LEDGER, "", ASK, True, True),
         ("", "triggers: {kafka: {topic: paid}}", STATEMENT, True, True),
         ("", "description: not about kafka", STATEMENT, False, False),
+        (SPARK, "", ONE, True, False),
+        (SPARK, "", FILES, False, False),
     ],
 )
 def test_who_needs_it(tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool) -> None:
@@ -124,6 +151,14 @@ def test_topics_of_definitions(tmp_path: Path) -> None:
         "saga-replies": {"read"},
         "saga-replies.dlq": {"write"},
     }
+
+
+def test_topics_of_spark_steps(tmp_path: Path) -> None:
+    found = project(tmp_path, JOB + SEVERAL, SPARK + OUTBOX)
+    rows = {"facts": {"read", "write"}, "orders": {"read"}, "ids": {"read"}, "booked": {"read"}, "mirror": {"read"}}
+    assert named_topics(found) == {"first": {"write"}, **rows}
+    assert event_topics(found) == {"first": {"write"}}
+    assert [line.split()[line.split().index("--topic") + 1] for line in commands(found)] == sorted(("first", *rows))
 
 
 def test_setting_up_databases_alone_imports_nothing(tmp_path: Path) -> None:
