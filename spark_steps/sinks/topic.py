@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from activities.kafka.config import require_client
+from activities.kafka.errors import classify
 from activities.kafka.topics import Cluster, KafkaProblem
 from activities.kafka.transactions import Sent, TransactionalProducer, TransactionTrouble
 from sagas.errors import Infrastructure, Rejected, UsageError
@@ -50,7 +51,7 @@ class TopicSink:
         )
 
     def check(self, publication: Publication) -> list[str]:
-        """The topic, the permission, and every row."""
+        """The topic, the permissions, and every row."""
         output = publication.output
         columns = [one["name"] for one in publication.manifest.schema.get("fields", ())]
         named = [*output.key, *([output.value] if output.value else [])]
@@ -60,9 +61,7 @@ class TopicSink:
             missing = cluster.missing([output.place])
             if missing:
                 return [*problems, f"the topic {output.place} cannot be used: {missing[output.place]}"]
-            allowed = cluster.allowed(output.place)
-            if allowed and not allowed & {"WRITE", "ALL"}:
-                problems.append(f"this user may not write to the topic {output.place}: an ACL is missing (WRITE)")
+            problems += _lacking(cluster, output.place, "WRITE") or self._refusals(cluster, publication)
         return problems or self._row_problems(publication)
 
     def place(self, publication: Publication) -> None:
@@ -138,6 +137,24 @@ class TopicSink:
             )
         return Published(None, "closed", details={"found": found is not None and found.visible})
 
+    def _refusals(self, cluster: Cluster, publication: Publication) -> list[str]:
+        """What the first transaction would be told, when it is too late to go back."""
+        producer = self._producer(publication.mark.target)
+        try:
+            topic_progress.ensure(self._kafka)
+            producer.open()
+        except KafkaProblem as error:
+            if error.failure is None or classify(error.failure).action != "refused":
+                raise
+            return [error.message]
+        except TransactionTrouble as error:
+            if error.verdict.action != "refused":
+                raise
+            return [f"Kafka does not take the output: {error}"]
+        finally:
+            producer.close()
+        return _lacking(cluster, topic_progress.topic_of(self._kafka), "READ", "WRITE")
+
     def _row_problems(self, publication: Publication) -> list[str]:
         """The first row that Kafka would not take: it would be found when it is too late."""
         most, place = self._kafka.max_message_bytes, publication.output.place
@@ -153,13 +170,24 @@ class TopicSink:
     @contextlib.contextmanager
     def _producing(self, target: Target) -> Iterator[TransactionalProducer]:
         """The producer of an output. Raises Conflict, Rejected, Infrastructure."""
-        producer = TransactionalProducer(self._kafka, f"{topic_progress.topic_of(self._kafka)}-{target.key}")
+        producer = self._producer(target)
         with _trouble():
             topic_progress.ensure(self._kafka)
             try:
                 yield producer.open()
             finally:
                 producer.close()
+
+    def _producer(self, target: Target) -> TransactionalProducer:
+        return TransactionalProducer(self._kafka, f"{topic_progress.topic_of(self._kafka)}-{target.key}")
+
+
+def _lacking(cluster: Cluster, topic: str, *needed: str) -> list[str]:
+    """The ACLs that this user does not have."""
+    allowed = cluster.allowed(topic)
+    if not allowed or "ALL" in allowed:  # nobody knows, or everything
+        return []
+    return [f"an ACL is missing: {one} for the topic {topic}" for one in needed if one not in allowed]
 
 
 @contextlib.contextmanager
@@ -178,4 +206,5 @@ def _trouble() -> Iterator[None]:
 
 
 def _published(progress: Progress, *, adopted: bool, **details: Any) -> Published:
-    return Published(None, progress.files, adopted, {"topic": progress.topic, **details})
+    closed = {"closed": True} if progress.closed else {}
+    return Published(None, progress.files, adopted, {"topic": progress.topic, **closed, **details})

@@ -6,13 +6,14 @@ One compacted topic for all publications; the last record of a publication's nam
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from activities.kafka.reading import decided, read_ranges
-from activities.kafka.topics import Cluster
+from activities.kafka.reading import read_ranges
+from activities.kafka.topics import Cluster, KafkaProblem
 from activities.kafka.transactions import Sent
 from activities.kafka.wire import Record
 from sagas.settings import KafkaSettings
@@ -20,8 +21,11 @@ from sagas.settings import KafkaSettings
 PARTITIONS = 8
 """A publication keeps its partition, so this never changes."""
 
-PATIENCE = 90.0
-"""Seconds until a transaction that is open in a partition has to be decided: longer than one may take."""
+_MARGIN = 30.0
+"""Seconds above the longest transaction until one that is open in a partition has to be decided: brokers end those of
+the dead every ten seconds."""
+
+_PAUSE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +55,17 @@ def ensure(settings: KafkaSettings) -> None:
 def record(settings: KafkaSettings, name: str, progress: Progress) -> Sent:
     """What is written with the rows; ``name`` is the publication's (``Target.name``)."""
     value = json.dumps(asdict(progress), sort_keys=True).encode()
-    return topic_of(settings), _partition(name), Record(value, name.encode())
+    return topic_of(settings), partition_of(name), Record(value, name.encode())
 
 
 def last(settings: KafkaSettings, name: str) -> Progress | None:
     """How far a publication has come; None: it has not begun. Raises KafkaProblem.
 
-    Whoever has opened the publication's producer before knows that nothing else of it can follow.
+    Whoever has opened the publication's producer before knows that nothing else of it can follow. Others wait for its
+    open transaction. Nobody waits for those of other publications.
     """
     found = None
-    for key, progress in _read(settings, _partition(name)):
+    for key, progress in _read(settings, partition_of(name), name):
         if key == name:
             found = progress
     return found
@@ -72,11 +77,19 @@ def all_of(settings: KafkaSettings, topic: str) -> Iterator[Progress]:
     yield from (one for one in found.values() if one.topic == topic and one.visible)
 
 
-def _read(settings: KafkaSettings, partition: int) -> Iterator[tuple[str, Progress]]:
-    topic = topic_of(settings)
-    if topic not in Cluster(settings).topics():
+def _read(settings: KafkaSettings, partition: int, name: str | None = None) -> Iterator[tuple[str, Progress]]:
+    """What is decided in a partition, once nothing of ``name`` (None: of anybody) is open that was so at first."""
+    topic, cluster = topic_of(settings), Cluster(settings)
+    if topic not in cluster.topics():
         return
-    offsets = decided(settings, topic, PATIENCE, strict=True)[partition]
+    offsets = cluster.offsets(topic)[partition]
+    patience, high = settings.transaction_timeout + _MARGIN, offsets.high
+    end = time.monotonic() + patience
+    while offsets.stable < high and _speaks(settings, (offsets.stable, high), partition, name):
+        if time.monotonic() > end:
+            raise KafkaProblem(f"Kafka, topic {topic}: a transaction is not decided after {patience:.0f} s.")
+        time.sleep(_PAUSE)
+        offsets = cluster.offsets(topic)[partition]
     for message in read_ranges(settings, topic, {partition: (offsets.first, offsets.stable)}):
         key: Any = message.key()
         value: Any = message.value()
@@ -84,5 +97,14 @@ def _read(settings: KafkaSettings, partition: int) -> Iterator[tuple[str, Progre
             yield key.decode(), Progress(**json.loads(value))
 
 
-def _partition(name: str) -> int:
+def _speaks(settings: KafkaSettings, offsets: tuple[int, int], partition: int, name: str | None) -> bool:
+    """Are there records of ``name`` between the two, committed or not?"""
+    if name is None:
+        return True
+    records = read_ranges(settings, topic_of(settings), {partition: offsets}, uncommitted=True)
+    return any(message.key() == name.encode() for message in records)
+
+
+def partition_of(name: str) -> int:
+    """Where the records of a publication are, among those of others."""
     return zlib.crc32(name.encode()) % PARTITIONS

@@ -16,9 +16,14 @@ from confluent_kafka import admin as library
 from activities.kafka.config import consumer_config, producer_config
 from activities.kafka.errors import classify
 from activities.kafka.topics import Cluster, KafkaProblem
-from sagas.errors import UsageError
+from sagas.errors import Infrastructure, UsageError
 from sagas.project import Project
 from sagas.settings import KafkaSettings, load_settings
+from spark_steps.settings import SparkSettings
+from spark_steps.sinks.sink import Publication
+from spark_steps.sinks.topic import TopicSink
+from spark_steps.topic_input import freeze_topic
+from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
 from workers.dev.ports import choose
 from workers.kafka_checks import examine_kafka
@@ -201,6 +206,35 @@ def test_a_topic_without_its_acl(secured: Broker) -> None:
     producer.flush(30)
     verdict = classify(failed[0])
     assert (verdict.action, verdict.scope) == ("refused", "topic")
+
+
+def test_the_acls_of_the_guide_are_enough_for_spark_steps(secured: Broker, tmp_path: Path) -> None:
+    secured.create_topic("mine-facts", partitions=2)
+
+    def sink(prefix: str) -> tuple[SparkSettings, TopicSink, Publication]:
+        kafka = settings(secured, "saga", prefix=prefix)
+        found = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
+        return found, TopicSink(found), stage(found, {"topic": "mine-facts"}, [{"id": 1}, {"id": 2}], saga=prefix)
+
+    spark, topics, publication = sink("mine")
+    assert topics.check(publication)[0].startswith("the topic mine-facts cannot be used: ")
+    allow(secured, ResourceType.TOPIC, "mine-facts", AclOperation.WRITE)
+    [no_progress] = topics.check(publication)
+    assert "topic mine-spark" in no_progress
+    allow(secured, ResourceType.TOPIC, "mine-spark", AclOperation.CREATE, AclOperation.READ, AclOperation.WRITE)
+    [no_transactions] = topics.check(publication)
+    assert "may not use the transactional id: an ACL is missing" in no_transactions
+    allow(secured, ResourceType.TRANSACTIONAL_ID, "mine", AclOperation.WRITE)
+    assert topics.check(publication) == []
+    topics.publish([publication], None, together=False)
+    assert topics.publish([publication], None, together=False)[0].adopted
+    assert len(secured.read_committed("mine-facts")) == 2
+
+    uri = (tmp_path / "inputs" / "events.parquet").as_uri()
+    with pytest.raises(Infrastructure, match="an ACL is missing"):
+        freeze_topic(spark, "events", {"topic": "mine-facts"}, uri, lambda _: None)
+    allow(secured, ResourceType.TOPIC, "mine-facts", AclOperation.READ)
+    assert freeze_topic(spark, "events", {"topic": "mine-facts"}, uri, lambda _: None)["rows"] == 2
 
 
 def test_a_topic_that_may_not_be_made(secured: Broker) -> None:

@@ -90,6 +90,7 @@ class Publisher:
             stage=settings.stage,
             connections=dict(settings.connections),
             catalogs={name: dict(one) for name, one in settings.catalogs.items()},
+            kafka=settings.kafka,
             publication=publication,
             state=state,
             arm=arm,
@@ -111,7 +112,8 @@ class Publisher:
 
 PROGRAM = """
 import functools, os, signal
-from pathlib import Path
+from pathlib import Path, PosixPath
+from sagas.settings import KafkaSettings
 from spark_steps.job import Output
 from spark_steps.keys import Mark, Target
 from spark_steps.manifest import Column, Manifest, StagedFile
@@ -134,7 +136,9 @@ def at(owner, name, when, what=signal.SIGKILL, matches=lambda *values: True):
 
     setattr(owner, name, changed)
 
-settings = SparkSettings(Path({root!r}), stage={stage!r}, connections={connections!r}, catalogs={catalogs!r})
+settings = SparkSettings(
+    Path({root!r}), stage={stage!r}, connections={connections!r}, catalogs={catalogs!r}, kafka={kafka!r}
+)
 publication = {publication!r}
 sink = sink_for(publication.output.kind, settings)
 state = {state!r}

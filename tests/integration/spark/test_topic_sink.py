@@ -1,12 +1,10 @@
-"""A topic as a sink, at a real broker: each row once, whatever becomes of its publishers."""
+"""A topic as a sink, at a real broker. What becomes of killed publishers is in test_topic_sink_crashes.py."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 
 from activities.kafka.transactions import Sent, TransactionalProducer
 from activities.kafka.wire import Record, encode
-from sagas.errors import Infrastructure
 from spark_steps.errors import JobFailed
 from spark_steps.reconcile.extract import OUTBOX_SCHEMA, Scope
 from spark_steps.reconcile.journal import Rows
@@ -97,55 +94,6 @@ def test_what_is_published_stays_and_what_is_not_is_closed(world: World) -> None
     later = world.stage(saga="s2", generation=2)
     world.publish(later)
     assert len(world.ids()) == 12
-
-
-@pytest.mark.parametrize("point", ["before a commit", "after a commit"])
-def test_a_killed_publisher_is_adopted(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    publication = world.stage()
-    write, done = TransactionalProducer.write, []
-
-    def dies(self: TransactionalProducer, records: Any) -> None:
-        done.append(1)
-        if len(done) == 2 and point == "before a commit":
-            open_one = self._producer
-            open_one.begin_transaction()
-            for topic, partition, record in records:
-                open_one.produce(topic, record.value, record.key, partition)
-            open_one.flush(30)
-            raise Killed
-        write(self, records)
-        if len(done) == 2:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TransactionalProducer, "write", dies)
-        patched.setattr(TransactionalProducer, "close", lambda self: None)  # the dead close nothing
-        with pytest.raises(Killed):
-            world.publish(publication)
-    found = world.sink.find(publication.output, publication.mark.target)
-    assert found is not None
-    assert found.after == (1 if point == "before a commit" else 2)
-    assert not world.publish(publication).adopted
-    assert world.ids() == [0, 1, 2, 3, 4, 5]
-    assert world.kafka.is_settled(world.topic)
-
-
-def test_two_publishers_at_once(world: World) -> None:
-    publication = world.stage(files=4)
-    meet = threading.Barrier(2)
-
-    def publish() -> str:
-        meet.wait()
-        try:
-            world.publish(publication)
-        except (Conflict, Infrastructure):  # both are tried again; which of them, Kafka's library decides
-            return "fenced"
-        return "published"
-
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = sorted(one.result() for one in [pool.submit(publish), pool.submit(publish)])
-    assert "published" in outcomes
-    assert world.ids() == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_no_broker_takes_is_found_before(world: World) -> None:
