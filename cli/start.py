@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def start(
     name: Annotated[str, typer.Argument(help="the saga's name")],
     input: Annotated[str | None, typer.Option(help="the input: JSON, @file, or - for standard input")] = None,
-    set: Annotated[list[str] | None, typer.Option(help="one field of the input: key=value; repeatable")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(help="one field of the input: key=value; repeatable")
+    ] = None,
     id: Annotated[str | None, typer.Option(help="the saga's id; default: from the definition")] = None,
     again: Annotated[bool, typer.Option("--again", help="start anew what was undone, as a new generation")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code tells how it ended")] = False,
@@ -60,10 +62,10 @@ def _start_one(
     from sagas.project import Project
     from workers.client import Client
 
-    value = read_input(input, fields)
     settings = load_settings()
     project = Project(settings)
-    project.definition(name)  # a wrong name is said before a server is asked
+    definition = project.definition(name)  # a wrong name is said before a server is asked
+    value = read_input(input, fields, definition.input)
     deadline_of(timeout)
     begun: list[str] = []
 

@@ -1,0 +1,55 @@
+"""`--set`: JSON where it is JSON, a text where the definition wants one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.inputs import read_input
+from sagas.errors import UsageError
+
+SCHEMA: dict[str, Any] = {
+    "properties": {
+        "name": {"type": "string"},
+        "maybe": {"type": ["string", "null"]},
+        "either": {"type": ["string", "integer"]},
+        "count": {"type": "integer"},
+        "inner": {"$ref": "#/$defs/inner"},
+    },
+    "$defs": {"inner": {"type": "object", "properties": {"zip": {"type": "string"}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name=007", {"name": "007"}),
+        ("name=7", {"name": "7"}),
+        ("name=true", {"name": "true"}),
+        ("name=null", {"name": "null"}),
+        ('name={"a": 1}', {"name": '{"a": 1}'}),
+        ('name="7"', {"name": "7"}),
+        ("name=a b", {"name": "a b"}),
+        ("name= a=b ", {"name": " a=b "}),
+        ("name=", {"name": ""}),
+        ("maybe=null", {"maybe": None}),
+        ("either=7", {"either": 7}),
+        ("count=7", {"count": 7}),
+        ("count=x", {"count": "x"}),
+        ("inner.zip=20095", {"inner": {"zip": "20095"}}),
+        ("unknown=7", {"unknown": 7}),
+        ("un.known=007", {"un": {"known": "007"}}),
+    ],
+)
+def test_a_field(field: str, value: Any) -> None:
+    assert read_input(None, [field], SCHEMA) == value
+
+
+def test_without_a_schema_it_is_json_where_it_is_json() -> None:
+    assert read_input('{"a": 1}', ["b=2", "c=[1]", "d=x"]) == {"a": 1, "b": 2, "c": [1], "d": "x"}
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UsageError, match="--set takes key=value"):
+        read_input(None, ["name"])
