@@ -115,7 +115,11 @@ def _undo(step: Story) -> Span:
 
 
 def _tries(operation: Story) -> str:
-    return f", {operation['attempts']} attempts" if (operation.get("attempts") or 0) > 1 else ""
+    times = f", {operation['attempts']} attempts" if (operation.get("attempts") or 0) > 1 else ""
+    error = operation.get("error")
+    if operation["state"] != "RUNNING" or not error:
+        return times
+    return f"{times}: {short(error.get('message') or error.get('type') or 'no message', 80)}"
 
 
 def _aligned(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:

@@ -119,11 +119,12 @@ class _Changes:
         if story.get("incomplete"):
             facts["incomplete"] = f"not the whole story: {story['incomplete']}"
         for step in story.get("steps") or ():
-            undo = (step.get("compensation") or {}).get("state")
+            undoing = step.get("compensation") or {}
+            undo = undoing.get("state")
             undone = f", undo {undo}" if undo not in (None, "PENDING") else ""
             if step["state"] != "PENDING" or undone:
                 doing = f": {progress_text(step['progress'])}" if step.get("progress") else ""
-                facts[step["id"]] = f"  {step['id']} {step['state']}{undone}{doing}"
+                facts[step["id"]] = f"  {step['id']} {step['state']}{_failing(step)}{undone}{_failing(undoing)}{doing}"
         for row in story.get("notifications") or ():
             attempts = f", attempt {row['attempts']}" if row["attempts"] else ""
             why = f": {row['error']['message']}" if row["error"] else ""
@@ -135,3 +136,12 @@ class _Changes:
             if self._shown.get(name) != text:
                 print(f"{now}  {text}", flush=True)
         self._shown = facts
+
+
+def _failing(row: dict[str, Any]) -> str:
+    """Why a call that goes on is tried again."""
+    error = row.get("error")
+    if row.get("state") != "RUNNING" or not error:
+        return ""
+    times = f"{row['attempts']} attempts, the last one: " if (row.get("attempts") or 0) > 1 else ""
+    return f" ({times}{error.get('message') or error.get('type') or 'no message'})"

@@ -21,6 +21,7 @@ from workers.definitions import definition_of
 from workers.listing import Wanted, query_of, quoted
 from workers.notifications import exhausted, exhausted_reasons
 from workers.pollers import count_pollers, nobody_polls
+from workers.progress import operation_of
 from workers.runs import Description, RunInfo, describe, list_runs
 from workers.stories import read_story
 
@@ -102,10 +103,11 @@ async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | 
     described = await describe(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
         return None  # visibility is behind: another run has taken its place
-    reasons = await outside_reasons(described, queues) if described.run.running else []
     story = await read_story(temporal, run.id, web_ui=web_ui)
+    reasons = []
     if described.run.running:
-        reasons += told_reasons(story)
+        told = {step["id"] for step in story.get("steps") or ()}
+        reasons = await outside_reasons(described, queues, told) + told_reasons(story)
     elif story["state"] == "TERMINATED" and terminated_reasons(story):
         definition = await definition_of(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
@@ -117,8 +119,11 @@ async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | 
     return {**story, "id": run.id.removesuffix(UNDO_SUFFIX), "stuck": reasons}
 
 
-async def outside_reasons(described: Description, queues: Queues) -> list[str]:
-    """What Temporal sees: nobody polls, a workflow task that fails, activities that are tried again and again."""
+async def outside_reasons(described: Description, queues: Queues, told: Collection[str] = ()) -> list[str]:
+    """What Temporal sees: nobody polls, a workflow task that fails, activities that are tried again and again.
+
+    ``told``: the rows of the saga's story, which say themselves how often they were tried.
+    """
     reasons = []
     run, raw = described.run, described.raw
     if run.paused:
@@ -135,7 +140,7 @@ async def outside_reasons(described: Description, queues: Queues) -> list[str]:
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if activity.paused:
             reasons.append(f"{what} is paused in Temporal")
-        elif activity.attempt > MANY_ATTEMPTS:
+        elif activity.attempt > MANY_ATTEMPTS and not _tells_itself(activity.activity_id, told):
             last = activity.last_failure.message or "no answer"
             reasons.append(f"{what} was tried {activity.attempt} times; the last failure: {last}")
         elif (
@@ -146,6 +151,11 @@ async def outside_reasons(described: Description, queues: Queues) -> list[str]:
         ):
             reasons.append(f"{what} waits: {nobody_polls(queue)}")
     return reasons
+
+
+def _tells_itself(activity_id: str, told: Collection[str]) -> bool:
+    entry, row = operation_of(activity_id)
+    return row is not None and entry in told
 
 
 def told_reasons(story: Mapping[str, Any]) -> list[str]:

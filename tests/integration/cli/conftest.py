@@ -31,6 +31,8 @@ BROKEN = Path(__file__).parent / "broken"
 async def work(mode: str = "ok") -> dict:
     if mode == "reject":
         raise Rejected("card declined", limit=3)
+    if mode == "retry" and (Path(__file__).parent / "down").exists():
+        raise ConnectionError("the airline does not answer")
     return {"mode": mode}
 
 

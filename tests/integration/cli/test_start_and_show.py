@@ -208,3 +208,31 @@ def _worker(shell: Shell) -> Any:
     from tests.lab import lab
 
     return lab(shell.client.project)
+
+
+async def test_a_step_that_is_tried_again_and_again_says_why(shell: Shell) -> None:
+    """Only Temporal knows of attempts within a call that goes on: the saga itself has not heard of them."""
+    id = fresh("retry")
+    (shell.folder / "down").touch()
+    await shell.saga("start", "trip", "--id", id, "--set", "mode=retry")
+    story = await tried(shell, id, "flight", lambda step: step["attempts"] >= 2)
+    assert (story["state"], story["error"]["message"]) == ("RUNNING", "the airline does not answer")
+    shown = await shell.saga("show", id)
+    assert "attempts" in shown.out
+    assert "the airline does not answer" in shown.out
+    watched = await shell.saga("watch", id, "--timeout", "1s")
+    assert "attempts, the last one: the airline does not answer)" in watched.out
+    (shell.folder / "down").unlink()
+    ended = await shell.saga("--json", "watch", id, "--timeout", "60s")
+    assert ended.json["steps"][2]["attempts"] > story["attempts"]
+    assert ended.json["state"] == "COMPLETED"
+
+
+async def tried(shell: Shell, id: str, step: str, holds: Callable[[Any], bool]) -> Any:
+    end = time.monotonic() + 60
+    while True:
+        story = (await shell.saga("--json", "show", id)).json
+        [row] = [one for one in story["steps"] if one["id"] == step] or [{"attempts": 0}]
+        if holds(row) or time.monotonic() > end:
+            return row
+        await asyncio.sleep(0.2)
