@@ -84,8 +84,9 @@ def print_reconciliation(found: Mapping[str, Any]) -> None:
     if found["agree"]:
         say(f"  ✔ the books agree: {_read(found)}")
         return
-    count = sum(found["counts"].values())
-    say(f"  ✖ {count} difference{'' if count == 1 else 's'}: {_read(found)}")
+    from spark_steps.reconcile.findings import differences
+
+    say(f"  ✖ {differences(sum(found['counts'].values()))}: {_read(found)}")
     for one in found["findings"]:
         words = [one["class"].replace("_", " "), one["saga_id"] or "nobody's", one["step"], one["place"], _row(one)]
         say(f"    {'  '.join(word for word in words if word)}\n      {one['command']}")

@@ -35,7 +35,8 @@ def reconcile(
     as_: Annotated[str | None, typer.Option("--as", help="who asks; default: SAGA_USER")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> int:
-    """Hold what the sagas say against the guards, the business tables, the outbox, and what is staged and published.
+    """Hold what the sagas say against the guards, the business tables, the outbox and its topics, and what is staged
+    and published.
 
     Exit code 0: the books agree; 8: differences were found (and, with --repair, not all of them could be mended).
     `--since last` goes on where the last reconciliation that found nothing has stopped.
@@ -49,8 +50,11 @@ def reconcile(
     scope = Scope(_since(settings, since), saga_id)
     if repair:
         warn(target(settings))
-        confirm("What is safe to mend will be mended: open effects of terminated runs are undone, stages removed.",
-                yes=yes)  # fmt: skip
+        confirm(
+            "What is safe to mend will be mended: open effects of terminated runs are undone, events that a saga has "
+            "left held are released or dropped as it ended, stages are removed.",
+            yes=yes,
+        )
 
     async def run(client: Client, settings: Settings) -> dict[str, Any]:
         from spark_steps.runner.client import Runner
@@ -114,7 +118,7 @@ def _memory(settings: Settings) -> Path:
 
 
 def _print(found: Mapping[str, Any], report: Path | None) -> None:
-    from spark_steps.reconcile.findings import CLASSES
+    from spark_steps.reconcile.findings import CLASSES, differences
 
     read = found["read"]
     what = ", ".join(f"{count} {name}" for name, count in read.items())
@@ -124,7 +128,7 @@ def _print(found: Mapping[str, Any], report: Path | None) -> None:
     if found["agree"]:
         say(f"✔ the books agree{window} ({what}; {found['seconds']:g} s)")
     else:
-        say(f"✖ {sum(found['counts'].values())} differences{window} ({what}; {found['seconds']:g} s)")
+        say(f"✖ {differences(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")
     for kind, count in found["counts"].items():
         say(f"\n{count} × {CLASSES[kind].title}: {CLASSES[kind].meaning}")
         _print_some([one for one in found["findings"] if one["class"] == kind], count)
@@ -135,7 +139,8 @@ def _print(found: Mapping[str, Any], report: Path | None) -> None:
 def _print_some(findings: Sequence[Mapping[str, Any]], count: int) -> None:
     for one in findings[:_SHOWN]:
         row = ", ".join(f"{name}={value}" for name, value in (one["row"] or {}).items())
-        words = [one["saga_id"] or "nobody's", one["step"] or "", one["place"] or "", row]
+        topic = f"topic {one['details']['topic']}" if "topic" in one["details"] else ""
+        words = [one["saga_id"] or "nobody's", one["step"] or "", one["place"] or "", row, topic]
         say("  " + "  ".join(word for word in words if word))
         say(f"      {one['command']}")
     if count > _SHOWN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import update
@@ -13,6 +13,8 @@ from temporalio.client import Client as Temporal
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from activities.guard import Address, Guard
+from sagas.errors import SagaError
 from sagas.settings import Settings
 from sagas.wire import UNDO_SUFFIX
 from spark_steps import ledger
@@ -25,11 +27,15 @@ from spark_steps.stage_area import StageArea
 from workers.databases import open_engine
 from workers.pollers import count_pollers, nobody_polls
 from workers.reconcile_run import ledger_connection
+from workers.relay.asking import Unreachable, ask, judge
+from workers.relay.run import open_databases
 from workers.runs import describe
 from workers.stories import read_story
 
 PATIENCE = 120.0
 """Seconds one undo may take before the next is begun; it goes on by itself."""
+
+_ATTEMPT = 30.0
 
 REASON = "the run was terminated with open effects"
 
@@ -41,6 +47,10 @@ async def mend(
     done: list[dict[str, Any]] = []
     for saga_id in dict.fromkeys(_ids(findings, "open_effects")):
         done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo(temporal, saga_id, who)})
+    held = [one for one in findings if one["class"] == "event_held"]
+    if held:
+        out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
+        done += await _settle(temporal, settings, held, out)
     staged = [one for one in findings if one["class"] == "staged_left"]
     spark = spark_settings(settings)
     connection = ledger_connection(settings, spark)
@@ -85,6 +95,45 @@ async def _undo(temporal: Temporal, saga_id: str, who: str) -> str:
         case "TERMINATED":
             return f"could not be taken up: {(story.get('reason') or {}).get('message') or 'no reason is known'}"
     return f"taken up; it is {story['state']}"
+
+
+async def _settle(
+    temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], out: Collection[str]
+) -> list[dict[str, Any]]:
+    """Ask each saga about the events that it has left HELD, as the relay's check-back does in its time. Those that are
+    ``out``, in their topic, would be there twice: they are for a person."""
+    entries: dict[tuple[str, Address], list[str]] = {}
+    for one in findings:
+        address = Address(one["saga_id"], one["step"], one["generation"])
+        entries.setdefault((one["place"].partition(".")[0], address), []).append(one["row"]["event_id"])
+    done: list[dict[str, Any]] = []
+    databases = open_databases(settings, None, 1)
+    try:
+        for (name, address), events in entries.items():
+            try:
+                answer = judge(await ask(temporal, address.saga_id), address.step, address.generation)
+            except Unreachable as error:
+                raise SagaError(f"Temporal does not answer: {error}") from error
+            if any(one in out for one in events):
+                sentence = "left to a person: an event is in its topic, and is held all the same"
+            elif answer.word in ("committed", "over"):
+                guard = Guard(name, databases.engine(name))
+                sentence = await _release_or_drop(guard, address, committed=answer.word == "committed")
+            else:
+                decide = f"saga relay --release {events[0]} --reason '…' (or --drop)"
+                sentence = f"left to a person: {answer.why or 'the saga goes on'}: {decide}"
+            done.append({"saga_id": address.saga_id, "class": "event_held", "done": sentence})
+    finally:
+        await databases.close()
+    return done
+
+
+async def _release_or_drop(guard: Guard, address: Address, *, committed: bool) -> str:
+    now = time.time()
+    outcome = await guard.settle_held(address, committed=committed, scheduled_at=now, deadline=now + _ATTEMPT)
+    if outcome.kind != "done":
+        return f"left alone: {outcome.failure.message if outcome.failure else outcome.kind}"
+    return f"the held events of {address.step} are {'released' if committed else 'dropped'}"
 
 
 async def _end(temporal: Temporal, saga_id: str) -> dict[str, Any]:

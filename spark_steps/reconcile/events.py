@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from activities.outbox import NEW, PUBLISHED
+from activities.outbox import HELD, NEW, PUBLISHED
 from spark_steps.reconcile.compare import difference
 from spark_steps.reconcile.journal import FINAL
 from spark_steps.reconcile.spec import Spec
@@ -19,22 +19,27 @@ CONSUMER = "consumer/"
 """What the step of an event begins with that a consumer has written in its own transaction."""
 
 
-def events_and_guards(tables: Tables, outbox: DataFrame) -> DataFrame:
-    """Events of the outbox whose step was never done: they were written with it, or not at all."""
+def events_and_guards(tables: Tables, outbox: DataFrame) -> list[DataFrame]:
+    """Events of the outbox whose step was never done: they were written with it, or not at all. And events that wait
+    for the outcome of a saga that has one: the row that decides about a step decides about its events too."""
     key = ["saga_id", "step", "generation"]
-    if tables.since is not None:
-        outbox = outbox.where(F.col("created_at") >= tables.since)
+    recent = outbox if tables.since is None else outbox.where(F.col("created_at") >= tables.since)
     done = tables.guard.where(F.col("reason") == "do").select(*key)
     # A consumer and the command of a `kafka.request` have no row in the guard.
     unguarded = tables.entries.where("not guarded").select("saga_id", "step").distinct()
-    written = outbox.where(~F.col("step").startswith(CONSUMER)).join(unguarded, ["saga_id", "step"], "left_anti")
+    written = recent.where(~F.col("step").startswith(CONSUMER)).join(unguarded, ["saga_id", "step"], "left_anti")
     rows = with_saga(written.join(done, key, "left_anti"), tables.sagas)
-    old = (F.col("created_at") < tables.horizon) & (F.col("state") == NOBODY)
-    unfit = ~old & ((F.col("state") == NOBODY) | (F.col("state").isin(*FINAL) & F.col("judged")))
-    row = F.to_json(F.struct("event_id"))
+    over = F.col("state").isin(*FINAL) & F.col("judged")
+    strange = (F.col("state") == NOBODY) & (F.col("created_at") >= tables.horizon)
     place = F.concat(F.col("connection"), F.lit(".saga_outbox"))
-    return findings(rows, F.when(unfit, "event_without_effect"), place, row, {"topic": F.col("topic"),
-                                                                               "status": F.col("status")})  # fmt: skip
+    details = {"topic": F.col("topic"), "status": F.col("status")}
+    found = [findings(rows, F.when(strange | over, "event_without_effect"), place, _event(), details)]
+
+    held = Few.of(outbox.where(F.col("status") == HELD), tables)
+    known = tables.entries.where("residue").select("saga_id", "step")  # a person has left it so
+    rows = held.rows.join(held.those(done, *key), key, "left_semi")
+    rows = with_saga(rows.join(known, ["saga_id", "step"], "left_anti"), held.those(tables.sagas, "saga_id"))
+    return [*found, findings(rows, F.when(over, "event_held"), place, _event(), details)]
 
 
 def events_and_topics(
@@ -78,4 +83,9 @@ def events_and_topics(
         "records": F.col("right_rows"),
         "partition/offset": F.col("at"),
     }
-    return [findings(with_saga(joined, tables.sagas), class_, place, F.to_json(F.struct("event_id")), details)]
+    return [findings(with_saga(joined, tables.sagas), class_, place, _event(), details)]
+
+
+def _event() -> Column:
+    """The key of a row of the outbox."""
+    return F.to_json(F.struct("event_id"))

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from activities.guard.tables import guard
 from activities.guard.tables_messaging import outbox
+from activities.outbox import HELD
 from spark_steps.reconcile.effects import Effects
 from spark_steps.reconcile.journal import Rows
 
@@ -140,8 +141,10 @@ async def _outbox(connection: AsyncConnection, name: str, rows: Rows, scope: Sco
     if condition is not None:
         query = query.where(condition)
     elif scope.since is not None:
-        # What was held, or could not be published, was written long before it was published.
-        query = query.where(sa.or_(table.created_at >= scope.since, table.published_at >= scope.since))
+        # What was held, or could not be published, was written long before it was published; and the saga that an
+        # event waits for may have ended only now.
+        recent = (table.created_at >= scope.since, table.published_at >= scope.since)
+        query = query.where(sa.or_(*recent, table.status == HELD))
     found = await connection.stream(query)
     async for page in found.partitions(_PAGE):
         for row in page:

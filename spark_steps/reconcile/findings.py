@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from activities.outbox import PUBLISHED
+
 
 @dataclass(frozen=True, slots=True)
 class Class:
@@ -43,7 +45,12 @@ CLASSES: Mapping[str, Class] = {
     ),
     "amounts_differ": Class("amounts that differ", "A row says another amount than the step that wrote it."),
     "event_without_effect": Class(
-        "event without effect", "An event waits in the outbox, and the step that would have written it was never done."
+        "event without effect", "An event is in the outbox, and the step that would have written it was never done."
+    ),
+    "event_held": Class(
+        "held event of a finished saga",
+        "A saga is over, and an event that waited for its outcome still waits.",
+        safe=True,
     ),
     "event_missing": Class(
         "published event that is not in its topic",
@@ -54,6 +61,11 @@ CLASSES: Mapping[str, Class] = {
         "event that nobody published", "An event is in a topic, and the outbox it names does not say so."
     ),
 }
+
+
+def differences(count: int) -> str:
+    """In words."""
+    return f"{count:,} difference{'' if count == 1 else 's'}"
 
 
 EXPECTED = "expected."
@@ -93,7 +105,8 @@ def command(finding: Finding, *, can_undo: bool = False) -> str:
         connection, _, table = (finding.place or "").partition(".")
         event = literal((finding.row or {}).get("event_id"))
         return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
-    if finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
+    gone_out = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
+    if gone_out or finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
         return f"saga show {saga}" if finding.saga_id else "saga relay --status"
     if CLASSES[finding.kind].safe:
         return f"saga reconcile {saga} --repair"

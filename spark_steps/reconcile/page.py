@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from spark_steps.reconcile.findings import CLASSES
+from spark_steps.reconcile.findings import CLASSES, differences
 
 SHOWN = 200
 """Rows of each class on the page; the JSON report has more."""
@@ -28,13 +28,11 @@ def page(report: Mapping[str, Any]) -> str:
     """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
     count = sum(report["counts"].values())
     verdict = (
-        '<p class="good">✔ The books agree.</p>'
-        if report["agree"]
-        else f'<p class="bad">✖ {count} differences were found.</p>'
+        '<p class="good">✔ The books agree.</p>' if report["agree"] else f'<p class="bad">✖ {differences(count)}.</p>'
     )
     about = f"saga {report['saga']}" if report["saga"] else "all sagas"
     since = f" since {report['since']}" if report["since"] else ""
-    read = ", ".join(f"{number} {escape(name)}" for name, number in report["read"].items())
+    read = ", ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())
     mended = "".join(f"<li>{escape(one['saga_id'])}: {escape(one['done'])}</li>" for one in report.get("mended") or ())
     classes = "\n".join(
         _class(kind, number, [one for one in report["findings"] if one["class"] == kind])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from activities.kafka.config import require_client
 from activities.kafka.reading import decided, read_ranges, since
-from activities.kafka.topics import Cluster, Offsets
+from activities.kafka.topics import Cluster, KafkaProblem, Offsets, Topic
 from activities.kafka.wire import SAGA_ID, STEP, read_headers
 from sagas.settings import KafkaSettings
 from spark_steps.reconcile.extract import MARGIN, Scope
@@ -60,13 +60,24 @@ def read_topics(
     require_client()
     sources = {f"/{settings.prefix}/{name}": name for name in connections}
     found = Read(0, began - settings.retention + MARGIN)
-    missing = Cluster(settings).missing(sorted(wanted))
     with Rows(folder / RECORDS, RECORD_SCHEMA) as out:
-        for topic in sorted(wanted.keys() - missing.keys()):
-            start = _start(scope, wanted[topic], found.unclaimed_since)
-            found.floors[topic] = _read(settings, topic, start, began, scope, sources, out)
+        for name in sorted(wanted):
+            topic = _describe(settings, name)
+            if topic is not None:  # one that is gone has none of its events
+                start = _start(scope, wanted[name], found.unclaimed_since)
+                found.floors[name] = _read(settings, topic, start, began, scope, sources, out)
         found.rows = out.count
     return found
+
+
+def _describe(settings: KafkaSettings, name: str) -> Topic | None:
+    """None: there is no such topic. One that we may not see is no such proof. Raises KafkaProblem."""
+    try:
+        return Cluster(settings).describe(name)
+    except KafkaProblem as problem:
+        if problem.failure is None or problem.failure.name not in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+            raise
+        return None
 
 
 def _wanted(folder: Path) -> dict[str, float]:
@@ -88,7 +99,7 @@ def _start(scope: Scope, oldest: float, unclaimed_since: float) -> float:
 
 def _read(
     settings: KafkaSettings,
-    topic: str,
+    topic: Topic,
     start: float,
     began: float,
     scope: Scope,
@@ -96,11 +107,11 @@ def _read(
     out: Rows,
 ) -> float:
     """Write the records of a topic that come from our outboxes; gives its floor."""
-    offsets = decided(settings, topic, settings.transaction_timeout)
-    firsts = since(settings, topic, start, offsets)
+    offsets = decided(settings, topic.name, settings.transaction_timeout)
+    firsts = since(settings, topic.name, start, offsets)
     ranges = {one: (max(firsts[one], offsets[one].first), offsets[one].stable) for one in offsets}
     oldest: dict[int, float] = {}
-    for message in read_ranges(settings, topic, ranges):
+    for message in read_ranges(settings, topic.name, ranges):
         headers = read_headers(message)
         kind, milliseconds = message.timestamp()
         time = milliseconds / 1000 if kind else 0.0
@@ -108,9 +119,9 @@ def _read(
         connection, saga_id = sources.get(headers.get("ce_source", "")), headers.get(SAGA_ID, "")
         if connection is None or not _in_scope(saga_id, scope):
             continue
-        place = (topic, message.partition(), message.offset())
+        place = (topic.name, message.partition(), message.offset())
         out.add(connection, headers.get("ce_id"), *place, saga_id, headers.get(STEP), time)
-    return _floor(settings, topic, offsets, ranges, oldest, began)
+    return _floor(topic, offsets, ranges, oldest, began)
 
 
 def _in_scope(saga_id: str, scope: Scope) -> bool:
@@ -118,21 +129,19 @@ def _in_scope(saga_id: str, scope: Scope) -> bool:
 
 
 def _floor(
-    settings: KafkaSettings,
-    topic: str,
+    topic: Topic,
     offsets: Mapping[int, Offsets],
     ranges: Mapping[int, tuple[int, int]],
     oldest: Mapping[int, float],
     began: float,
 ) -> float:
     """Since when a topic has all that was published to it."""
-    about = Cluster(settings).describe(topic)
-    if about.cleanup is not None and "compact" in about.cleanup:
+    if topic.cleanup is not None and "compact" in topic.cleanup:
         return NEVER  # a later event of its key has replaced it
     floor = 0.0
     for one, found in offsets.items():
         if found.first == 0 or ranges[one][0] > found.first:
             continue  # nothing was deleted, or only what is older than what we look for
-        gone_by = oldest.get(one, began if about.retention is None else began - about.retention)
+        gone_by = oldest.get(one, began if topic.retention is None else began - topic.retention)
         floor = max(floor, gone_by + 1.0)
     return floor
