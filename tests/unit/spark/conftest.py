@@ -20,6 +20,7 @@ def spark() -> Iterator[SparkSession]:
         SparkSession.builder.master("local[1]")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.adaptive.enabled", "false")
@@ -27,6 +28,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")  # it looks up the caller of each function
         .getOrCreate()
     )
     yield session
