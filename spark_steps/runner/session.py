@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -71,8 +72,10 @@ class ClassicSessions:
     def open(self, tag: str) -> SparkSession:
         with self._lock:
             if self._first is None:
-                self._first = self._start()
-                self.ui = self._first.sparkContext.uiWebUrl
+                # A cancel reaches the thread of a run at any step, and what would be lost then is half a context: the
+                # JVM has it, and no second one. Nobody cancels this thread.
+                with ThreadPoolExecutor(1) as own:
+                    own.submit(self._start).result()
         session: Any = self._first.newSession()
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         session.sparkContext.addJobTag(tag)
@@ -126,7 +129,7 @@ class ClassicSessions:
 
         return SparkContext._gateway
 
-    def _start(self) -> Any:
+    def _start(self) -> None:
         check_java()
         from pyspark.sql import SparkSession
 
@@ -135,11 +138,13 @@ class ClassicSessions:
         arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(properties_file(conf)))}"
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
         try:
-            return SparkSession.builder.getOrCreate()
+            first = SparkSession.builder.getOrCreate()
         except Exception as error:  # whatever the JVM says: it is one sentence for a person
             from spark_steps.problems import sentence
 
             raise Infrastructure(f"Spark did not start at {self._settings.master}: {sentence(error)}") from error
+        self.ui = first.sparkContext.uiWebUrl
+        self._first = first
 
     @staticmethod
     def _job(tracker: Any, store: Any, job: int, known: dict[int, Any]) -> tuple[int, int, int, int, int]:

@@ -1,0 +1,53 @@
+"""A run that is cancelled while Spark starts for it: the next run has a Spark all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# In a process of its own, as in a runner: the first run is cancelled as soon as the JVM is there, and no context yet.
+PROGRAM = """
+import os, sys, threading, time
+from pathlib import Path
+from pyspark import SparkContext
+from spark_steps.runner.messages import Cancelled
+from spark_steps.runner.run import Run
+from spark_steps.runner.session import ClassicSessions
+from spark_steps.settings import SparkSettings
+
+settings = SparkSettings(Path(sys.argv[1]), master="local[1]", conf={"spark.ui.enabled": "false"})
+sessions = ClassicSessions(settings)
+first, second = (Run(number, f"run-{number}", settings, sessions, print) for number in (1, 2))
+outcome = []
+
+def begin():
+    first.begin()
+    try:
+        first.spark
+        outcome.append("started")
+    except Cancelled:
+        outcome.append("cancelled")
+    finally:
+        first.end()
+
+thread = threading.Thread(target=begin)
+thread.start()
+while SparkContext._gateway is None:
+    time.sleep(0.001)
+first.cancel()
+thread.join()
+second.begin()
+print(outcome, second.spark.range(3).count(), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_cancel_while_spark_starts_leaves_no_half_of_it(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert found.stdout.strip().endswith("['cancelled'] 3"), found.stderr[-3000:]
