@@ -30,7 +30,10 @@ SECRET = "a=b #4711"
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+"""For a handful of rows: what would make large queries fast takes longer here than it saves."""
 
 JOBS = """
 from __future__ import annotations
@@ -370,6 +373,7 @@ async def test_changed_sources_are_seen(world: World) -> None:
     assert world.runner.process is not old
 
 
+@pytest.mark.slow  # two cold starts; that a lost runner is replaced is seen in test_runner_process.py each time
 async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_the_run(world: World) -> None:
     mark = world.root / "asleep"
     asleep = asyncio.create_task(world.one("staged_jobs:asleep", params={"mark": str(mark)}))
