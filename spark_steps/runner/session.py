@@ -71,11 +71,7 @@ class ClassicSessions:
 
     def open(self, tag: str) -> SparkSession:
         with self._lock:
-            if self._first is None:
-                # A cancel reaches the thread of a run at any step, and what would be lost then is half a context: the
-                # JVM has it, and no second one. Nobody cancels this thread.
-                with ThreadPoolExecutor(1) as own:
-                    own.submit(self._start).result()
+            self._ensure_started()
         session: Any = self._first.newSession()
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         session.sparkContext.addJobTag(tag)
@@ -128,6 +124,13 @@ class ClassicSessions:
         from pyspark import SparkContext
 
         return SparkContext._gateway
+
+    def _ensure_started(self) -> None:
+        """In a thread that nobody cancels: a cancel reaches the thread of a run at any step, and what would be left is
+        a context that the JVM has, and we do not."""
+        if self._first is None:
+            with ThreadPoolExecutor(1) as own:
+                own.submit(self._start).result()
 
     def _start(self) -> None:
         check_java()
