@@ -56,6 +56,7 @@ class DaysDone:
 async def close_days(shop: Demo) -> DaysDone:
     """Close the days of the shop, undo one, and reconcile. Where Spark cannot run, it says so and does nothing."""
     from workers.demo.closing import missing, open_closing
+    from workers.demo.proof import reconciling
 
     began = time.monotonic()
     why = missing()
@@ -73,11 +74,12 @@ async def close_days(shop: Demo) -> DaysDone:
     outcomes = await closing.run(lambda outcome: say(report.one_day(outcome)))
     before = await closing.check(outcomes)
     done.surprises += _surprises(outcomes)
-    done.outcomes = await _undo_one(closing, outcomes)
-    after = await closing.check(done.outcomes)
-    done.findings = [*(one for one in before if one.count), *after]
-    report.print_books(await closing.lake(), done.outcomes, done.findings)
-    await _reconcile(shop, done)
+    async with reconciling(shop.client, shop.settings, shop.opened_at) as look:
+        done.outcomes = await _undo_one(closing, outcomes)
+        after = await closing.check(done.outcomes)
+        done.findings = [*(one for one in before if one.count), *after]
+        report.print_books(await closing.lake(), done.outcomes, done.findings)
+        await _reconcile(shop, look, done)
     done.seconds = time.monotonic() - began
     return done
 
@@ -114,23 +116,22 @@ async def _undo_one(closing: Closing, outcomes: Sequence[DayOutcome]) -> list[Da
     return done
 
 
-async def _reconcile(shop: Demo, done: DaysDone) -> None:
+async def _reconcile(shop: Demo, look: Look, done: DaysDone) -> None:
     """Once when all is well, and once while an order is missing."""
     from workers.demo.mishap import delete_order, put_back
-    from workers.demo.proof import reconciling
 
     since = datetime.fromtimestamp(shop.opened_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     command = f"saga reconcile --since {since}"
-    say("\nDo all of the books agree, those of the sagas, the shop, the stage and the lake?")
-    async with reconciling(shop.client, shop.settings, shop.opened_at) as look:
-        await _look(look, command, done, {})
-        deleted = await delete_order(shop.engine)
-        try:
-            say(f"\nSomebody deletes an order by hand:\n  sql> {deleted.statement};")
-            await _look(look, command, done, {"saga_without_effect": 1})
-        finally:
-            await put_back(shop.engine, deleted)
-        say("  The order is put back.")
+    topic = ", the topic" if shop.channel.start is not None else ""
+    say(f"\nDo all of the books agree, those of the sagas, the shop{topic}, the stage and the lake?")
+    await _look(look, command, done, {})
+    deleted = await delete_order(shop.engine)
+    try:
+        say(f"\nSomebody deletes an order by hand:\n  sql> {deleted.statement};")
+        await _look(look, command, done, {"saga_without_effect": 1})
+    finally:
+        await put_back(shop.engine, deleted)
+    say("  The order is put back.")
 
 
 async def _look(look: Look, command: str, done: DaysDone, expected: Mapping[str, int]) -> None:

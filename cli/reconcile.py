@@ -121,7 +121,7 @@ def _print(found: Mapping[str, Any], report: Path | None) -> None:
     from spark_steps.reconcile.findings import CLASSES, differences
 
     read = found["read"]
-    what = ", ".join(f"{count} {name}" for name, count in read.items())
+    what = "; ".join(f"{count:,} {name}" for name, count in read.items())
     window = f" since {found['since']}" if found["since"] else ""
     for one in found.get("mended") or ():
         say(f"↩ {one['saga_id']}: {one['done']}")

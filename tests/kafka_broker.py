@@ -114,6 +114,26 @@ class Broker(Process):
         assert producer.flush(PATIENCE) == 0
         assert not failed, failed
 
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
+        """What its retention does to a topic in the end: the records before an offset are gone."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        admin: Any = AdminClient(self._client())
+        for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            done.result(PATIENCE)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        from confluent_kafka.admin import AdminClient
+
+        admin: Any = AdminClient(self._client())
+        admin.delete_topics([topic], operation_timeout=PATIENCE)[topic].result(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while topic in self.topics():
+            assert time.monotonic() < end, f"{topic} is still there"
+            time.sleep(0.05)
+
     def read_committed(self, *topics: str, settle: float = 2.0) -> list[Record]:
         """All that a read_committed consumer sees up to the last stable offset, in the order of each partition.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -15,19 +15,21 @@ from spark_steps.reconcile.extract import Scope
 from spark_steps.reconcile.findings import Finding
 from workers.databases import open_engine
 
+if TYPE_CHECKING:
+    from spark_steps.reconcile.topics import Read
+
 _IDS = 500
 
 
-def read_topics(settings: Settings, folder: Path, scope: Scope, began: float) -> tuple[int, Mapping[str, Any]] | None:
-    """How many records the topics of the outboxes hold, and what the books are asked about them; None: there is no
-    Kafka, or no event for it. Blocks. Raises SagaError: Kafka cannot be asked."""
+def read_topics(settings: Settings, folder: Path, scope: Scope, began: float) -> Read | None:
+    """Read the topics of the outboxes into the folder; None: there is no Kafka, or no event for it. Blocks. Raises
+    SagaError: Kafka cannot be asked."""
     if settings.kafka.bootstrap_servers is None:
         return None
     from spark_steps.reconcile import topics
 
     names = [one.name for one in settings.sql_connections()]
-    found = topics.read_topics(settings.kafka, folder, scope, began, names)
-    return None if found is None else (found.rows, found.to_json())
+    return topics.read_topics(settings.kafka, folder, scope, began, names)
 
 
 async def published_meanwhile(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:

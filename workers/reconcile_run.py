@@ -15,7 +15,7 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 
-from sagas.errors import SagaError, UsageError
+from sagas.errors import Infrastructure, SagaError, UsageError
 from sagas.settings import Settings
 from sagas.settings.model import Connection
 from spark_steps.errors import JobFailed
@@ -42,20 +42,24 @@ async def reconcile(temporal: Temporal, settings: Settings, scope: Scope, runner
     spark = spark_settings(settings)
     effects = effects_of(settings)
     folder = _folder(settings, spark)
+    starting = start(runner)
     try:
         material = await gather(temporal, settings, effects, folder, scope)
         topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.began)
+        read = sum(material.rows.values())
         if topics is not None:
-            material.rows["records of topics"] = topics[0]
+            read += topics.rows
+            material.rows["records of topics"] = topics.compared
         request = {
             "folder": str(folder),
             "effects": [one.to_json() for one in effects],
             "since": scope.since,
             "horizon": material.horizon,
-            "rows": sum(material.rows.values()),
+            "rows": read,
             "limit": LIMIT,
-            "topics": None if topics is None else topics[1],
+            "topics": None if topics is None else topics.to_json(),
         }
+        await starting
         answer = await runner.run("books", request, tag=f"reconcile-{uuid.uuid4().hex}")
         lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
         findings = [Finding.read(json.loads(line)) for line in lines]
@@ -63,8 +67,8 @@ async def reconcile(temporal: Temporal, settings: Settings, scope: Scope, runner
         news = await published_meanwhile(settings, findings)
         findings = [one for one in findings if one not in news]
         counts.subtract(one.kind for one in news)
-    except JobFailed as error:
-        raise SagaError(f"The books could not be compared: {error.message}") from error
+    except (JobFailed, Infrastructure) as error:
+        raise SagaError(f"The books could not be compared: {error}") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     published = await _outputs(temporal, settings, spark, scope, material)
@@ -72,6 +76,13 @@ async def reconcile(temporal: Temporal, settings: Settings, scope: Scope, runner
     findings, gone = await _still_true(temporal, [*findings, *published], material)
     counts.subtract(one.kind for one in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
+
+
+def start(runner: Runner) -> asyncio.Task[Any]:
+    """Let Spark start beside everything else; whoever awaits the task is told what went wrong."""
+    task = asyncio.create_task(runner.run("ready", {}, tag=f"ready-{uuid.uuid4().hex}"))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may come to wait for it
+    return task
 
 
 def ledger_connection(settings: Settings, spark: SparkSettings) -> Connection | None:

@@ -32,7 +32,7 @@ def page(report: Mapping[str, Any]) -> str:
     )
     about = f"saga {report['saga']}" if report["saga"] else "all sagas"
     since = f" since {report['since']}" if report["since"] else ""
-    read = ", ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())
+    read = "; ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())
     mended = "".join(f"<li>{escape(one['saga_id'])}: {escape(one['done'])}</li>" for one in report.get("mended") or ())
     classes = "\n".join(
         _class(kind, number, [one for one in report["findings"] if one["class"] == kind])

@@ -36,10 +36,13 @@ NEVER = float(2**62)
 
 @dataclass(slots=True)
 class Read:
-    """``floors``: topic → events published before it (seconds since 1970) may be gone from the topic, so nothing is
+    """``rows`` were read, of which ``compared`` are of the window, not only of the margin before it.
+
+    ``floors``: topic → events published before it (seconds since 1970) may be gone from the topic, so nothing is
     said about them. ``unclaimed_since``: the outbox may have forgotten what was published before."""
 
     rows: int
+    compared: int
     unclaimed_since: float
     floors: dict[str, float] = field(default_factory=dict)
 
@@ -59,13 +62,14 @@ def read_topics(
         return None
     require_client()
     sources = {f"/{settings.prefix}/{name}": name for name in connections}
-    found = Read(0, began - settings.retention + MARGIN)
+    found = Read(0, 0, began - settings.retention + MARGIN)
     with Rows(folder / RECORDS, RECORD_SCHEMA) as out:
         for name in sorted(wanted):
             topic = _describe(settings, name)
             if topic is not None:  # one that is gone has none of its events
                 start = _start(scope, wanted[name], found.unclaimed_since)
-                found.floors[name] = _read(settings, topic, start, began, scope, sources, out)
+                found.floors[name], compared = _read(settings, topic, start, began, scope, sources, out)
+                found.compared += compared
         found.rows = out.count
     return found
 
@@ -105,12 +109,13 @@ def _read(
     scope: Scope,
     sources: Mapping[str, str],
     out: Rows,
-) -> float:
-    """Write the records of a topic that come from our outboxes; gives its floor."""
+) -> tuple[float, int]:
+    """Write the records of a topic that come from our outboxes; gives its floor, and how many are compared."""
     offsets = decided(settings, topic.name, settings.transaction_timeout)
     firsts = since(settings, topic.name, start, offsets)
     ranges = {one: (max(firsts[one], offsets[one].first), offsets[one].stable) for one in offsets}
     oldest: dict[int, float] = {}
+    compared = 0
     for message in read_ranges(settings, topic.name, ranges):
         headers = read_headers(message)
         kind, milliseconds = message.timestamp()
@@ -120,8 +125,9 @@ def _read(
         if connection is None or not _in_scope(saga_id, scope):
             continue
         place = (topic.name, message.partition(), message.offset())
+        compared += scope.since is None or time >= scope.since
         out.add(connection, headers.get("ce_id"), *place, saga_id, headers.get(STEP), time)
-    return _floor(topic, offsets, ranges, oldest, began)
+    return _floor(topic, offsets, ranges, oldest, began), compared
 
 
 def _in_scope(saga_id: str, scope: Scope) -> bool:

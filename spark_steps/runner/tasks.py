@@ -15,6 +15,7 @@ TASKS = {
     "stage": "spark_steps.stage:stage",
     "audit": "spark_steps.audit.task:audit",
     "reconcile": "spark_steps.reconcile.task:reconcile",
+    "ready": "spark_steps.reconcile.task:ready",
     "books": "spark_steps.reconcile.task:books",
 }
 """Name → ``module:function``, imported on first use: what a runner is not asked for costs it nothing."""

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from activities.guard import watermark
 from activities.guard.tables import guard
 from activities.guard.tables_messaging import outbox
+from activities.outbox import PUBLISHED
 from spark_steps import ledger
 from spark_steps.ledger import OutputRow
 
@@ -24,7 +25,8 @@ async def forget_earlier(
     engine: AsyncEngine, stage: str, last_writes: float, drained: Callable[[], Awaitable[None]]
 ) -> None:
     """Refuse whatever still arrives of them, wait ``last_writes`` seconds for what has arrived already and until their
-    events have ``drained``, and delete what guard, outbox, ledger and stage area (a URI) have of them."""
+    events have ``drained``, and delete what guard, ledger and stage area (a URI) have of them, and their events that
+    were never published."""
     mark = await watermark.raise_to(engine.execution_options(isolation_level="AUTOCOMMIT"), time.time())
     await asyncio.sleep(last_writes)
     await drained()
@@ -34,8 +36,10 @@ async def forget_earlier(
         if await connection.run_sync(lambda sync: sa.inspect(sync).has_table(outputs.name)):
             rows = [OutputRow.read(row) for row in (await connection.execute(sa.select(outputs))).mappings()]
             await connection.execute(sa.delete(outputs))
-        for table in (guard, outbox):
-            await connection.execute(sa.delete(table).where(table.c.created_at < mark))
+        await connection.execute(sa.delete(guard).where(guard.c.created_at < mark))
+        # What was published is still in its topic, where a reconciliation sees whose event it is.
+        old = (outbox.c.created_at < mark, outbox.c.status != PUBLISHED)
+        await connection.execute(sa.delete(outbox).where(*old))
     if rows:
         await asyncio.to_thread(_clear_stage, rows, stage)
 

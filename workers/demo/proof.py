@@ -11,19 +11,21 @@ from spark_steps.reconcile.extract import Scope
 from spark_steps.runner.client import Runner
 from spark_steps.settings import spark_settings
 from workers.client import Client
-from workers.reconcile_run import reconcile
+from workers.reconcile_run import reconcile, start
 
 Look = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 @asynccontextmanager
 async def reconciling(client: Client, settings: Settings, since: float) -> AsyncIterator[Look]:
-    """Gives a function that reconciles what has happened since then (seconds since the epoch).
+    """Gives a function that reconciles what has happened since then (seconds since the epoch). Spark starts meanwhile.
 
     An earlier demo's effects are gone, because the shop opens anew; its sagas would all miss them.
     """
     runner = Runner(spark_settings(settings))
+    starting = start(runner)
     try:
         yield lambda: reconcile(client.temporal, settings, Scope(since), runner)
     finally:
+        starting.cancel()
         await runner.close()

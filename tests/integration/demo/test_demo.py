@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,6 +172,8 @@ def test_the_deleted_order_was_found_and_the_rest_agrees(first):
     assert told.count("$ saga reconcile --since") == 2
     assert told.index("✔ the books agree") < told.index("sql> delete from orders") < told.index("✖ 1 difference")
     assert "saga without effect" in told
+    events = json.loads(first.stdout)["messages"]["orders"]["topic"]["orders"]
+    assert re.findall(r"([\d,]+) records of topics", told) == [str(events)] * 2
 
 
 def test_without_java_the_days_are_left_out_in_one_sentence(second):

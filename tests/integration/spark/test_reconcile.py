@@ -1,173 +1,32 @@
-"""`saga reconcile` over real sagas: clean books agree; what is spoiled by hand is named; what is safe is mended."""
+"""`saga reconcile` over real sagas, their database and their topics: clean books agree; what is spoiled by hand is
+named with its key and the command that mends it; what is safe is mended."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import textwrap
+import time
 import uuid
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli import main
-from sagas.project import Project
-from sagas.settings import load_settings
+from spark_steps.reconcile.extract import MARGIN, OUTBOX_SCHEMA, Scope
+from spark_steps.reconcile.journal import Rows
+from spark_steps.reconcile.topics import read_topics
 from tests.integration.engine.world import until
+from tests.integration.spark.books_world import PATIENCE, Shop, play
+from tests.kafka_broker import Broker
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
 from workers.databases import set_up
 
-PATIENCE = "400s"
-
-SCHEMA = """
-create table if not exists orders (order_id bigint generated always as identity primary key, saga_id text,
-    total numeric(12,2) not null);
-create table if not exists held (saga_id text not null, sku text not null, primary key (saga_id, sku));
-"""
-
-ACTIONS = """
-from __future__ import annotations
-
-from decimal import Decimal
-
-from sagas import Rejected, Step, action
-
-
-@action("hold", connection="shop")
-async def hold(step: Step, sku: str) -> None:
-    await step.sql.execute("insert into held values (:id, :sku)", id=step.saga_id, sku=sku)
-
-
-@action("release", connection="shop")
-async def release(step: Step, sku: str) -> None:
-    await step.sql.execute("delete from held where saga_id = :id", id=step.saga_id)
-
-
-@action("place", connection="shop")
-async def place(step: Step, total: Decimal) -> dict:
-    if total > 100:
-        raise Rejected("too much")
-    row = await step.sql.one(
-        "insert into orders (saga_id, total) values (:id, :total) returning order_id", id=step.saga_id, total=total)
-    await step.sql.execute("delete from held where saga_id = :id", id=step.saga_id)
-    return {"order_id": row.order_id, "total": total}
-
-
-@action("remove", connection="shop")
-async def remove(step: Step, total: Decimal) -> None:
-    await step.sql.execute("delete from orders where saga_id = :id", id=step.saga_id)
-"""
-
-SHOP = """
-saga: shop
-input: {type: object, required: [total], properties: {total: {type: string}, stop: {type: boolean, default: false}}}
-steps:
-  - {id: hold, uses: hold, with: {sku: apple}, compensate: release}
-  - {id: approval, if: "${{ input.stop }}", uses: wait, with: {signal: approve}}
-  - {id: place, uses: place, with: {total: "${{ input.total }}"}, compensate: remove}
-"""
-
-SAME = """
-saga: same
-input:
-  type: object
-  properties: {severity: {type: string, default: error}, tolerance: {type: string, default: "0"}}
-steps:
-  - id: same
-    uses: reconcile
-    with:
-      left: {connection: shop, query: "select saga_id, total from orders"}
-      right: {parquet: "archive/*.parquet"}
-      key: [saga_id]
-      mapping: {total: amount}
-      tolerance: ${{ input.tolerance }}
-      severity: ${{ input.severity }}
-output: {verdict: "${{ steps.same.result.verdict }}", counts: "${{ steps.same.result.counts }}"}
-"""
-
-SETTINGS = """
-definitions = ["."]
-actions = ["./actions.py"]
-
-[temporal]
-address = "{address}"
-task_queue = "{queue}"
-
-[connections.shop]
-url = "{url}"
-schema = "schema.sql"
-
-[spark]
-ledger = "shop"
-master = "local[1]"
-conf = {{"spark.ui.enabled" = "false", "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"}}
-
-[[reconcile.effects]]
-connection = "shop"
-table = "orders"
-key = "order_id"
-saga = "shop"
-step = "place"
-saga_id = "saga_id"
-amounts = {{total = "total"}}
-
-[[reconcile.effects]]
-connection = "shop"
-table = "held"
-key = ["saga_id", "sku"]
-step = "hold"
-saga_id = "saga_id"
-holds = true
-"""
-
-
-class Shop:
-    """A project on disk with a database and a task queue of its own."""
-
-    def __init__(self, folder: Path, server: DatabaseServer, temporal: TemporalServer) -> None:
-        self.folder = folder
-        name = f"reconcile_{uuid.uuid4().hex[:12]}"
-        with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
-        self.url = server.url(name)
-        folder.mkdir()
-        for file, text in (
-            ("shop.saga.yaml", SHOP),
-            ("same.saga.yaml", SAME),
-            ("actions.py", ACTIONS),
-            ("schema.sql", SCHEMA),
-        ):
-            (folder / file).write_text(textwrap.dedent(text))
-        queue = f"reconcile-{uuid.uuid4()}"
-        (folder / "saga.toml").write_text(SETTINGS.format(address=temporal.address, queue=queue, url=self.url))
-        self.project = Project(load_settings(config=str(folder / "saga.toml")))
-
-    def sql(self, text: str) -> None:
-        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute(text)  # pyright: ignore[reportArgumentType]
-
-    async def reconcile(self, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-        """`saga reconcile`, in a thread: it has an event loop of its own, and the worker needs this one."""
-        capsys.readouterr()
-        command = ["--config", str(self.folder / "saga.toml"), "reconcile", "-o", "json", *words]
-        code = await asyncio.to_thread(main.run, command)
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        assert told.out, told.err
-        return code, json.loads(told.out)
-
-
-async def play(client: Client, id: str, total: str) -> dict[str, Any]:
-    await client.start("shop", {"total": total}, id=id)
-    return await finished(client, id, PATIENCE)
+NOW = "extract(epoch from now())"
 
 
 def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
@@ -177,10 +36,39 @@ def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
     return found
 
 
+def told(report: dict[str, Any], event: str) -> tuple[str, str]:
+    """The class of what is said about an event, and the command that mends it."""
+    [one] = [one for one in report["findings"] if one["row"] == {"event_id": event}]
+    assert one["place"] == "shop.saga_outbox"
+    return one["class"], one["command"]
+
+
+def emit(shop: Shop, saga_id: str, step: str, event: str, status: str, topic: str) -> None:
+    """A row of the outbox that the engine would not have written: as if the step of a saga had."""
+    shop.sql(
+        "insert into saga_outbox (event_id, topic, value, headers, saga_id, step, generation, status, created_at, "
+        f"published_at) values ('{event}', '{topic}', '1', '{{}}', '{saga_id}', '{step}', 1, '{status}', {NOW}, {NOW})"
+    )
+
+
+def event_of(shop: Shop, saga_id: str, step: str) -> str:
+    [(event,)] = shop.sql(f"select event_id from saga_outbox where saga_id = '{saga_id}' and step = '{step}'")
+    return event
+
+
+def records_since(shop: Shop, folder: Path, since: float) -> int:
+    """How many records of the orders a window costs."""
+    with Rows(folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
+        rows.add("shop", "s", "place", 1, "e", shop.orders, "PUBLISHED", since, since)
+    found = read_topics(shop.project.settings.kafka, folder, Scope(since=since), time.time(), ["shop"])
+    assert found is not None
+    return found.rows
+
+
 async def test_spoiled_books_are_named_and_mended(
-    temporal: TemporalServer, server: DatabaseServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shop = Shop(tmp_path / "project", server, temporal)
+    shop = Shop(tmp_path / "project", server, temporal, kafka)
     await set_up(shop.project.settings.connection("shop"))
     mark = uuid.uuid4().hex[:8]
     async with lab(shop.project) as client:
@@ -189,11 +77,13 @@ async def test_spoiled_books_are_named_and_mended(
             assert story["state"] == ("COMPENSATED" if number == 0 else "COMPLETED")
         await client.start("shop", {"total": "1", "stop": True}, id=f"{mark}-open")
         stopped = await client.start("shop", {"total": "1", "stop": True}, id=f"{mark}-stopped")
-        await until(lambda: held(shop, f"{mark}-stopped") and held(shop, f"{mark}-open"))
+        await until(lambda: shop.held(f"{mark}-stopped") and shop.held(f"{mark}-open"))
+        await shop.publish()
 
         code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (0, {}), report
         assert report["read"]["sagas"] == 8
+        assert report["read"]["records of topics"] == 10  # an order and a hold of each saga that is COMPLETED
         assert (shop.folder / ".saga" / "reconciled-until").exists()
 
         await client.temporal.get_workflow_handle(stopped.id).terminate("by hand")
@@ -204,6 +94,17 @@ async def test_spoiled_books_are_named_and_mended(
         shop.sql(f"insert into held values ('{mark}-4', 'pear')")
         shop.sql(f"delete from saga_guard where saga_id = '{mark}-0' and op = 'undo'")
         shop.sql(f"delete from saga_guard where saga_id = '{mark}-5' and step = 'hold'")
+        dropped, sent, orphan, unclaimed = (
+            event_of(shop, f"{mark}-{number}", step)
+            for number, step in ((0, "hold"), (3, "place"), (5, "hold"), (2, "place"))
+        )
+        shop.sql(f"update saga_outbox set status = 'HELD' where event_id = '{dropped}'")
+        emit(shop, f"{mark}-1", "hold", "waits", "HELD", shop.holds)
+        emit(shop, f"{mark}-1", "place", "lost", "PUBLISHED", shop.orders)
+        emit(shop, f"{mark}-4", "never", "early", "NEW", shop.orders)
+        shop.sql(f"delete from saga_outbox where event_id = '{unclaimed}'")
+        [record] = [one for one in kafka.read_committed(shop.orders) if one.headers["ce_id"] == sent]
+        kafka.produce(shop.orders, record.value, key=record.key, headers=record.headers)
         wanted = {
             "saga_without_effect": {f"{mark}-1", f"{mark}-5"},
             "effect_without_saga": {"nobody"},
@@ -211,30 +112,92 @@ async def test_spoiled_books_are_named_and_mended(
             "effect_applied_twice": {f"{mark}-3"},
             "reservation_unowned": {f"{mark}-4"},
             "effect_still_there": {f"{mark}-0"},
+            "event_without_effect": {f"{mark}-4", f"{mark}-5"},
+            "event_missing": {f"{mark}-1"},
+            "event_unclaimed": {f"{mark}-2"},
+            "event_published_twice": {f"{mark}-3"},
         }
         page = tmp_path / "report.html"
         code, report = await shop.reconcile(capsys, "--report", str(page), "--repair", "--yes")
         assert code == 8
-        assert [(one["saga_id"], one["class"]) for one in report["mended"]] == [(f"{mark}-stopped", "open_effects")]
+        assert {(one["saga_id"], one["class"], one["done"]) for one in report["mended"]} == {
+            (f"{mark}-stopped", "open_effects", "taken up; it is COMPENSATED"),
+            (f"{mark}-0", "event_held", "the held events of hold are dropped"),
+            (f"{mark}-1", "event_held", "the held events of hold are released"),
+        }
         assert classes(report) == wanted, report["findings"]
-        assert not held(shop, f"{mark}-stopped")
+        assert not shop.held(f"{mark}-stopped")
+        states = dict(shop.sql("select event_id, status from saga_outbox"))
+        assert (states[dropped], states["waits"]) == ("DROPPED", "NEW")
+        assert states[event_of(shop, f"{mark}-stopped", "hold")] == "DROPPED"
+        assert [told(report, event) for event in ("lost", "early", orphan, unclaimed, sent)] == [
+            ("event_missing", "shop: update saga_outbox set status = 'NEW' where event_id = 'lost';"),
+            ("event_without_effect", "shop: delete from saga_outbox where event_id = 'early';"),
+            ("event_without_effect", f"saga show {mark}-5"),
+            ("event_unclaimed", f"saga show {mark}-2"),
+            ("event_published_twice", f"saga show {mark}-3"),
+        ]
         differs = next(one for one in report["findings"] if one["class"] == "amounts_differ")
         assert differs["command"].startswith("shop: update orders set total = 2.5 where order_id = ")
         text = page.read_text()
         assert "effect applied twice" in text
+        assert f"topic: {shop.orders}" in text
         assert differs["command"] in text.replace("&#x27;", "'")
 
 
-def held(shop: Shop, saga_id: str) -> bool:
-    with psycopg.connect(shop.url.replace("+psycopg", "")) as connection:
-        return connection.execute("select 1 from held where saga_id = %s", [saga_id]).fetchone() is not None
+@pytest.mark.slow
+async def test_what_was_before_a_window_or_has_left_a_topic_is_nobodys_business(
+    temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path / "project", server, temporal, kafka)
+    await set_up(shop.project.settings.connection("shop"))
+    mark = uuid.uuid4().hex[:8]
+    async with lab(shop.project) as client:
+        for number in range(3):
+            await play(client, f"{mark}-old-{number}", "1.50")
+        await shop.publish()
+        emit(shop, f"{mark}-old-0", "place", "lost before", "PUBLISHED", shop.orders)
+        await asyncio.sleep(2.0)  # further apart than the margin of a floor
+        began = time.time()
+        window = ("--since", f"{datetime.fromtimestamp(began, UTC):%Y-%m-%dT%H:%M:%S.%f}+00:00")
+        for number in range(3):
+            await play(client, f"{mark}-new-{number}", "2.50")
+        await shop.publish()
+
+        code, report = await shop.reconcile(capsys, *window)
+        assert (code, report["counts"], report["read"]["sagas"]) == (0, {}, 3), report
+        assert records_since(shop, tmp_path / "window", began + MARGIN) == 3  # and not those of the old ones
+        code, report = await shop.reconcile(capsys)
+        assert (code, report["counts"]) == (8, {"event_missing": 1})
+        assert told(report, "lost before")[0] == "event_missing"
+
+        records = {one.headers["sagaid"]: one.offset for one in kafka.read_committed(shop.orders)}
+        kafka.delete_records(shop.orders, before=min(at for id, at in records.items() if "-new-" in id))
+        code, report = await shop.reconcile(capsys)
+        assert (code, report["counts"]) == (0, {}), report
+        assert report["read"]["records of topics"] == 3 + 6  # orders are left of the new ones alone
+
+        emit(shop, f"{mark}-new-0", "place", "lost since", "PUBLISHED", shop.orders)
+        code, report = await shop.reconcile(capsys, *window)
+        assert (code, report["counts"]) == (8, {"event_missing": 1})
+        class_, command = told(report, "lost since")
+        assert class_ == "event_missing"
+        shop.sql(command.removeprefix("shop: "))
+        await shop.publish()
+        code, report = await shop.reconcile(capsys, *window)
+        assert (code, report["counts"]) == (0, {}), report
+
+        kafka.delete_topic(shop.holds)
+        code, report = await shop.reconcile(capsys, *window)
+        assert (code, report["counts"]) == (8, {"event_missing": 3}), report
+        assert {one["details"]["topic"] for one in report["findings"]} == {shop.holds}
 
 
 @pytest.mark.slow
 async def test_a_step_is_refused_when_its_sides_differ(
-    temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
+    temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:
-    shop = Shop(tmp_path / "project", server, temporal)
+    shop = Shop(tmp_path / "project", server, temporal, kafka)
     await set_up(shop.project.settings.connection("shop"))
     shop.sql("insert into orders (saga_id, total) values ('a', 1.50), ('b', 2.50), ('c', 3)")
     (shop.folder / "archive").mkdir()
