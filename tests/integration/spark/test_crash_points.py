@@ -53,8 +53,8 @@ BACKWARD = [
 ]
 
 
-EVERY_TIME = {("C7", "parquet")}
-"""A worker is killed after its commit; a runner that is killed is met in test_staging.py too."""
+# Each costs a cold start of Spark. What is killed in the midst of a commit is met in every run by the sinks' own tests.
+pytestmark = pytest.mark.slow
 
 
 class Theatre:
@@ -135,11 +135,10 @@ async def theatre(stage: Callable[[str], Awaitable[Theatre]], sink: str) -> Thea
 
 
 def cells(rows: list[tuple[str, str, str]]) -> Any:
-    """One test for each row, those of one sink together. Only some run every time: each costs a cold start of Spark."""
+    """One test for each row, those of one sink together."""
     found = []
     for name, point, sink in sorted(rows, key=lambda row: row[2]):
-        marks = () if (name, sink) in EVERY_TIME else pytest.mark.slow
-        found.append(pytest.param(sink, point, id=f"{name}-{point.replace(' ', '_')}-{sink}", marks=marks))
+        found.append(pytest.param(sink, point, id=f"{name}-{point.replace(' ', '_')}-{sink}"))
     return pytest.mark.parametrize(("sink", "point"), found)
 
 
