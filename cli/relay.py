@@ -115,8 +115,9 @@ def _print(found: dict[str, Any]) -> None:
             print(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
             print(f"    {event['why']}")
             print(f"    saga relay --release {event['event']} --reason '…'    (or --drop)")
-        if "kafka_error" in outbox:
-            print(f"  {outbox['kafka_error']}")
+        for error in ("kafka_error", "publishing_error"):
+            if error in outbox:
+                print(f"  {outbox[error]}")
 
 
 def _age(seconds: float) -> str:

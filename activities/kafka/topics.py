@@ -150,11 +150,11 @@ class Cluster:
         )
         return {one.name for one in found.authorized_operations or []}
 
-    def check_transactions(self) -> None:
-        """Do what a relay does first, under an id of our own: it tells whether we may, and for how long."""
+    def check_transactions(self, id: str | None = None) -> None:
+        """Do what a relay does first, under an id that nobody works with: it tells whether we may, and for how long."""
         from confluent_kafka import KafkaException, Producer
 
-        producer = Producer(producer_config(self.settings, transactional_id=f"{self.settings.prefix}-doctor"))
+        producer = Producer(producer_config(self.settings, transactional_id=id or f"{self.settings.prefix}-doctor"))
         try:
             producer.init_transactions(self._patience)
         except KafkaException as error:

@@ -21,11 +21,19 @@ from sagas.settings import KafkaSettings
 PATIENCE = 30.0
 """Seconds to read the end of one partition."""
 
+VERSION = 1
+"""Of the record. A relay that needs more of a record than an older one knows writes a higher number: the older one then
+stops, and publishes nothing twice."""
+
 SETTLED = 5.0
 """Seconds after which a transaction that is not decided never will be, when all producers have ended theirs."""
 
 _TAIL = 64
 """Offsets to look back first: each transaction takes two of them, one for its marker, also when it is aborted."""
+
+
+class NewerRelay(SagaError):
+    """The record was written by a relay that knows more than this one."""
 
 
 class Undecided(SagaError):
@@ -59,7 +67,14 @@ def encode(shard: int, progress: Progress) -> tuple[bytes, bytes]:
 
 
 def decode(value: bytes) -> Progress:
+    """Raises NewerRelay. (Records of version 1 need not say so.)"""
     data = json.loads(value)
+    version = data.get("version", 1)
+    if version > VERSION:
+        raise NewerRelay(
+            f"a newer relay has published this outbox (its progress record has version {version}, this one knows "
+            f"{VERSION}): run that one"
+        )
     return Progress(data["batch"], data["ids"], data.get("before", ()))
 
 
@@ -71,6 +86,7 @@ def last_progress(settings: KafkaSettings, topic: str, shard: int) -> Progress:
 
     Raises:
         Undecided: a transaction stays open.
+        NewerRelay: the record cannot be read by this version.
         SagaError: Kafka does not answer.
     """
     until = time.monotonic() + SETTLED

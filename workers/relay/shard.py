@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from activities.kafka.errors import classify
+from activities.kafka.topics import KafkaProblem
 from activities.kafka.transactions import TransactionTrouble
 from sagas.errors import SagaError
 from workers.databases import database_says
@@ -19,7 +21,7 @@ from workers.relay.mending import mend
 from workers.relay.outbox import Outbox, ShardState
 from workers.relay.pauses import Pauses
 from workers.relay.pipeline import Pipeline
-from workers.relay.progress import Undecided
+from workers.relay.progress import NewerRelay, Undecided
 from workers.relay.publisher import Publisher
 
 log = logging.getLogger("saga.relay")
@@ -98,6 +100,8 @@ class Shard:
                 self._trouble(f"the database does not answer: {database_says(error)}")
                 pause = pauses.next()
             except SagaError as error:
+                if self._outbox.once and (isinstance(error, NewerRelay) or _refused(error)):
+                    raise
                 self._trouble(error.message)
                 pause = pauses.next()
             finally:
@@ -204,3 +208,9 @@ class Shard:
         if (self._told.state, self._told.reason) != ("trouble", sentence):
             log.warning("%s: %s", self._name, sentence)
         self._say("trouble", sentence)
+
+
+def _refused(error: SagaError) -> bool:
+    """Kafka says no to something that only a person can change."""
+    failure = error.failure if isinstance(error, KafkaProblem) else None
+    return failure is not None and classify(failure).action == "refused"

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from activities.guard.tables_messaging import outbox_home
-from activities.kafka.topics import Cluster
+from activities.kafka.topics import Cluster, KafkaProblem
 from activities.outbox import HELD, NEW, REFUSED
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings, Settings
@@ -73,6 +73,8 @@ async def _outbox(kafka: KafkaSettings, name: str, engine: AsyncEngine) -> dict[
     }
     try:
         answer |= await asyncio.to_thread(_ask_kafka, kafka, progress_topic(kafka, home.home), shards, topics)
+        if answer["new"]:
+            answer |= await asyncio.to_thread(_ask_why, kafka, progress_topic(kafka, home.home))
     except SagaError as error:
         answer["kafka_error"] = error.message
     return answer
@@ -98,8 +100,25 @@ def _ask_kafka(kafka: KafkaSettings, progress: str, shards: list[dict[str, Any]]
         shard["open_transaction"] = offsets is not None and offsets.undecided > 0
     told = []
     for topic in topics:
-        if topic in there:
-            told.append({"topic": topic, "lso_lag": sum(one.undecided for one in cluster.offsets(topic).values())})
-        else:
+        if topic not in there:
             told.append({"topic": topic, "error": cluster.missing([topic]).get(topic, "it is not there")})
+        elif "WRITE" not in cluster.allowed(topic):
+            told.append({"topic": topic, "error": "this user may not write to the topic: an ACL is missing (WRITE)"})
+        else:
+            told.append({"topic": topic, "lso_lag": sum(one.undecided for one in cluster.offsets(topic).values())})
     return {"topics": told}
+
+
+def _ask_why(kafka: KafkaSettings, progress: str) -> dict[str, Any]:
+    """Events wait: may a relay with these settings do what it does first?"""
+    cluster = Cluster(kafka)
+    try:
+        cluster.check_transactions(f"{progress}-status")
+        if progress not in cluster.topics():
+            return {}  # a relay makes it, and says if it may not
+        lacking = [one for one in ("READ", "WRITE") if one not in cluster.allowed(progress)]
+    except KafkaProblem as problem:
+        return {"publishing_error": problem.message}
+    if not lacking:
+        return {}
+    return {"publishing_error": f"Kafka, topic {progress}: an ACL is missing ({' and '.join(lacking)})"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,22 @@ from confluent_kafka import admin as library
 from activities.kafka.config import consumer_config, producer_config
 from activities.kafka.errors import classify
 from activities.kafka.topics import Cluster, KafkaProblem
-from sagas.errors import Infrastructure, UsageError
+from sagas.errors import Infrastructure, SagaError, UsageError
 from sagas.project import Project
 from sagas.settings import KafkaSettings, load_settings
+from sagas.step import Event
 from spark_steps.settings import SparkSettings
 from spark_steps.sinks.sink import Publication
 from spark_steps.sinks.topic import TopicSink
 from spark_steps.topic_input import freeze_topic
+from tests.integration.messaging.relay_world import OutboxWorld
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
+from tests.servers import DatabaseServer
 from workers.dev.ports import choose
 from workers.kafka_checks import examine_kafka
+from workers.relay.run import run_relay
+from workers.relay.status import relay_status
 
 ACLS: Any = library
 AclOperation, ResourceType = ACLS.AclOperation, ACLS.ResourceType
@@ -206,6 +213,48 @@ def test_a_topic_without_its_acl(secured: Broker) -> None:
     producer.flush(30)
     verdict = classify(failed[0])
     assert (verdict.action, verdict.scope) == ("refused", "topic")
+
+
+async def test_the_status_of_a_relay_names_the_acl_that_is_missing(
+    secured: Broker, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    world = OutboxWorld(postgres_server, secured, tmp_path, prefix="told", client=login("saga"))
+    await world.make_tables()
+    secured.create_topic("told-orders")
+    world.emit(Event("told-orders", "k", 1), Event("untold", "k", 1))
+    [(home,)] = world.rows("select home from saga_outbox_home")
+
+    async def status() -> dict[str, Any]:
+        [outbox] = (await relay_status(world.settings))["outboxes"]
+        return outbox
+
+    async def publish_once() -> None:
+        await run_relay(world.settings, once=True)
+
+    found = await status()
+    assert "may not use the transactional id: an ACL is missing" in found["publishing_error"]
+    with pytest.raises(SagaError, match="an ACL is missing"):
+        await asyncio.wait_for(publish_once(), 60)
+    allow(secured, ResourceType.TRANSACTIONAL_ID, "told-relay-", AclOperation.WRITE)
+    allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.DESCRIBE)
+    found = await status()
+    assert "publishing_error" not in found
+    errors = {one["topic"]: one["error"] for one in found["topics"]}
+    assert errors["told-orders"] == "this user may not write to the topic: an ACL is missing (WRITE)"
+    assert "untold" in errors
+    secured.create_topic(f"told-relay-{home}", partitions=4, config={"cleanup.policy": "compact"})
+    allow(secured, ResourceType.TOPIC, "told-relay-", AclOperation.WRITE)
+    assert (await status())["publishing_error"] == f"Kafka, topic told-relay-{home}: an ACL is missing (READ)"
+    allow(secured, ResourceType.TOPIC, "told-relay-", AclOperation.READ)
+    allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.WRITE)
+    allow(secured, ResourceType.GROUP, "told-relay-", AclOperation.READ)
+    async with world.relaying():
+        end = time.monotonic() + 60
+        while world.statuses()["PUBLISHED"] != 1:
+            assert time.monotonic() < end, world.statuses()
+            await asyncio.sleep(0.2)
+    assert [one["topic"] for one in (await status())["topics"] if "error" in one] == ["untold"]
+    world.close()
 
 
 def test_the_acls_of_the_guide_are_enough_for_spark_steps(secured: Broker, tmp_path: Path) -> None:
