@@ -46,7 +46,7 @@ def operations_of(step: Step) -> list[Operation]:
 
 
 def named_topics(project: Project) -> dict[str, frozenset[Access]]:
-    """The topics that definitions, consumers and bridges name, those of dead letters too, with what is done there.
+    """The topics that definitions, consumers, bridges and settings name, those of dead letters too, with what is done.
 
     An expression names no topic before it is evaluated. Raises SagaError: the project cannot be read.
     """
@@ -81,6 +81,7 @@ def event_topics(project: Project) -> dict[str, frozenset[Access]]:
             for event in events_of(operation.uses, given):
                 written += _literal(event.get("topic") if isinstance(event, dict) else None)
         note(read, written)
+    note([], list(project.settings.kafka.topics))
     for consumer in project.readers.consumers:
         note([consumer.topic], [])
     for bridge in project.readers.bridges:

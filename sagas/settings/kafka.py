@@ -18,7 +18,8 @@ class KafkaSettings:
     ``outbox`` is the connection that keeps the rows of `kafka.publish` and `kafka.request`. ``prefix`` begins every
     transactional id, group id and topic of the engine's own. ``transaction_timeout`` and ``retention`` are seconds,
     ``batch`` events go into one transaction, ``max_message_bytes`` counts key, value and headers of one event,
-    ``shards`` is how many relays can work on one outbox at once. ``client`` are properties of librdkafka.
+    ``shards`` is how many relays can work on one outbox at once. ``topics`` are those of events that no definition
+    names, because Python code does. ``client`` are properties of librdkafka.
     """
 
     root: Path = Path()
@@ -32,6 +33,7 @@ class KafkaSettings:
     max_message_bytes: int = 1_000_000
     shards: int = 4
     retention: float = 7 * 86_400.0
+    topics: tuple[str, ...] = ()
     client: Mapping[str, str | Secret] = field(default_factory=dict)
 
     @property

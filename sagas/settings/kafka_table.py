@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sagas.builtins_messaging import FORM, TOPIC, TOPIC_NAME
 from sagas.definition.durations import parse_duration
 from sagas.errors import UsageError
 from sagas.settings.kafka import KafkaSettings
@@ -15,7 +16,7 @@ from sagas.settings.secrets import Secret, as_secret
 
 _KEYS = (
     "bootstrap_servers", "outbox", "prefix", "transaction_timeout", "batch", "max_message_bytes", "shards",
-    "retention", "client",
+    "retention", "topics", "client",
 )  # fmt: skip
 _DEFAULT = KafkaSettings()
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -85,8 +86,20 @@ def read_kafka(
         max_message_bytes=_count(given, "max_message_bytes", _DEFAULT.max_message_bytes, most=1_000_000_000),
         shards=_count(given, "shards", _DEFAULT.shards, most=256),
         retention=_seconds(given, "retention", _DEFAULT.retention, least=1.0),
+        topics=_topics(given.get("topics", [])),
         client=dict(_client(given.get("client", {}))),
     )
+
+
+def _topics(given: Any) -> tuple[str, ...]:
+    # In the environment it is one text, with commas between.
+    names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise UsageError("kafka.topics is a list of names of topics.")
+    for name in names:
+        if not re.fullmatch(TOPIC_NAME, name):
+            raise UsageError(f"kafka.topics: {name!r} is not {TOPIC[FORM]}.")
+    return tuple(dict.fromkeys(names))
 
 
 def _client(table: Any) -> Iterator[tuple[str, str | Secret]]:

@@ -165,3 +165,9 @@ def test_setting_up_databases_alone_imports_nothing(tmp_path: Path) -> None:
     found = project(tmp_path, STATEMENT)
     (tmp_path / "actions.py").write_text("import not_installed_here", encoding="utf-8")
     assert commands(Project(found.settings)) == []
+
+
+def test_topics_that_only_code_names_are_in_the_settings(tmp_path: Path) -> None:
+    found = project(tmp_path, settings='[kafka]\noutbox = "shop"\ntopics = ["mails", "orders"]\n')
+    written = {"mails": {"write"}, "orders": {"write"}}
+    assert named_topics(found) == event_topics(found) == written

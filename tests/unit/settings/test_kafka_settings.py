@@ -32,6 +32,12 @@ def test_defaults_and_units(tmp_path: Path) -> None:
     assert (kafka.batch, kafka.max_message_bytes, kafka.shards) == (500, 1_000_000, 4)
 
 
+def test_topics_that_only_code_names(tmp_path: Path) -> None:
+    assert read(tmp_path, '[kafka]\ntopics = ["orders", "mails", "orders"]').topics == ("orders", "mails")
+    assert read(tmp_path, "[kafka]", env={"SAGA_KAFKA__TOPICS": "orders, mails"}).topics == ("orders", "mails")
+    assert read(tmp_path, "[kafka]").topics == ()
+
+
 def test_the_ledger_keeps_the_outbox_unless_another_is_named(tmp_path: Path) -> None:
     assert read(tmp_path, '[ledger]\nconnection = "shop"\n[kafka]').outbox == "shop"
 
@@ -98,6 +104,11 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
         ("[kafka]\noutbox = 'shp'", r"kafka.outbox names shp, which is no SQL connection; did you mean shop\?"),
         ("[kafka]\noutbox = 'crm'", r"kafka.outbox names crm, which is no SQL connection"),
         ("[kafka]\nprefix = 'a b'", "letters, digits"),
+        (
+            "[kafka]\ntopics = ['orders', 'or ders']",
+            "kafka.topics: 'or ders' is not a name that Kafka allows for a topic",
+        ),
+        ("[kafka]\ntopics = [1]", "kafka.topics is a list of names of topics"),
         ("[kafka]\nbatch = 0", "kafka.batch is a whole number from 1 to 100000, not 0"),
         ("[kafka]\nshards = true", "kafka.shards is a whole number"),
         ("[kafka]\nretention = 'long'", "kafka.retention: `long` is not a duration"),
