@@ -69,6 +69,7 @@ class Publishing:
             visible = [
                 row for row in rows if row.state == "PUBLISHED" or await self._may_appear(row, confirmed and row in own)
             ]
+            kept: list[NotOurs] = []
             for sink, outputs in self._by_sink(visible):
                 try:
                     with _again():
@@ -76,8 +77,13 @@ class Publishing:
                             sink.unpublish, [publication_of(row) for row in outputs], together=_together(outputs)
                         )
                 except NotOurs as error:
-                    raise Parked(str(error), **error.report) from error
+                    kept.append(error)
+                    continue
                 await self._record(sql, outputs, done, "RETRACTED", retracted)
+            if kept:
+                # The other outputs are taken back all the same; an undo that is tried again finds them so.
+                others = {"taken_back": sorted(retracted)} if retracted else {}
+                raise Parked("; ".join(map(str, kept)), **kept[0].report, **others) from kept[0]
             # What other steps have staged waits for their own undo.
             hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
             for row in hidden:

@@ -85,7 +85,9 @@ def look(row: OutputRow, settings: SparkSettings) -> Evidence:
     output = output_of(row)
     system, path = fs.FileSystem.from_uri(f"{settings.stage}/{row.target.key}/g{row.target.generation}")
     staged = system.get_file_info(path).type is fs.FileType.Directory
-    visible = sink_for(output.kind, settings).find(output, row.target) is not None
+    found = sink_for(output.kind, settings).find(output, row.target)
+    # What a topic has stays there: a closed publication is one that a person has taken back by events of their own.
+    visible = found is not None and not found.details.get("closed")
     return Evidence(row, staged, visible)
 
 
