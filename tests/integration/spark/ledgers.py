@@ -235,14 +235,17 @@ async def open_books(
     publish: str = "each",
     turnstiles: bool = False,
     ledger: str | None = None,
+    more: str = "",
 ) -> Books:
     """A new project with ten orders on 2026-01-01 and two on the next day. ``ledger``: the URL of a database of its own
-    for the rows of Spark steps."""
+    for the rows of Spark steps. ``more`` are lines for saga.toml."""
     database = f"shop_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
     url = server.url(database)
     _write_files(folder, url, temporal_address, outputs, publish)
+    with (folder / "saga.toml").open("a") as file:
+        file.write(more)
     if ledger is not None:
         settings = (folder / "saga.toml").read_text().replace('ledger = "shop"', 'ledger = "books"')
         (folder / "saga.toml").write_text(f'{settings}\n[connections.books]\nurl = "{ledger}"\n')

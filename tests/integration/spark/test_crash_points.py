@@ -10,24 +10,19 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import pytest_asyncio
-from temporalio.client import Client as Temporal
 
-from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
+from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, read
+from tests.integration.spark.theatre import Theatre, of_saga, open_theatre, play
 from tests.integration.spark.turnstiles import closed
 from tests.lab import finished
-from tests.processes import TemporalServer, WorkerProcess
+from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.headers import HeaderInterceptor
 
 PATIENCE = "240s"
-ROOT = Path(__file__).parents[3]
 SINKS = {"iceberg": ICEBERG, "parquet": PARQUET, "postgresql": POSTGRESQL}
 
 # C1 before the job, C2 in the middle of it, C3 done but not recorded, C4 recorded, C5 in the audit, C6 before the
@@ -57,54 +52,6 @@ BACKWARD = [
 pytestmark = pytest.mark.slow
 
 
-class Theatre:
-    """One project with two workers: when one is killed the other goes on."""
-
-    def __init__(self, sink: str, books: Books, client: Client) -> None:
-        self.sink, self.books, self.client = sink, books, client
-        env = {"SAGA_TEST_DATABASE": books.url, "PYTHONPATH": str(ROOT)}
-        self.workers = [WorkerProcess(name, books.folder, env=env) for name in ("one", "two")]
-
-    def start(self) -> None:
-        for worker in self.workers:
-            if not worker.running:
-                worker.launch()
-        for worker in self.workers:
-            worker.wait(60.0)
-
-    def kill_who_waits(self) -> None:
-        """SIGKILL to the worker (not its runner, which notices by itself) that stands at a turnstile."""
-        for worker in self.workers:
-            if worker.running and _stands(worker.pid, self.books):
-                worker.kill()
-                return
-        raise AssertionError("no worker stands at the turnstile")
-
-    def stop(self) -> None:
-        for worker in self.workers:
-            worker.kill()
-        for process in self.runners():
-            process.kill()
-
-    def runners(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "cwd"]):
-            line = " ".join(process.info["cmdline"] or ())
-            if "spark_steps.runner" in line and str(self.books.folder) in str(process.info["cwd"]):
-                found.append(process)
-        return found
-
-
-def _stands(pid: int, books: Books) -> bool:
-    """True when a connection of this process (or of its runner) waits for a lock."""
-    ports = {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp")}
-    waiting = books.query(
-        "select client_port from pg_locks join pg_stat_activity using (pid) "
-        "where locktype = 'advisory' and not granted and datname = current_database()"
-    )
-    return any(row["client_port"] in ports for row in waiting)
-
-
 @pytest_asyncio.fixture(scope="module")
 async def stage(
     temporal: TemporalServer, server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
@@ -118,10 +65,7 @@ async def stage(
         while current:
             current.pop().stop()
         folder = tmp_path_factory.mktemp(f"crash-{sink}")
-        books = await open_books(folder / "shop", server, temporal.address, SINKS[sink], turnstiles=True)
-        client = await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()])
-        current.append(Theatre(sink, books, Client(client, books.project)))
-        current[0].start()
+        current.append(await open_theatre(sink, folder, server, temporal.address, SINKS[sink]))
         return current[0]
 
     yield theatre_of
@@ -140,21 +84,6 @@ def cells(rows: list[tuple[str, str, str]]) -> Any:
     for name, point, sink in sorted(rows, key=lambda row: row[2]):
         found.append(pytest.param(sink, point, id=f"{name}-{point.replace(' ', '_')}-{sink}"))
     return pytest.mark.parametrize(("sink", "point"), found)
-
-
-async def play(theatre: Theatre, point: str, begin: Callable[[], Any]) -> None:
-    """Kill whoever stands at the point, once; the rest goes on by itself."""
-    with closed(theatre.books.url, point) as turnstile:
-        await begin()
-        turnstile.reached()
-        if point == "in the job":
-            runners = [one for one in theatre.runners() if _stands(one.pid, theatre.books)]
-            assert runners, "no runner stands in the job"
-            for runner in runners:
-                runner.kill()
-        else:
-            theatre.kill_who_waits()
-    theatre.start()
 
 
 @cells(FORWARD)
@@ -206,7 +135,7 @@ async def test_a_frozen_publisher_wakes_after_its_publication_was_taken_back(the
     with closed(books.url, point) as turnstile:
         await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
         turnstile.reached()
-        frozen = next(one for one in theatre.workers if _stands(one.pid, books))
+        frozen = theatre.who_waits()
         frozen.freeze()
     try:
         story = await finished(theatre.client, saga, PATIENCE)
@@ -224,12 +153,3 @@ def rows(theatre: Theatre) -> tuple[Decimal, Decimal]:
     parts = read(theatre.books, SINKS[theatre.sink])
     facts, totals = (sum((Decimal(str(row["amount"])) for row in part or ()), Decimal(0)) for part in parts)
     return facts, totals
-
-
-def of_saga(books: Books, saga: str) -> list[str]:
-    """What a saga that was undone has left in the stage area (reports aside)."""
-    keys = [
-        row["publish_key"]
-        for row in books.query("select publish_key from saga_output where saga_id = %(id)s", {"id": saga})
-    ]
-    return [name for name in books.staged() if any(name.startswith(key) for key in keys)]

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from activities.connections import Connections
-from spark_steps.cleaning import clean, forget
+from spark_steps.cleaning import forget
 from spark_steps.settings import spark_settings
 from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
+from tests.integration.spark.theatre import clear_stage
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
@@ -25,17 +26,6 @@ TOTAL = Decimal("50.00")
 
 def page(uri: str) -> str:
     return Path(uri.removeprefix("file://")).read_text()
-
-
-async def clear_stage(books: Books) -> None:
-    """One round of the worker's clean-up, as if every saga were over."""
-    connections = Connections({"shop": {"url": books.project.settings.connection("shop").url}})
-
-    async def over(_: str) -> Any:
-        return "over"
-
-    await clean(connections.engine("shop"), spark_settings(books.project.settings), over)
-    await connections.close()
 
 
 async def forget_all(books: Books) -> None:

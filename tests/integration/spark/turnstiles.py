@@ -32,15 +32,20 @@ def wait_at(point: str) -> None:
 
 
 def install() -> None:
-    """Put turnstiles around the parts of an attempt and the calls of every sink: `before …` and `after …`."""
+    """Put turnstiles around the parts of an attempt, the calls of every sink and the transactions of Kafka: `before …`
+    and `after …`. After `flush` a transaction is open, and the broker has all of it."""
+    from activities.kafka.transactions import TransactionalProducer
     from spark_steps.sinks.iceberg import IcebergSink
     from spark_steps.sinks.parquet import ParquetSink
     from spark_steps.sinks.postgresql import PostgreSqlSink
+    from spark_steps.sinks.topic import TopicSink
     from spark_steps.staging_attempt import StagingAttempt
 
-    for sink in (IcebergSink, ParquetSink, PostgreSqlSink):
+    for sink in (IcebergSink, ParquetSink, PostgreSqlSink, TopicSink):
         for method in ("place", "publish", "unpublish", "clean"):
             _around(sink, method, lambda _, name=method: name)
+    for method in ("write", "flush"):
+        _around(TransactionalProducer, method, lambda _, name=method: name)
     run: Any = StagingAttempt._run
 
     @functools.wraps(run)
@@ -79,9 +84,10 @@ class Turnstile:
         self._connection = connection
         self._point = point
 
-    def reached(self) -> None:
+    def reached(self, by: int = 1) -> None:
+        """``by`` so many at once."""
         end = time.monotonic() + PATIENCE
-        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] == 0:
+        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] < by:
             assert time.monotonic() < end, f"nobody came to {self._point!r}"
             time.sleep(0.05)
 
