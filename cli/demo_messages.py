@@ -59,7 +59,8 @@ async def follow_messages(
     """Wait until everything has got out, and show the counts. ``parked``: what was parked before anybody helped."""
     from workers.demo.messages import follow_events, follow_notices
 
-    say("\nWhat has left the shop? Each order is an event of its outbox, which a relay publishes and finance books.")
+    published = ", which a relay publishes and finance books" if shop.channel.start is not None else ""
+    say(f"\nWhat has left the shop? Each order is an event of its outbox{published}.")
     left_out: list[str] = []
     told = notices = None
     if shop.channel.start is None:
@@ -106,15 +107,14 @@ def _print_notices(notices: Notices) -> None:
 
 
 def _print_verdict(done: MessagesDone) -> None:
-    say("")
     if not done.right:
-        say("✖ What has left the shop is not what the sagas did.")
+        say("\n✖ What has left the shop is not what the sagas did.")
     elif done.told is not None:
         completed = done.told.sagas.get("COMPLETED")
         finance = done.told.finance
         others = f" and {finance.orders - completed.orders} PARKED" if completed and finance != completed else ""
         say(
-            f"✔ {completed.orders if completed else 0} orders COMPLETED{others} = {done.told.topic.orders} events "
+            f"\n✔ {completed.orders if completed else 0} orders COMPLETED{others} = {done.told.topic.orders} events "
             f"= {finance.orders} bookings, {money(finance.amount)} each."
         )
 
