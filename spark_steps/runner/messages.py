@@ -57,7 +57,7 @@ def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
 
 
 def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
-    kafka = {**data["kafka"], "root": Path(data["kafka"]["root"])}
+    kafka = {**data["kafka"], "root": Path(data["kafka"]["root"]), "topics": tuple(data["kafka"]["topics"])}
     kafka["client"] = {
         name: Secret(**value) if isinstance(value, dict) else value for name, value in kafka["client"].items()
     }
