@@ -17,7 +17,7 @@ from tests.integration.messaging.trigger_world import (
     write_project,
 )
 from tests.kafka_broker import Broker
-from tests.processes import TriggerProcess
+from tests.processes import TemporalServer, TriggerProcess
 from tests.servers import DatabaseServer
 
 MODULE = """
@@ -68,3 +68,39 @@ async def test_told_to_stop_while_the_broker_is_frozen(postgres_server: Database
         process.kill()
         broker.kill()
     assert Counter(number for _, number in shop.effects()) == Counter(range(total))
+
+
+ASKING = """
+saga: asking
+steps:
+  - {id: ask, uses: kafka.request, with: {topic: commands, value: 1}, pivot: true}
+"""
+
+
+@pytest.mark.slow
+async def test_a_listener_for_replies_is_told_to_stop(
+    postgres_server: DatabaseServer, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """It commits its offsets before it goes on, and would wait for that as long as the broker is frozen."""
+    (tmp_path / "kafka").mkdir()
+    broker = Broker(tmp_path / "kafka")
+    broker.start()
+    shop, prefix = await open_shop(postgres_server), fresh("p")
+    folder = write_project(
+        tmp_path / "project", broker, temporal=temporal.address, database=shop.url, prefix=prefix, module=""
+    )
+    (folder / "asking.saga.yaml").write_text(ASKING, encoding="utf-8")
+    settings = folder / "saga.toml"
+    settings.write_text(settings.read_text().replace("[kafka]", '[kafka]\noutbox = "shop"'))
+    process = TriggerProcess("trigger", folder, "--grace", "1s")
+    try:
+        process.start()
+        for number in range(50):
+            broker.produce(f"{prefix}-replies", number, headers={"sagakey": f"s-{number}/ask", "sagaoutcome": "done"})
+        await until(lambda: "for which nobody has asked" in process.tail())
+        broker.freeze()
+        assert await asyncio.to_thread(process.stop, 90) in (0, 1)
+        assert not process.running
+    finally:
+        process.kill()
+        broker.kill()
