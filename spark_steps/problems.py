@@ -47,7 +47,7 @@ def explain(error: BaseException, what: str, folders: Sequence[str] = ()) -> Job
         return Infrastructure(f"{what} was interrupted: {sentence(error)}")
     if any(one in text for one in _FULL):
         return JobFailed(f"{what} could not write: the disk is full")
-    if any(one in text for one in _MEMORY):
+    if _of_spark(error) and any(one in text for one in _MEMORY):
         return JobFailed(f"{what} ran out of memory: raise `memory` under [spark], or use more partitions")
     if any(one in text for one in _DENIED) and _writing(text):
         return JobFailed(f"{what} could not write to the stage area: {sentence(error)}")

@@ -15,7 +15,7 @@ from spark_steps.errors import JobFailed
 from spark_steps.extract import arrow_type, select
 from spark_steps.frames import Inputs
 from spark_steps.jobs import outputs_of
-from spark_steps.problems import explain, last_error_line
+from spark_steps.problems import disk_refuses, explain, last_error_line
 from spark_steps.runner.memory import heap_bytes
 from spark_steps.runner.messages import (
     decode,
@@ -70,6 +70,29 @@ def test_a_lost_jvm_is_no_mistake_of_the_job() -> None:
 def test_a_full_disk_is_named() -> None:
     error = OSError(28, "No space left on device")
     assert str(explain(error, "the job a:b")) == "the job a:b could not write: the disk is full"
+
+
+def test_a_disk_that_refuses_an_input_is_named_and_other_trouble_is_not_final() -> None:
+    assert str(disk_refuses(OSError(28, "No space left on device"), "reading the inputs")) == (
+        "reading the inputs: the disk is full"
+    )
+    assert str(disk_refuses(PermissionError(13, "Permission denied", "/data/x"), "reading the inputs")) == (
+        "reading the inputs: PermissionError: [Errno 13] Permission denied: '/data/x'"
+    )
+    assert disk_refuses(TimeoutError(110, "Connection timed out"), "reading the inputs") is None
+
+
+def test_too_little_memory_is_named_with_what_to_raise() -> None:
+    text = (
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in "
+        "stage 1.0 (TID 1) (localhost executor driver): org.apache.spark.memory.SparkOutOfMemoryError: "
+        "[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0.\n\tat org.apache.spark.memory"
+    )
+    assert str(explain(AnalysisException(message=text), "the job a:b")) == (
+        "the job a:b ran out of memory: raise `memory` under [spark], or use more partitions"
+    )
+    ours = ValueError("java.lang.OutOfMemoryError is what we look for")
+    assert "what we look for" in str(explain(ours, "the job a:b"))
 
 
 def test_the_plan_is_left_out() -> None:
