@@ -21,7 +21,9 @@ from activities.guard.codec import to_plain
 from activities.kafka.errors import classify
 from activities.kafka.topics import KafkaProblem
 from activities.kafka.transactions import TransactionalProducer, TransactionTrouble
+from sagas.builtins_messaging import refused_header, why_refused
 from sagas.consumers import Bridge
+from sagas.errors import UsageError
 from sagas.message import Message
 from sagas.settings import KafkaSettings
 from sagas.step import Event
@@ -30,6 +32,7 @@ from workers.trigger.membership import Highs, membership
 from workers.trigger.metrics import Lag, TriggerMetrics
 from workers.trigger.reach import Reach
 from workers.trigger.records import Record, Unreadable
+from workers.trigger.trying import sentence_of
 
 log = logging.getLogger("saga.trigger")
 
@@ -59,7 +62,7 @@ def outputs(bridge: Bridge, record: Record, group: str) -> Output:
             reason = str(error)
             break
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
-            reason = f"{type(error).__name__}: {error}"
+            reason = sentence_of(error)
     return Output((dead_letter(record, group, reason),), dead=reason)
 
 
@@ -70,11 +73,19 @@ def _produced(bridge: Bridge, record: Record, message: Message, answer: Any) -> 
     for number, one in enumerate(answer if several else [answer]):
         if isinstance(one, Event):
             id = one.id or (f"{message.id}-{number}" if several else message.id)
-            headers = {**message.headers, "ce_id": id, **one.headers}
+            headers = {**message.headers, "ce_id": id, **_given(one, message)}
             key = None if one.key is None else str(one.key).encode()
             yield _record(one.topic, key, one.value, list(headers.items()))
         else:
             yield _record(bridge.to, record.key, one, list(record.raw_headers))
+
+
+def _given(event: Event, message: Message) -> dict[str, str]:
+    """The headers of the event that the message has not got. Raises UsageError for one that is the engine's own."""
+    given = {name: text for name, text in event.headers.items() if message.headers.get(name) != text}
+    if (header := refused_header(given)) is not None:
+        raise UsageError(why_refused(header))
+    return given
 
 
 def _record(topic: str, key: bytes | None, value: Any, headers: Sequence[tuple[str, Any]]) -> dict[str, Any]:

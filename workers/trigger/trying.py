@@ -58,7 +58,7 @@ async def tried(
             pause = min(first_pause * 2 ** (waits - 1), LONGEST_PAUSE)
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
-            sentence = _sentence(error)
+            sentence = sentence_of(error)
             if failures >= max_attempts:
                 return sentence
             log.warning("%s: attempt %d of %d failed: %s", what, failures, max_attempts, sentence)
@@ -78,7 +78,8 @@ async def pause_or_stop(seconds: float, stop: asyncio.Event) -> None:
     raise Stopped()
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
+    """What an error says to people; with the name of its class where the words are not our own."""
     text = " ".join(str(error).split())[:500]
     if text and isinstance(error, Told | SagaError):
         return text

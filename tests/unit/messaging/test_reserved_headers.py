@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from activities.emitting import read_events
+from sagas.consumers import Bridge
 from sagas.errors import UsageError
 from sagas.message import Message
-from sagas.step import Step
+from sagas.step import Event, Step
 from sagas.wire import Invocation
+from workers.trigger.bridging import outputs
+from workers.trigger.records import Record
 
 Emit = Callable[[Mapping[str, Any]], Any]
 
@@ -47,3 +50,39 @@ def test_an_event_may_ask_for_an_answer_and_be_one(emit: Emit) -> None:
     headers = {"kind": "x", "traceparent": "t", "sagareplyto": "answers", "sagakey": "s/ask", "sagaoutcome": "rejected"}
     [event] = emit(headers)
     assert event.headers == headers
+
+
+class Read:
+    """A record as the client library gives it."""
+
+    def __getattr__(self, name: str) -> Any:
+        given: dict[str, Any] = {
+            "topic": "raw",
+            "partition": 0,
+            "offset": 7,
+            "key": b"k",
+            "value": b"1",
+            "headers": [("ce_id", b"one"), ("ce_source", b"/till"), ("kind", b"x")],
+            "timestamp": (1, 1_700_000_000_000),
+        }
+        return lambda: given[name]
+
+
+def test_a_bridge_may_hand_headers_on_and_not_change_them() -> None:
+    def split(message: Message) -> list[Event]:
+        return [Event("clean", "k", n, {**message.headers, "part": str(n)}) for n in range(2)]
+
+    made = outputs(Bridge("split", "raw", "clean", split, 5), Record(Read()), "group")  # pyright: ignore[reportArgumentType]
+    assert made.dead is None
+    headers = [dict(one["headers"]) for one in made.records]
+    assert [(one["ce_source"], one["kind"], one["part"]) for one in headers] == [
+        ("/till", "x", "0"),
+        ("/till", "x", "1"),
+    ]
+    assert len({one["ce_id"] for one in headers}) == 2
+
+    def forge(message: Message) -> Event:
+        return Event("clean", "k", 1, {**message.headers, "ce_source": "/forged"})
+
+    refused = outputs(Bridge("forge", "raw", "clean", forge, 1), Record(Read()), "group")  # pyright: ignore[reportArgumentType]
+    assert refused.dead == "the header `ce_source` of an event is the engine's own: choose another name"
