@@ -148,6 +148,7 @@ steps:
     name: The facts of the day
     uses: spark
     heartbeat: 5s
+    retry: {{max_attempts: 50, max_interval: 2s}}  # attempts are also given to a worker that is frozen
     with:
       job: jobs:both
       inputs: {{orders: {{connection: shop, table: orders, where: "day = date '${{{{ input.day }}}}'"}}}}

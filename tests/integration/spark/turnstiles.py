@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 CLASS = 9
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 _WAITING = """
 select count(*) from pg_locks where locktype = 'advisory' and not granted
@@ -84,10 +84,9 @@ class Turnstile:
         self._connection = connection
         self._point = point
 
-    def reached(self, by: int = 1) -> None:
-        """``by`` so many at once."""
+    def reached(self) -> None:
         end = time.monotonic() + PATIENCE
-        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] < by:
+        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] == 0:
             assert time.monotonic() < end, f"nobody came to {self._point!r}"
             time.sleep(0.05)
 
