@@ -93,7 +93,9 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
     }
     if not re.fullmatch(TOPIC_NAME, event.topic):
         shown = f"{event.topic[:60]}…" if len(event.topic) > 60 else event.topic
-        raise UnusableResult(f"{shown!r} is not the name of a topic: 1 to 249 letters, digits, `.`, `-` and `_`")
+        raise UnusableResult(
+            f"{shown!r} is not the name of a topic: 1 to 249 letters, digits, `.`, `-` and `_`, and none of Kafka's own"
+        )
     if len(event_id) > _MAX_ID:
         raise UnusableResult(f"the id of an event has at most {_MAX_ID} characters; {event_id!r} has {len(event_id)}")
     if event.type is not None and len(event.type) > _MAX_TYPE:

@@ -27,14 +27,14 @@ def notify(
     """Show what became of a saga's notifications; with --again send them again, under the same event id."""
 
     async def tell(client: Client, settings: Settings) -> list[dict[str, Any]]:
-        from workers.notifications import send_again
+        from workers.notifications import named, send_again
         from workers.stories import read_story
 
         story = await read_story(client, saga_id)
         if again:
             say(target(settings))
             return await send_again(client, story, name)
-        return [row for row in story["notifications"] if name in (None, row["id"])]
+        return named(story, name)
 
     rows = with_client(tell)
     print_document(rows, human=lambda: _print(saga_id, rows))

@@ -20,8 +20,11 @@ Neither has an action of its own: the guard's transactions of confirm and undo r
 
 UNTIL_PUBLISHED = "published"
 
-TOPIC_NAME = r"[A-Za-z0-9._-]{1,249}"
-"""A name that Kafka allows for a topic; all others it refuses, however long one waits."""
+_KAFKAS_OWN = "__consumer_offsets|__transaction_state|__share_group_state|__cluster_metadata"
+
+TOPIC_NAME = rf"(?!(?:{_KAFKAS_OWN}|\.\.?)$)[A-Za-z0-9._-]{{1,249}}"
+"""A name that Kafka allows for a topic; all others it refuses, however long one waits. Into topics of its own it lets
+nobody write: a transaction with such an event would be aborted again and again, with all others in it."""
 
 FORM = "x-form"
 """In a schema: the words for its ``pattern``, which people are shown instead of the regular expression."""
@@ -29,7 +32,7 @@ FORM = "x-form"
 TOPIC: dict[str, Any] = {
     "type": "string",
     "pattern": f"^{TOPIC_NAME}$",
-    FORM: "a name that Kafka allows for a topic: 1 to 249 letters, digits, `.`, `_` and `-`",
+    FORM: "a name that Kafka allows for a topic: 1 to 249 letters, digits, `.`, `_` and `-`, and none of Kafka's own",
 }
 
 _ENGINES = ("saga", "ce_", "content-type")

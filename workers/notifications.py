@@ -74,6 +74,19 @@ def _counted(attempts: int | None) -> str:
     return f"{attempts} attempt{'' if attempts == 1 else 's'}"
 
 
+def named(story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
+    """The notification of this name, or all of them. Raises UsageError: there is none of this name."""
+    rows = story.get("notifications") or []
+    wanted = [row for row in rows if name in (None, row["id"])]
+    if name is not None and not wanted:
+        known = {row["id"]: row for row in rows}
+        raise UsageError(
+            f"{story['id']} has no notification {name}{did_you_mean(name, known)}",
+            help=f"saga notify {story['id']}    shows them",
+        )
+    return wanted
+
+
 async def send_again(temporal: Temporal, story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
     """Send the notification of this name, or all that were given up; the next attempt of a pending one comes now.
 
@@ -81,19 +94,11 @@ async def send_again(temporal: Temporal, story: Mapping[str, Any], name: str | N
     ``sent again``, or ``tried now``. Raises UsageError: there is no such notification; RefusedError: Temporal has
     forgotten it, or there is nothing to send.
     """
-    rows = story.get("notifications") or []
+    wanted = named(story, name)
     if name is None:
-        wanted = [row for row in rows if row["state"] not in ("DELIVERED", None)]
+        wanted = [row for row in wanted if row["state"] not in ("DELIVERED", None)]
         if not wanted:
             raise RefusedError(f"no notification of {story['id']} waits or was given up")
-    else:
-        wanted = [row for row in rows if row["id"] == name]
-        if not wanted:
-            known = {row["id"]: row for row in rows}
-            raise UsageError(
-                f"{story['id']} has no notification {name}{did_you_mean(name, known)}",
-                help=f"saga notify {story['id']}    shows them",
-            )
     return [{**row, "done": await _send(temporal, row)} for row in wanted]
 
 

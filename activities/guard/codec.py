@@ -56,7 +56,7 @@ def to_plain(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic here
     if callable(dump):
         return to_plain(dump())
-    raise UnusableResult(f"a result must be JSON; it holds a {type(value).__name__}")
+    raise UnusableResult(f"JSON has no form for a value of type {type(value).__name__}")
 
 
 def _key(key: Any) -> str:

@@ -140,7 +140,7 @@ KAFKA_TRIGGER = Record(
     (
         Field(
             "topic",
-            Text(TOPIC_NAME, "the name of a topic: letters, digits, `.`, `-` and `_`"),
+            Text(TOPIC_NAME, "the name of a topic: letters, digits, `.`, `-` and `_`, and none of Kafka's own"),
             "the topic whose events start sagas, or wake them",
             required=True,
         ),

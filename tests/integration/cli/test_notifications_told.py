@@ -64,6 +64,9 @@ async def test_mistakes_are_one_sentence(teller: Shell) -> None:
     id = fresh("plain")
     assert (await teller.saga("start", "order", "--id", id, "--input", '{"number": "1"}')).code == 0
     assert f"{id} has notified nobody" in (await teller.saga("notify", id)).out
+    for again in ((), ("--again",)):
+        unknown = await teller.saga("notify", id, "nosuch", *again)
+        assert (unknown.code, f"{id} has no notification nosuch" in unknown.err) == (2, True), unknown
     refused = await teller.saga("notify", id, "--again")
     assert (refused.code, "was given up" in refused.err) == (9, True), refused
     lost = await teller.saga("notify", "nobody-knows-it")

@@ -23,6 +23,11 @@ def test_a_plain_event() -> None:
     assert len(row["event_id"]) == 36
 
 
+@pytest.mark.parametrize("topic", ["__consumer_offsets_of_mine", "__mine", "...", "a."])
+def test_names_that_only_resemble_those_of_kafkas_own_topics(topic: str) -> None:
+    assert event_row(event(topic=topic))["topic"] == topic
+
+
 def test_a_held_event_with_an_id_of_its_own() -> None:
     row = event_row(event(hold=True, id="e-1"))
     assert (row["status"], row["event_id"]) == ("HELD", "e-1")
@@ -31,7 +36,7 @@ def test_a_held_event_with_an_id_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"value": object()}, "cannot be written as JSON: a result must be JSON; it holds a object"),
+        ({"value": object()}, "cannot be written as JSON: JSON has no form for a value of type object"),
         ({"value": float("nan")}, "JSON has no such number"),
         ({"value": "\ud800"}, "text that is not UTF-8"),
         ({"key": "\ud800"}, "text that is not UTF-8"),
@@ -40,6 +45,8 @@ def test_a_held_event_with_an_id_of_its_own() -> None:
         ({"topic": ""}, "'' is not the name of a topic: 1 to 249 letters"),
         ({"topic": "t" * 250}, "t…' is not the name of a topic: 1 to 249 letters"),
         ({"topic": "or ders"}, "'or ders' is not the name of a topic: 1 to 249 letters"),
+        ({"topic": "__consumer_offsets"}, "'__consumer_offsets' is not the name of a topic: .*none of Kafka's own"),
+        ({"topic": ".."}, "'..' is not the name of a topic"),
         ({"id": "x" * 37}, "at most 36 characters"),
         ({"type": "x" * 256}, "at most 255 characters"),
     ],
