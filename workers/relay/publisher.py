@@ -6,11 +6,13 @@ Everything blocks; the shard calls it from one thread at a time.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from activities.kafka import wire
 from activities.kafka.topics import Cluster
 from activities.kafka.transactions import TransactionalProducer
+from sagas.builtins_messaging import FORM, TOPIC, TOPIC_NAME
 from sagas.settings import KafkaSettings
 from workers.relay import progress
 from workers.relay.lost import Lost
@@ -109,7 +111,9 @@ class Publisher:
 
 
 def encode(row: EventRow, source: str) -> wire.Record:
-    """The record of an event."""
+    """The record of an event. Raises ValueError for one whose topic can never be written to."""
+    if not re.fullmatch(TOPIC_NAME, row.topic):  # in a transaction it would end the transaction, and name no topic
+        raise ValueError(f"{row.topic!r} is not {TOPIC[FORM]}")
     return wire.encode(
         row.value if row.value is not None else "null",
         id=row.event_id,

@@ -161,12 +161,14 @@ async def test_an_event_that_is_too_large_for_its_topic_is_refused_alone(world: 
 
 async def test_a_row_that_is_no_event_is_refused_and_holds_up_nobody(world: OutboxWorld) -> None:
     topic = world.broker.create_topic()
-    [broken, _] = world.emit(Event(topic, "k", 1), Event(topic, "k", 2))
+    [broken, internal, _] = world.emit(*(Event(topic, "k", n) for n in range(3)))
     with world.connect() as connection:
         connection.execute("update saga_outbox set headers = 'none' where event_id = %s", (broken,))
+        connection.execute("update saga_outbox set topic = '__consumer_offsets' where event_id = %s", (internal,))
     async with world.relaying():
         await world.all_published()
     assert world.rows("select status, note like '%cannot be written as a record%' from saga_outbox order by id") == [
+        ("REFUSED", True),
         ("REFUSED", True),
         ("PUBLISHED", None),
     ]
