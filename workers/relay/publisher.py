@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from activities.kafka import wire
 from activities.kafka.topics import Cluster
@@ -112,7 +113,7 @@ class Publisher:
 
 def encode(row: EventRow, source: str) -> wire.Record:
     """The record of an event. Raises ValueError for one whose topic can never be written to."""
-    if not re.fullmatch(TOPIC_NAME, row.topic):  # in a transaction it would end the transaction, and name no topic
+    if not _is_topic(row.topic):  # in a transaction it would end the transaction, and name no topic
         raise ValueError(f"{row.topic!r} is not {TOPIC[FORM]}")
     return wire.encode(
         row.value if row.value is not None else "null",
@@ -125,6 +126,11 @@ def encode(row: EventRow, source: str) -> wire.Record:
         saga_id=row.saga_id or None,
         step=row.step or None,
     )
+
+
+@lru_cache(1024)
+def _is_topic(name: str) -> bool:
+    return re.fullmatch(TOPIC_NAME, name) is not None
 
 
 def transactional_id(settings: KafkaSettings, home: str, shard: int) -> str:
