@@ -27,9 +27,13 @@ from workers.temporal_client import connect
 
 if TYPE_CHECKING:
     from workers.relay.held import Undecided
+    from workers.relay.lag import Waiting
 
 # Beyond this, "since" and "older than" in two places contradict each other visibly.
 _SKEW_SECONDS = 5.0
+
+_LATE = 60.0
+"""Seconds an event may wait to be published: a relay needs less than one, and some to be started again."""
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -123,7 +127,7 @@ async def _served(
 ) -> Finding:
     count = await count_pollers(client, queue, workflows=workflows)
     if count:
-        return Finding("workers", True, f"{what}: {count} workers poll")
+        return Finding("workers", True, f"{what}: {count} worker{'s poll' if count > 1 else ' polls'}")
     return Finding("workers", False, f"nobody serves the {what}", help)
 
 
@@ -196,8 +200,10 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
 
     from activities.guard.clock import now_sql
     from activities.guard.tables import metadata
+    from activities.outbox import NEW
     from workers.databases import database_says, open_engine
     from workers.relay.held import undecided
+    from workers.relay.lag import Lag, read_lag
 
     check = f"connection {connection.name}"
     try:
@@ -209,7 +215,8 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
         async with asyncio.timeout(15), engine.connect() as database:
             tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
             skew = float((await database.execute(text(now))).scalar_one()) - time.time()
-            waiting = await undecided(engine) if set(metadata.tables) <= tables else []
+            ours = set(metadata.tables) <= tables
+            waiting, lag = (await undecided(engine), await read_lag(engine)) if ours else ([], Lag())
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return [Finding(check, False, f"it cannot be used: {database_says(error)}", "saga dev up, or check its url")]
     finally:
@@ -220,11 +227,11 @@ async def _database(connection: Connection, *, spark: bool) -> list[Finding]:
         Finding(check, not absent, f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",
                 "saga setup" if absent else None),
         _clock(connection.name, skew),
-        *_events(connection.name, waiting),
+        *_events(connection.name, waiting, lag.total(NEW)),
     ]  # fmt: skip
 
 
-def _events(name: str, waiting: Sequence[Undecided]) -> Iterator[Finding]:
+def _events(name: str, waiting: Sequence[Undecided], new: Waiting) -> Iterator[Finding]:
     """A line only where something waits."""
     if waiting:
         first = waiting[0]
@@ -232,6 +239,10 @@ def _events(name: str, waiting: Sequence[Undecided]) -> Iterator[Finding]:
         yield Finding(
             f"events of {name}", False, message, "saga relay --status    shows them, --release or --drop decides"
         )
+    if new.oldest > _LATE:
+        events = "1 event is" if new.events == 1 else f"{new.events} events are"
+        message = f"{events} not published, the oldest has waited for {new.oldest:.0f} s"
+        yield Finding(f"relay of {name}", False, message, "saga relay --status    says what holds them up")
 
 
 def _java() -> Finding:

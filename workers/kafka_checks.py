@@ -113,10 +113,16 @@ def _lag(cluster: Cluster, project: Project) -> str:
         )
         if waiting and not reached:
             raise KafkaProblem(
-                f"{waiting} events of {topic} wait for {who}, and nobody has read any", help="saga trigger"
+                f"{_events(waiting)} of {topic} wait{'s' if waiting == 1 else ''} for {who}, and nobody has read any",
+                help="saga trigger",
             )
-        told.append(f"{who} is {waiting} events of {topic} behind")
+        # What lies between includes the ends of transactions, which are no events; to tell them apart is to read them.
+        told.append(f"{who} is at most {_events(waiting)} of {topic} behind")
     return ", ".join(told) or "there are none"
+
+
+def _events(count: int) -> str:
+    return f"{count} event{'' if count == 1 else 's'}"
 
 
 def _readers(project: Project, prefix: str) -> Iterator[tuple[str, str, str]]:

@@ -131,6 +131,7 @@ async def test_a_person_decides_with_the_command(world: EventsWorld) -> None:
     assert findings["events of shop"].message == (
         "1 wait for a person; one for told is HELD: Temporal does not know this saga"
     )
+    assert "relay of shop" not in findings, "nothing that is new is late"
     assert "events of bank" not in findings
     assert (await saga_relay(world, "--drop", event.event_id))[0] == 2, "a reason is needed"
     assert (await saga_relay(world, "--drop", "no-such-event", "--reason", "x"))[0] == 2

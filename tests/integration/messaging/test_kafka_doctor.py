@@ -132,7 +132,7 @@ async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
     [full] = [one for one in places if kafka.offsets(world.paid)[one.partition] != (0, 0)]
     consumer.commit(offsets=[TopicPartition(world.paid, full.partition, 2)], asynchronous=False)
     consumer.close()
-    assert (await world.examine())["kafka triggers"].message == f"orders is 1 events of {world.paid} behind"
+    assert (await world.examine())["kafka triggers"].message == f"orders is at most 1 event of {world.paid} behind"
 
 
 async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: Broker) -> None:
@@ -159,7 +159,7 @@ async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: B
     read("consumer-book", 1)
     assert await said() == f"2 events of {raw} wait for clean, and nobody has read any"
     read("bridge-clean", 2)
-    assert await said() == f"book is 1 events of {raw} behind, clean is 0 events of {raw} behind"
+    assert await said() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
 
 
 async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
