@@ -46,10 +46,16 @@ class Uncountable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """``sums`` by column, of those that have one; of decimals without their point."""
+    """``sums`` by column, of those that have one; of decimals without their point. Disjoint parts add up."""
 
     fingerprint: Fingerprint
     sums: dict[str, int]
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(
+            self.fingerprint + other.fingerprint,
+            {name: one + other.sums.get(name, 0) for name, one in self.sums.items()},
+        )
 
 
 def countable(schema: StructType) -> bool:
@@ -57,20 +63,18 @@ def countable(schema: StructType) -> bool:
     return all(_hashing(one.dataType) is not None for one in schema.fields)
 
 
-def count_files(files: Sequence[StagedFile], schema: StructType) -> Counted | None:
-    """None: something in them is for Spark to count. The columns of the files must be countable."""
+def count_files(files: Sequence[StagedFile], schema: StructType, *, threads: int | None = None) -> Counted | None:
+    """None: something in them is for Spark to count. The columns of the files must be countable. ``threads``: as many
+    as there are processors, unless said."""
     columns = [_Column(at, one.name, one.dataType) for at, one in enumerate(schema.fields)]
-    whole = Fingerprint()
-    sums = {one.name: 0 for one in columns if one.summed}
+    whole = Counted(Fingerprint(), {one.name: 0 for one in columns if one.summed})
     try:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
             for found in _ahead(pool, _pieces(files, columns)):
-                whole += found.fingerprint
-                for name, one in found.sums.items():
-                    sums[name] += one
+                whole += found
     except Uncountable:
         return None
-    return Counted(whole, sums)
+    return whole
 
 
 def _ahead(pool: ThreadPoolExecutor, work: Iterator[Callable[[], Counted]]) -> Iterator[Counted]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sagas.errors import Infrastructure, UsageError
 from spark_steps.audit.counting import counting
+from spark_steps.counting_ahead import counting_ahead
 from spark_steps.errors import JobFailed
-from spark_steps.file_counts import count_files, countable
+from spark_steps.file_counts import countable
 from spark_steps.frames import open_inputs
 from spark_steps.hashing import quoted
 from spark_steps.job import Check, Job, Output
@@ -123,7 +125,9 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     writer = written.write.mode("append")
     if staging.output.kind == "topic":
         writer = writer.option("maxRecordsPerFile", RECORDS_PER_TRANSACTION)
-    writer.partitionBy(*names).parquet(spark_path(staging.folder))
+    counting_files = counting_ahead(staging.folder, schema) if from_files else nullcontext()
+    with counting_files as ahead:
+        writer.partitionBy(*names).parquet(spark_path(staging.folder))
     run.check()
     files = staged_files(staging.folder)
     values = metrics.observed(own, asked)
@@ -133,7 +137,7 @@ def _write(run: Run, staging: Staging, frame: DataFrame) -> Manifest:
     if not files:  # partitioned, and no row at all
         run.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
         files = staged_files(staging.folder)
-    counted = count_files(files, schema) if from_files else None
+    counted = ahead.count(files) if ahead is not None else None
     if counted is not None:
         values |= metrics.in_files(counted)
     if told not in (None, sum(file.rows for file in files)) or (from_files and counted is None):

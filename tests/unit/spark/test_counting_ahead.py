@@ -1,0 +1,81 @@
+"""Files that Spark's tasks have written are counted while others still write, and never taken for one another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import types as T
+
+from spark_steps import counting_ahead as module
+from spark_steps.counting_ahead import CountedAhead, counting_ahead
+from spark_steps.file_counts import count_files
+from spark_steps.manifest import StagedFile
+
+SCHEMA = T.StructType([T.StructField("n", T.LongType()), T.StructField("word", T.StringType())])
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read, in order."""
+    seen: list[str] = []
+
+    def noted(files: list[StagedFile], *rest: object, **more: object) -> object:
+        seen.extend(Path(file.uri).name for file in files)
+        return count_files(files, *rest, **more)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(module, "count_files", noted)
+    return seen
+
+
+def write(path: Path, start: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": range(start, start + 1000), "word": ["a", "b"] * 500}), path)
+    return path
+
+
+def staged(*paths: Path) -> list[StagedFile]:
+    return [StagedFile(path.as_uri(), path.stat().st_size, 1000) for path in paths]
+
+
+def test_what_a_task_has_written_is_read_once(tmp_path: Path, reads: list[str]) -> None:
+    early = write(tmp_path / "_temporary/0/task_1/day=1/part-0.parquet", 0)
+    unfinished = write(tmp_path / "_temporary/0/_temporary/attempt_2/part-1.parquet", 1000)
+    ahead = CountedAhead(SCHEMA)
+    ahead.look(tmp_path, threading.Event())
+    assert reads == ["part-0.parquet"], "what is being written is left alone"
+    files = staged(early.rename(tmp_path / "part-0.parquet"), unfinished.rename(tmp_path / "part-1.parquet"))
+    found = ahead.count(files)
+    assert reads == ["part-0.parquet", "part-1.parquet"]
+    assert found == count_files(files, SCHEMA)
+    assert found is not None
+    assert (found.fingerprint.rows, found.sums) == (2000, {"n": sum(range(2000))})
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    first = write(tmp_path / "_temporary/0/task_1/part-0.parquet", 0)
+    ahead = CountedAhead(SCHEMA)
+    ahead.look(tmp_path, threading.Event())
+    first.unlink()
+    files = staged(write(tmp_path / "part-0.parquet", 5000))
+    assert ahead.count(files) == count_files(files, SCHEMA)
+
+
+def test_it_looks_as_long_as_the_write_lasts(tmp_path: Path, reads: list[str]) -> None:
+    with counting_ahead(tmp_path.as_uri(), SCHEMA) as ahead:
+        early = write(tmp_path / "elsewhere.parquet", 0)
+        task = tmp_path / "_temporary/0/task_1"
+        task.mkdir(parents=True)
+        moved = early.rename(task / "part-0.parquet")
+        until = time.monotonic() + 30
+        while not reads and time.monotonic() < until:
+            time.sleep(0.01)
+    threads = [one.name for one in threading.enumerate()]
+    assert "count-ahead" not in threads
+    files = staged(moved.rename(tmp_path / "part-0.parquet"))
+    assert ahead.count(files) == count_files(files, SCHEMA)
+    assert reads == ["part-0.parquet"]
