@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def start(
     name: Annotated[str, typer.Argument(help="the saga's name")],
     input: Annotated[str | None, typer.Option(help="the input: JSON, @file, or - for standard input")] = None,
-    set: Annotated[
-        list[str] | None, typer.Option(help="one field of the input: key=value; repeatable")
-    ] = None,
+    set: Annotated[list[str] | None, typer.Option(help="one field of the input: key=value; repeatable")] = None,
     id: Annotated[str | None, typer.Option(help="the saga's id; default: from the definition")] = None,
     again: Annotated[bool, typer.Option("--again", help="start anew what was undone, as a new generation")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code tells how it ended")] = False,

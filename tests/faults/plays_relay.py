@@ -6,10 +6,11 @@ Each begins with a saga that stands where its next effect is made and not commit
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from tests.faults.channel import Channel, channel
+from tests.faults.channel import TRANSACTION, Channel, channel
 from tests.faults.gates import Gate
 from tests.faults.stage import Stage
 from tests.kafka_proxy import END_TXN, PRODUCE, Act, Caught, Rule
@@ -109,9 +110,12 @@ async def frozen_past_its_transaction(stage: Stage) -> None:
     The relay wakes up with an identity that is worth nothing, and does its batch again with a new one.
     """
     shared = channel(stage)
+    began = time.monotonic()
     await stand_at_commit(stage, "hold")
     await shared.once(doing(shared.first.freeze))
-    assert not await shared.settled(stage), "the transaction holds nothing back"
+    settled = await shared.settled(stage)
+    # On a busy machine the broker may have ended it while the other cells of the row were on their way here.
+    assert not settled or time.monotonic() - began > TRANSACTION, "the transaction holds nothing back"
     await stage.until(lambda: shared.settled(stage), "the end of the transaction", PATIENCE)
     committed, there = await shared.written(stage)
     assert committed < there, "the transaction was committed"
