@@ -40,6 +40,10 @@ class _JustEnded(RefusedError):
     """Its worker is not asked any more."""
 
 
+def _just_ended(saga_id: str) -> _JustEnded:
+    return _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}")
+
+
 async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> Cancelled:
     """Ask for the undo of a running saga.
 
@@ -85,7 +89,12 @@ async def signal(
     if definition is not None:
         check_signal(definition, name)
     message = {"_saga": {"by": who or temporal.identity, "reject": reject}, "data": data}
-    await temporal.get_workflow_handle(described.run.id).signal(name, message)
+    try:
+        await temporal.get_workflow_handle(described.run.id).signal(name, message)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise _just_ended(saga_id) from error
+        raise
     return definition is not None
 
 
@@ -220,5 +229,5 @@ async def _update(temporal: Temporal, saga_id: str, name: str, argument: Any) ->
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            raise _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}") from error
+            raise _just_ended(saga_id) from error
         raise

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sagas import Absent, Done, Rejected, Unknown
+from sagas.errors import RefusedError
 from tests.integration.engine.world import World, begin, gate, handle, play, row, soon, states, until
 from tests.lab import finished
 
@@ -154,7 +156,8 @@ async def test_a_signal_answers_whether_it_comes_early_or_late_and_only_the_firs
             go.set()
             await until(lambda: _state(client, saga, "approve", "RUNNING"))
         await client.signal(saga, "approved", {"by": "mail"}, who="ada")
-        await client.signal(saga, "approved", {"by": "phone"}, who="bob")
+        with nullcontext() if early else suppress(RefusedError):  # the first may have ended it by then
+            await client.signal(saga, "approved", {"by": "phone"}, who="bob")
         go.set()
         story = await finished(client, saga)
     assert story["state"] == "COMPLETED"
