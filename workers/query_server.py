@@ -105,7 +105,9 @@ def token_of(settings: Settings) -> Callable[[], str]:
     written = settings.serve.get("token")
     if not isinstance(written, Mapping):
         raise UsageError(
-            "serve.token must say where the token is that callers need, not what it is.",
+            "There is no [serve] token, which callers of `saga serve` need."
+            if written is None
+            else "serve.token must say where the token is that callers need, not what it is.",
             help='[serve] token = {env = "SAGA_SERVE_TOKEN"} or {file = "path"} in saga.toml',
         )
     secret = as_secret(written, "serve.token")

@@ -209,7 +209,7 @@ async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path
 @pytest.mark.parametrize(
     ("serve", "env", "says"),
     [
-        ("", {}, "serve.token must say where the token is"),
+        ("", {}, "There is no [serve] token"),
         ('[serve]\ntoken = "plain"\n', {}, "serve.token must say where the token is"),
         ('[serve]\ntoken = {env = "NOT_SET"}\n', {}, "environment variable NOT_SET, which is not set"),
         ('[serve]\ntoken = {env = "EMPTY"}\n', {"EMPTY": " "}, "serve.token is empty"),
