@@ -25,10 +25,11 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Files are taken in the order of their names: the unit tests, which are short, come last and fill the gaps.
 # The fault matrix plays its cells side by side by itself, and ends with their table: so it runs alone, and last.
 test: setup
 	@failed=0; \
-	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
 	$(BIN)/pytest tests/faults $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 
