@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from cli.story_words import Line, Span, Story, length, moment, progress_text, short
+from cli.story_words import Line, Span, Story, error_text, length, moment, progress_text, short
 from sagas.details import MARKS
 
 _MARK_STYLES = {"✔": "green", "✖": "red", "?": "red", "⏸": "red", "↩": "yellow", "▶": "cyan"}
@@ -90,7 +90,7 @@ def _happened(step: Story, now: datetime) -> str:
         words.append(short(progress_text(step["progress"]), 120))
     error = step.get("error")
     if error and step["state"] not in ("DONE", "CONFIRMED", "CONFIRMING"):
-        words.append(short(error.get("message") or error.get("type") or "no message", 80))
+        words.append(short(error_text(error), 80))
     return ", ".join(words)
 
 
@@ -119,7 +119,7 @@ def _tries(operation: Story) -> str:
     error = operation.get("error")
     if operation["state"] != "RUNNING" or not error:
         return times
-    return f"{times}: {short(error.get('message') or error.get('type') or 'no message', 80)}"
+    return f"{times}: {short(error_text(error), 80)}"
 
 
 def _aligned(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:

@@ -67,6 +67,11 @@ def length(end: datetime, begin: datetime) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
+def error_text(error: Mapping[str, Any]) -> str:
+    """What the ``error`` of a step or of its undo says."""
+    return str(error.get("message") or error.get("type") or "no message")
+
+
 def progress_text(progress: Mapping[str, Any]) -> str:
     """One line for people: what a Spark step is doing, or the heartbeat as it stands."""
     if "doing" not in progress and "tasks" not in progress:

@@ -140,8 +140,10 @@ class _Changes:
 
 def _failing(row: dict[str, Any]) -> str:
     """Why a call that goes on is tried again."""
+    from cli.story_words import error_text
+
     error = row.get("error")
     if row.get("state") != "RUNNING" or not error:
         return ""
     times = f"{row['attempts']} attempts, the last one: " if (row.get("attempts") or 0) > 1 else ""
-    return f" ({times}{error.get('message') or error.get('type') or 'no message'})"
+    return f" ({times}{error_text(error)})"

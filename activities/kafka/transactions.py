@@ -22,7 +22,7 @@ from sagas.settings import KafkaSettings
 
 log = logging.getLogger("saga.kafka")
 
-PATIENCE = 30.0
+_PATIENCE = 30.0
 """Seconds to begin, and to commit. After that the next producer of the id tells what came of it."""
 
 _SLICE = 2.0
@@ -175,7 +175,7 @@ class TransactionalProducer:
         """Make a call again as long as its errors pass."""
         from confluent_kafka import KafkaException
 
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + _PATIENCE
         while True:
             try:
                 call()
