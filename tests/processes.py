@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.forked import Forked
 from workers.dev.ports import HOST, choose
 from workers.dev.service import http_get
 from workers.dev.temporal import SEARCH_ATTRIBUTES, find_program
@@ -29,7 +30,7 @@ class Process:
     ) -> None:
         self.name, self._argv, self._folder, self._ready = name, list(argv), folder, ready
         self._env = dict(os.environ if env is None else env)
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | Forked | None = None
         self.log = folder / f"{name}.log"
 
     @property
@@ -128,15 +129,27 @@ class TemporalServer(Process):
 class CommandProcess(Process):
     """A long-running `saga` command for a project folder, as a process of its own. ``env`` adds variables.
 
-    ``health_port`` serves /livez, /readyz and /metrics; ``words`` are the command and its options.
+    ``health_port`` serves /livez, /readyz and /metrics; ``words`` are the command and its options. ``fresh``: a Python
+    of its own runs it, which knows nothing of the engine yet; any other is forked.
     """
 
-    def __init__(self, name: str, project: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, project: Path, *words: str, env: Mapping[str, str] | None = None, fresh: bool = False
+    ) -> None:
         port = self.health_port = choose({"health": None}, {}, ())["health"]
         verb, *options = words
-        argv = [sys.executable, "-P", "-m", "cli.main", verb, "--health", f"{HOST}:{port}", *options]
+        argv = [verb, "--health", f"{HOST}:{port}", *options]
+        if fresh:
+            argv = [sys.executable, "-P", "-m", "cli.main", *argv]
         own = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         super().__init__(name, argv, project, lambda: http_get(port, "/readyz")[0] == 200, own)
+        self._fresh = fresh
+
+    def launch(self) -> None:
+        if self._fresh:
+            super().launch()
+        else:
+            self._child = Forked(self._argv, self._folder, self._env, self.log)
 
     def ready_says(self) -> str:
         return http_get(self.health_port, "/readyz")[1].decode()
@@ -146,9 +159,15 @@ class WorkerProcess(CommandProcess):
     """`saga worker`; ``options`` are added to the command."""
 
     def __init__(
-        self, name: str, project: Path, *, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+        self,
+        name: str,
+        project: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        fresh: bool = False,
     ) -> None:
-        super().__init__(name, project, "worker", "--grace", "5s", *options, env=env)
+        super().__init__(name, project, "worker", "--grace", "5s", *options, env=env, fresh=fresh)
 
 
 class RelayProcess(CommandProcess):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any
 
 from temporalio.client import Client
@@ -38,6 +40,7 @@ def make_worker(
         "workflow_runner": UnsandboxedWorkflowRunner(),
         "graceful_shutdown_timeout": grace,
         "deployment_config": config,
+        "build_id": None if deployment is not None else build_id(project),
         "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
         "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
         # No payload is stored outside of Temporal; for more than one at a time the SDK makes a task of every payload.
@@ -46,3 +49,12 @@ def make_worker(
     }
     task_queue = project.settings.temporal.task_queue
     return Worker(client, task_queue=task_queue, plugins=[plugin or SagaPlugin(project)], **settings)
+
+
+def build_id(project: Project) -> str:
+    """What the Web UI calls the build of a worker that has no deployment: the engine's version and the definitions.
+
+    The SDK's own is a hash over the code of all modules, which takes half a second to read.
+    """
+    digests = sorted(one.digest for one in project.definitions.values())
+    return f"saga-{version('saga-orchestrator')}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:12]}"

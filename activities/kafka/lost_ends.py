@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from activities.kafka import reading
-from activities.kafka.topics import Cluster, Offsets
+from activities.kafka.topics import Cluster, KafkaProblem, Offsets
 from activities.kafka.wire import read_headers
 from sagas.settings import KafkaSettings
 
@@ -27,8 +27,13 @@ def undecided(settings: KafkaSettings, topic: str) -> dict[int, Offsets]:
 
 def open_in(settings: KafkaSettings, topic: str, wanted: Collection[str]) -> set[int]:
     """The partitions where events of the ids ``wanted`` lie at or after the last stable offset: their transaction is
-    not decided, or it is and waits for somebody else's. Raises KafkaProblem."""
-    return _open_in(settings, topic, wanted, undecided(settings, topic))
+    not decided, or it is and waits for somebody else's. Who may not read the topic sees none. Raises KafkaProblem."""
+    try:
+        return _open_in(settings, topic, wanted, undecided(settings, topic))
+    except KafkaProblem as problem:
+        if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
+            raise
+        return set()
 
 
 def visible(

@@ -13,11 +13,19 @@ from temporalio.exceptions import (
     ChildWorkflowError,
     FailureError,
     TimeoutError,
+    TimeoutType,
 )
 
 from sagas.machine.commands import Finish
 from sagas.outcomes import Failure, Outcome
 from sagas.wire import decode_failure
+
+_TIMEOUTS: Mapping[TimeoutType | None, str] = {
+    TimeoutType.START_TO_CLOSE: "no answer within the `timeout` of the attempt",
+    TimeoutType.SCHEDULE_TO_CLOSE: "no answer within the time that all attempts have together",
+    TimeoutType.SCHEDULE_TO_START: "no worker has taken the attempt in time",
+    TimeoutType.HEARTBEAT: "no heartbeat in time: the worker of the attempt may be dead",
+}
 
 
 class Sentence(ApplicationError):
@@ -66,8 +74,7 @@ def outcome_of(error: FailureError) -> Outcome:
     if isinstance(cause, ApplicationError):
         return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
     if isinstance(cause, TimeoutError):
-        kind = cause.type.name.lower().replace("_", "-") if cause.type is not None else "time-out"
-        return Outcome("unknown", failure=Failure("Timeout", f"no answer in time ({kind})"))
+        return Outcome("unknown", failure=Failure("Timeout", _TIMEOUTS.get(cause.type, "no answer in time")))
     if isinstance(cause, CancelledError):
         return Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
     return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))

@@ -10,6 +10,7 @@ from pyarrow import parquet as pq
 
 from activities.guard.codec import UnusableResult, to_plain
 from activities.kafka import wire
+from spark_steps.keys import Target
 from spark_steps.sinks.files import resolve
 from spark_steps.sinks.sink import Publication
 
@@ -23,6 +24,12 @@ class UnusableRow(Exception):
 def source_of(prefix: str, publication: Publication) -> str:
     """The CloudEvents source of a publication's events."""
     return f"/{prefix}/spark/{publication.mark.target.key}"
+
+
+def event_ids(publication: Publication, number: int) -> set[str]:
+    """The ids of the records of file ``number`` of the manifest."""
+    rows = range(publication.manifest.files[number].rows)
+    return {_event_id(publication.mark.target, number, row) for row in rows}
 
 
 def records(publication: Publication, number: int, *, prefix: str, time: float) -> Iterator[wire.Record]:
@@ -39,7 +46,7 @@ def records(publication: Publication, number: int, *, prefix: str, time: float) 
                     raise UnusableRow(f"row {row_number} of file {number} is no event: {error}") from error
                 yield wire.encode(
                     value,
-                    id=f"{target.name}-{number}-{row_number}",
+                    id=_event_id(target, number, row_number),
                     type=output.place,
                     source=source,
                     time=time,
@@ -48,6 +55,10 @@ def records(publication: Publication, number: int, *, prefix: str, time: float) 
                     step=target.step,
                 )
                 row_number += 1
+
+
+def _event_id(target: Target, number: int, row: int) -> str:
+    return f"{target.name}-{number}-{row}"
 
 
 def _value(row: Mapping[str, Any], column: str | None) -> str:

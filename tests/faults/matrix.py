@@ -84,7 +84,8 @@ ROWS: tuple[Row, ...] = (
         {**FORWARD, "B": CANCELLED, "P": CANCELLED_AT_PIVOT},
         proxied=DATABASE,
     ),
-    Row("04", "worker-frozen-in-transaction", worker.frozen_in_transaction, FORWARD),
+    # Temporal gives the frozen one attempts as well: as many as it had asked for.
+    Row("04", "worker-frozen-in-transaction", worker.frozen_in_transaction, FORWARD, attempts=20),
     Row(
         "04",
         "worker-frozen-after-commit",

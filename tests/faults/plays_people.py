@@ -68,7 +68,7 @@ async def cancelled_as_it_completes(stage: Stage) -> None:
     async with stage.gate("commit") as gate:
         await stage.start()
         await gate.reached(by=worker.pid)
-        await asyncio.gather(gate.open(), stage.cancel())
+        await asyncio.gather(stage.cancel(), gate.open())
     stage.fault_is_over()
 
 

@@ -211,7 +211,7 @@ class Stage:
             (self.folder / name).mkdir()
             (self.folder / name / "sitecustomize.py").write_text(code, encoding="utf-8")  # Python runs it at its start
             env["PYTHONPATH"] = str(self.folder / name)
-        worker = WorkerProcess(name, self.folder, env=env)
+        worker = WorkerProcess(name, self.folder, env=env, fresh=code is not None)
         self.workers.append(worker)
         await asyncio.to_thread(worker.start, START)
         return worker

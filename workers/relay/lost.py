@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from activities.kafka import lost_ends, reading
-from activities.kafka.topics import Cluster, KafkaProblem
+from activities.kafka.topics import Cluster
 from activities.kafka.transactions import TransactionalProducer
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings
@@ -16,7 +16,6 @@ from workers.relay import progress
 log = logging.getLogger("saga.relay")
 
 _CLUSTER = 5.0
-_KEY = b"saga"
 
 
 class Lost:
@@ -56,30 +55,16 @@ class Lost:
             for topic in self._there(topics)
             for partition in lost_ends.undecided(self._settings, topic)
         ]
-        self._abort_in([*places, (self._topic, self._shard)])
+        self._producer.end_in([*places, (self._topic, self._shard)])
 
     def end_tries_at(self, ids: Collection[str], topic: str) -> None:
         """Before these events are written there: an earlier try at them may be open for ever, and the commit of the
         new one would make both visible. Raises TransactionTrouble too."""
-        try:
-            partitions = lost_ends.open_in(self._settings, topic, ids)
-        except KafkaProblem as problem:
-            if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
-                raise
-            return  # who may not read the topic cannot look
+        partitions = lost_ends.open_in(self._settings, topic, ids)
         if partitions:
             log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
-            self._abort_in([(topic, one) for one in partitions])
+            self._producer.end_in([(topic, one) for one in partitions])
 
     def _there(self, topics: Collection[str]) -> list[str]:
         missing = Cluster(self._settings, patience=_CLUSTER).missing(topics)
         return [topic for topic in topics if topic not in missing]
-
-    def _abort_in(self, places: Sequence[tuple[str, int]]) -> None:
-        """A transaction that is aborted ends in each of its partitions all that its producer had open there. Nobody
-        sees what it writes."""
-        self._producer.begin(self._settings.transaction_timeout / 2)
-        for topic, partition in places:
-            self._producer.produce(topic, None, _KEY, partition=partition)
-        self._producer.flush()
-        self._producer.abort()

@@ -1,14 +1,11 @@
-"""A broker that starts again forgets the end of a transaction (KAFKA-20734): the relay finds it, ends it and goes on.
-
-The broker is made to look for transactions that are too old all the time: so it gives one up while it starts, at the
-moment when its partitions have no leader, and drops the markers that it owes them.
-"""
+"""A broker that starts again forgets the end of a transaction (KAFKA-20734): the relay finds and ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,24 +14,17 @@ import pytest_asyncio
 from activities.kafka import wire
 from activities.kafka.topics import Cluster
 from activities.kafka.transactions import TransactionalProducer
+from tests.forgetful_broker import TIMEOUT, forgetful_broker, lose_an_end
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
 from workers.relay.progress import Progress, encode
 from workers.relay.publisher import progress_topic, transactional_id
 
-TIMEOUT = 3.0
-"""Seconds a transaction may last: less than a broker needs to start."""
-
-TRIES = 8
-"""It is a matter of milliseconds whether the broker forgets, and most times it does."""
-
 
 @pytest_asyncio.fixture(scope="module")
 async def forgetful(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
-    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"}
-    broker = Broker(tmp_path_factory.mktemp("kafka"), more=often)
-    await asyncio.to_thread(broker.start)
+    broker = await asyncio.to_thread(forgetful_broker, tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.kill()
 
@@ -58,16 +48,8 @@ async def world(postgres_server: DatabaseServer, forgetful: Broker, tmp_path: Pa
 async def test_what_was_lost_is_ended_and_published_once(world: OutboxWorld, forgetful: Broker, found: str) -> None:
     topic = await asyncio.to_thread(forgetful.create_topic)
     ids = world.emit(*events(topic, 60, keys=1))
-    for _ in range(TRIES):
-        await asyncio.to_thread(write_and_sleep, world, topic, ids[:50], found != "events alone")
-        forgetful.kill()
-        await asyncio.sleep(TIMEOUT)
-        await asyncio.to_thread(forgetful.start)
-        await asyncio.sleep(TIMEOUT)
-        if not await asyncio.to_thread(forgetful.is_settled, topic):
-            break
-    else:
-        raise AssertionError("the broker has forgotten nothing: is it mended?")
+    sleeping = partial(write_and_sleep, world, topic, ids[:50], found != "events alone")
+    await asyncio.to_thread(lose_an_end, forgetful, topic, sleeping)
     if "marked" in found:
         world.rows("update saga_outbox set status = 'PUBLISHED' where event_key = 'k0' and value::int < 50 returning 1")
 

@@ -113,6 +113,7 @@ async def test_no_reply_in_time_is_unknown_and_undone_by_a_command(world: World)
     story = await world.play("impatient", do="silent")
     assert story["state"] == "COMPENSATED"
     assert story["reason"]["kind"] == "unknown"
+    assert story["reason"]["message"] == "no answer within the `timeout` of the attempt"
     reserve = row_of(story, "reserve")
     assert (reserve["outcome"], reserve["state"]) == ("unknown", "COMPENSATED")
     assert world.seen(story["id"]) == ["do", "undo"], "the second attempt waits for the reply, it sends nothing"

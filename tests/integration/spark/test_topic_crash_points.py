@@ -148,6 +148,23 @@ async def test_a_frozen_publisher_wakes_after_another_has_published(
     await must_be_published_once(theatre, kafka, saga)
 
 
+@cells({"C11 two": "in the job"})
+async def test_two_runners_with_one_key_at_once(theatre: Theatre, kafka: Broker, point: str) -> None:
+    """The worker of the first is taken for dead; it wakes while the second works."""
+    saga = f"day-{uuid.uuid4()}"
+    with closed(theatre.books.url, point) as turnstile:
+        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+        turnstile.reached()
+        [first] = theatre.runners_that_wait()
+        frozen = next(one for one in theatre.workers if one.pid == first.ppid())
+        frozen.freeze()
+        try:
+            turnstile.reached(by=2)
+        finally:
+            frozen.thaw()
+    await must_be_published_once(theatre, kafka, saga)
+
+
 async def must_be_published_once(theatre: Theatre, kafka: Broker, saga: str) -> None:
     story = await finished(theatre.client, saga, PATIENCE)
     assert story["state"] == "COMPLETED", story["reason"]

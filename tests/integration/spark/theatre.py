@@ -13,7 +13,7 @@ from activities.connections import Connections
 from spark_steps.cleaning import clean
 from spark_steps.settings import spark_settings
 from tests.integration.spark.ledgers import Books, open_books
-from tests.integration.spark.turnstiles import closed
+from tests.integration.spark.turnstiles import DATABASE, closed
 from tests.processes import WorkerProcess
 from tests.servers import DatabaseServer
 from workers.client import Client
@@ -27,7 +27,7 @@ class Theatre:
 
     def __init__(self, sink: str, outputs: Mapping[str, str], books: Books, client: Client) -> None:
         self.sink, self.outputs, self.books, self.client = sink, outputs, books, client
-        env = {"SAGA_TEST_DATABASE": books.url, "PYTHONPATH": str(ROOT)}
+        env = {DATABASE: books.url, "PYTHONPATH": str(ROOT)}
         self.workers = [WorkerProcess(name, books.folder, env=env) for name in ("one", "two")]
 
     def start(self) -> None:

@@ -1,0 +1,98 @@
+"""`saga` commands as processes that begin at once: forked from one that has imported what they need.
+
+Each is a process like any other, with its own id and group, and dies of the same signals. Most of the processor time
+that a start of Python takes is saved, and the tests start hundreds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PRELOADED = (
+    "cli.main",
+    "cli.relay",
+    "cli.trigger",
+    "cli.worker",
+    "confluent_kafka.admin",
+    "psycopg_pool",
+    "pydantic.type_adapter",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "temporalio.worker",
+    "typer._adapters",
+    "workers.logs",
+    "workers.relay.check_back",
+    "workers.relay.run",
+    "workers.run",
+    "workers.trigger.run",
+    "tests.forked_frozen",
+)
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(list(PRELOADED))
+_one_at_a_time = threading.Lock()
+"""An exit code can be read once, and each start looks at those of all."""
+
+
+class Forked:
+    """`saga` with these words; what it prints goes to the end of ``log``. Works as a ``subprocess.Popen``."""
+
+    def __init__(self, words: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
+        self._process = _context.Process(
+            target=_live, args=(list(words), str(folder), dict(env), str(log)), daemon=True
+        )
+        self._process.start()
+        while self.poll() is None and not self._leads_a_group():
+            time.sleep(0.001)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        with _one_at_a_time:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("saga", timeout or 0.0)
+            time.sleep(0.01)
+        return code
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def _leads_a_group(self) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            return os.getpgid(self.pid) == self.pid
+        return False
+
+
+def _live(words: list[str], folder: str, env: dict[str, str], log: str) -> None:
+    os.setsid()
+    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
+        opened = os.open(name, flags)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.dup2(1, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has put another there
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[:0] = [one for one in env.get("PYTHONPATH", "").split(os.pathsep) if one and one not in sys.path]
+    sys.argv = ["saga", *words]
+    from cli.main import main
+
+    main()

@@ -1,0 +1,59 @@
+"""A broker that starts again forgets that a file's transaction was aborted (KAFKA-20734): the next try at the file ends
+it first, or its own commit would make both visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from activities.kafka.transactions import TransactionalProducer
+from spark_steps.settings import SparkSettings
+from spark_steps.sinks import topic_progress
+from spark_steps.sinks.sink import Publication
+from spark_steps.sinks.topic import TopicSink
+from spark_steps.sinks.topic_records import records
+from tests.forgetful_broker import TIMEOUT, forgetful_broker, lose_an_end
+from tests.integration.spark.staged import stage
+from tests.kafka_broker import Broker
+
+pytestmark = pytest.mark.slow
+
+ROWS = [{"id": number} for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = forgetful_broker(tmp_path_factory.mktemp("kafka"))
+    yield broker
+    broker.kill()
+
+
+def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:
+    topic = forgetful.create_topic()
+    kafka = forgetful.settings(transaction_timeout=TIMEOUT)
+    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
+    sink = TopicSink(settings)
+    publication = stage(settings, {"topic": topic, "key": "id"}, ROWS, files=2)
+    sink.place(publication)
+
+    def fall_asleep() -> None:
+        write_first_file(settings, publication)
+
+    lose_an_end(forgetful, topic, fall_asleep)
+    [published] = sink.publish([publication], None, together=False)
+    assert (published.adopted, published.after) == (False, 2)
+    found = sorted(one.json()["id"] for one in forgetful.read_committed(topic))
+    assert found == [0, 1, 2, 3, 4, 5]
+    assert forgetful.is_settled(topic, topic_progress.topic_of(kafka))
+
+
+def write_first_file(settings: SparkSettings, publication: Publication) -> None:
+    """As a publisher that falls asleep for ever before it writes how far it is."""
+    kafka = settings.kafka
+    producer = TransactionalProducer(kafka, f"{topic_progress.topic_of(kafka)}-{publication.mark.target.key}").open()
+    producer.begin(60.0)
+    for record in records(publication, 0, prefix=kafka.prefix, time=0.0):
+        producer.produce(publication.output.place, record.value, record.key, record.headers)
+    producer.flush()
