@@ -1,4 +1,5 @@
 """Imported last of all that is preloaded: a collection in a child would write to, and so copy, all of its memory."""
+
 from __future__ import annotations
 
 import gc
