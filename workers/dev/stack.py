@@ -91,12 +91,21 @@ class Stack:
         return [name for name in NAMES if not idle.get(name)]
 
     def _with_kafka(self, pending: list[str]) -> list[str]:
-        """What can be started of ``pending``: without a broker neither it nor what needs one, and a person is told."""
+        """What can be started of ``pending``: without a broker neither it nor what needs one, and a person is told.
+
+        Raises SagaError: it is somebody else's broker, and does not answer.
+        """
         kafka = self.settings.kafka
         if kafka.bootstrap_servers is not None and not kafka.embedded:
             if "kafka" in pending:
                 self.say(f"Kafka is {kafka.bootstrap_servers}, as the settings say; none is started here")
-            return [name for name in pending if name != "kafka"]
+            left = [name for name in pending if name != "kafka"]
+            if set(WITH_KAFKA) & set(left) and not self._other_kafka_answers():
+                raise SagaError(
+                    f"Kafka does not answer at {kafka.bootstrap_servers}, as the settings say: nothing was started.",
+                    help="start it, or take `bootstrap_servers` out of [kafka]: then `saga dev up` starts one",
+                )
+            return left
         if self._record(self.services["kafka"]).is_alive() or (sentence := why_no_broker(self.say)) is None:
             return pending
         self.say(sentence)
@@ -124,6 +133,10 @@ class Stack:
                 make_topics(Project(current))
             except UsageError as error:
                 self.say(f"no topics are made: {error.message}")
+
+    def _other_kafka_answers(self) -> bool:
+        servers = self.settings.kafka.bootstrap_servers or ""
+        return any(_answers(address.strip()) for address in servers.split(","))
 
     def _names_other_temporal(self) -> bool:
         """True when the settings name a server that is not ours to start."""
@@ -243,8 +256,7 @@ class Stack:
             }
         kafka = self.settings.kafka
         if document["kafka"]["pid"] is None and kafka.bootstrap_servers and not kafka.embedded:
-            answers = any(_answers(address.strip()) for address in kafka.bootstrap_servers.split(","))
-            state = "running" if answers else "failed"
+            state = "running" if self._other_kafka_answers() else "failed"
             document["kafka"] = {"state": state, "pid": None, "address": kafka.bootstrap_servers}
         current = load_settings(self.settings.root, self.settings.config_file)
         document["spark"] = spark_runner(current.root / str(current.spark.get("work", WORK)))

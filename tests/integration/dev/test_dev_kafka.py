@@ -120,6 +120,10 @@ def test_a_broker_that_the_settings_name_is_not_ours_to_start(with_kafka: Projec
     assert done.returncode == 0, done.stderr
     assert "Kafka is 127.0.0.1:1, as the settings say; none is started here" in done.stdout
     assert with_kafka.status()["kafka"] == {"state": "failed", "pid": None, "address": "127.0.0.1:1"}
+    done = with_kafka.call("dev", "up")
+    assert done.returncode == 1, done.stderr
+    assert "Kafka does not answer at 127.0.0.1:1, as the settings say: nothing was started." in done.stderr
+    assert with_kafka.status()["temporal"]["state"] == "stopped"
 
 
 def test_without_java_there_is_one_sentence_and_no_kafka(with_kafka: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,33 @@
+"""What the Web UI calls the build of a worker: it changes with what the worker decides by, and with nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sagas.project import Project
+from sagas.settings import load_settings
+from workers.serve import build_id
+
+SAGA = """
+saga: shop
+steps:
+  - {id: pay, uses: sql, with: {connection: shop, statement: "STATEMENT"}}
+"""
+
+
+def project(folder: Path, statement: str, comment: str = "") -> Project:
+    folder.mkdir()
+    (folder / "saga.toml").write_text(
+        'definitions = ["."]\n[connections.shop]\nurl = "sqlite:///shop.db"\n', encoding="utf-8"
+    )
+    (folder / "shop.saga.yaml").write_text(SAGA.replace("STATEMENT", statement) + comment, encoding="utf-8")
+    found = Project(load_settings(folder, env={}))
+    assert set(found.definitions) == {"shop"}, found.diagnostics
+    return found
+
+
+def test_a_build_is_the_version_and_the_definitions(tmp_path: Path) -> None:
+    one = build_id(project(tmp_path / "one", "update a set b = 1"))
+    assert one.startswith("saga-")
+    assert build_id(project(tmp_path / "same", "update a set b = 1", "# another comment\n")) == one
+    assert build_id(project(tmp_path / "other", "update a set b = 2")) != one
