@@ -11,7 +11,7 @@ from workers.serve import build_id
 SAGA = """
 saga: shop
 steps:
-  - {id: pay, uses: sql, with: {connection: shop, statement: "STATEMENT"}}
+  - {id: pay, uses: sql, with: {connection: shop, run: "STATEMENT"}, pivot: true}
 """
 
 
