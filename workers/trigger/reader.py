@@ -186,7 +186,8 @@ class Reader:
 
     def _assigned(self, _: Any, partitions: list[Any]) -> None:
         log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
-        self._paused = False
+        # What was paused when it was taken from us, and comes back, is still paused: the next round resumes it.
+        self._paused = True
 
     def _revoked(self, client: Any, partitions: list[Any]) -> None:
         self._hand_over(client, partitions, commit=True)

@@ -44,7 +44,7 @@ async def test_spark_steps_wait_for_another_worker_and_say_why(
     books = await open_books(tmp_path / "shop", server, temporal.address)
     (books.folder / "counted.saga.yaml").write_text(COUNTED)
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
-    worker = WorkerProcess("worker", books.folder, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    worker = WorkerProcess("worker", books.folder, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, fresh=True)
     worker.start(60.0)
     try:
         client = Client(await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()]), books.project)
