@@ -146,6 +146,7 @@ def measure(sizes: list[int], rounds: int) -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "8")
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")  # as the runner has it
         .getOrCreate()
     )
     pairs = {

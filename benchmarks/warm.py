@@ -44,7 +44,8 @@ async def step(runner: Runner, root: Path) -> None:
 
 
 async def measure(root: Path, rounds: int, warm_up: int) -> None:
-    conf: dict[str, Any] = {"spark.sql.shuffle.partitions": "2"}
+    # The second as the runner has it.
+    conf: dict[str, Any] = {"spark.sql.shuffle.partitions": "2", "spark.python.sql.dataFrameDebugging.enabled": "false"}
     runner = Runner(settings(root, conf=conf, python_path=(str(Path(__file__).parent.parent),)))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     bare = builder.config("spark.driver.bindAddress", "127.0.0.1").config(map=conf).getOrCreate()

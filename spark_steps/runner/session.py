@@ -252,6 +252,8 @@ def classic_conf(settings: SparkSettings) -> Mapping[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.port": "0",
+        # Otherwise each expression is told to the JVM with the line it was written in: five calls in place of one.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if scratch:
         own["spark.sql.warehouse.dir"] = (Path(scratch) / "warehouse").as_uri()
