@@ -1,6 +1,6 @@
-"""The relay and a bare transactional producer: `python -m benchmarks.relay [--rounds N] [--events N] [--quick]`.
+"""The relay and a bare transactional producer: `python -m benchmarks.relay [--rounds N] [--events N] [--batch N]`.
 
-Both write the same events, 500 in a transaction, to topics of the same form on the same broker, round by round in
+Both write the same events, as many in a transaction, to topics of the same form on the same broker, round by round in
 turn. The producer has them in memory; the relay reads them from the outbox, and marks them afterwards. Beside the
 rates: how long a committed event takes to reach a read_committed consumer, one event at a time.
 """
@@ -35,12 +35,11 @@ from workers.relay.publisher import encode
 from workers.relay.rows import EventRow
 from workers.relay.run import run_relay
 
-BATCH = 500
 LINE = "{:<44} {:>12} {:>12} {:>9}"
-SETTINGS = f"""
+SETTINGS = """
 [connections.bench]
 [kafka]
-batch = {BATCH}
+batch = {batch}
 """
 INSERT = """
 insert into saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
@@ -97,10 +96,11 @@ class Bench:
         producer.init_transactions(30)
         records = [encode(_row(topic, n), "/bench") for n in range(count)]
         ends: list[float] = []
-        for at in range(0, count, BATCH):
-            _transaction(producer, topic, records[at : at + BATCH])
+        batch = self.kafka.batch
+        for at in range(0, count, batch):
+            _transaction(producer, topic, records[at : at + batch])
             ends.append(time.perf_counter())
-        return (count - BATCH) / (ends[-1] - ends[0])
+        return (count - batch) / (ends[-1] - ends[0])
 
     async def latencies(self, count: int) -> list[float]:
         """Seconds from COMMIT to the consumer, one event at a time, on an idle relay."""
@@ -150,7 +150,7 @@ def _transaction(producer: Producer, topic: str, records: Sequence[Record]) -> N
 
 
 async def measure(settings: Settings, rounds: int, events: int) -> None:
-    print(LINE.format(f"{events} events, {BATCH} in a transaction", "bare", "relay", "ratio"))
+    print(LINE.format(f"{events} events, {settings.kafka.batch} in a transaction", "bare", "relay", "ratio"))
     for shards in (1, settings.kafka.shards):
         bench = Bench(settings, shards)
         ours: list[float] = []
@@ -173,11 +173,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--events", type=int, default=30_000)
+    parser.add_argument("--batch", type=int, default=500, help="events in a transaction")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
     options = parser.parse_args()
     rounds, events = (1, 2_000) if options.quick else (options.rounds, options.events)
     folder = Path(tempfile.mkdtemp(prefix="saga-bench-"))
-    (folder / "saga.toml").write_text(SETTINGS)
+    (folder / "saga.toml").write_text(SETTINGS.format(batch=options.batch))
     stack = Stack(load_settings(folder), lambda _: None)
     try:
         stack.up(("postgres", "kafka"))  # without its own relay

@@ -22,7 +22,7 @@ from spark_steps.sinks.files import local_path
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_COMMITTED = "_temporary/0/task_*"
+_COMMITTED, _TASK = "_temporary/0", "task_"
 """Where Hadoop's committer keeps the folders of tasks that have ended, until the job has: their files are whole."""
 
 _LOOK = 0.1
@@ -41,7 +41,7 @@ class CountedAhead:
 
     def look(self, folder: Path, stop: threading.Event) -> None:
         """Count what is there and not known, file by file, until told to stop."""
-        for path in folder.glob(f"{_COMMITTED}/**/*.parquet"):
+        for path in _written(folder):
             if stop.is_set():
                 return
             try:
@@ -88,6 +88,15 @@ def counting_ahead(folder: str, schema: StructType) -> Iterator[CountedAhead]:
     finally:
         stop.set()
         thread.join()
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """The files of tasks that have ended. What is moved to its place meanwhile is passed over."""
+    top = str(folder / _COMMITTED)
+    for parent, folders, names in os.walk(top):
+        if parent == top:
+            folders[:] = [one for one in folders if one.startswith(_TASK)]
+        yield from (Path(parent, name) for name in names if name.endswith(".parquet"))
 
 
 def _identity(path: Path) -> _Identity:

@@ -79,3 +79,21 @@ def test_it_looks_as_long_as_the_write_lasts(tmp_path: Path, reads: list[str]) -
     files = staged(moved.rename(tmp_path / "part-0.parquet"))
     assert ahead.count(files) == count_files(files, SCHEMA)
     assert reads == ["part-0.parquet"]
+
+
+def test_tasks_that_move_to_their_place_meanwhile_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        write(tmp_path / f"_temporary/0/task_{number}/day=1/part-{number}.parquet", number)
+    seen: list[str] = []
+
+    def the_job_ends(files: list[StagedFile], *rest: object, **more: object) -> object:
+        seen.append(Path(files[0].uri).name)
+        for task in (tmp_path / "_temporary/0").glob("task_*"):
+            task.rename(tmp_path / task.name)
+        return count_files(files, *rest, **more)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(module, "count_files", the_job_ends)
+    CountedAhead(SCHEMA).look(tmp_path, threading.Event())
+    assert len(seen) == 1
