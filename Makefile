@@ -29,7 +29,7 @@ format: setup
 # The fault matrix plays its cells side by side by itself, and ends with their table: so it runs alone, and last.
 test: setup
 	@failed=0; \
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
 	$(BIN)/pytest tests/faults $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 

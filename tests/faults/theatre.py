@@ -15,7 +15,7 @@ from tests.faults.ground import Ground, channel_of, stage_of
 from tests.faults.messages import Messages, check_messages, gather_messages
 from tests.faults.stage import Stage
 
-AT_ONCE = 6
+AT_ONCE = 8
 """Cells that are played at once."""
 
 ROWS_AT_ONCE = 2
