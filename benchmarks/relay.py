@@ -1,4 +1,4 @@
-"""The relay and a bare transactional producer: `python -m benchmarks.relay [--rounds N] [--events N] [--batch N] [--quick]`
+"""The relay and a bare transactional producer: `python -m benchmarks.relay [--rounds N] [--batch N] [--quick]`.
 
 Both write the same events, as many in a transaction, to topics of the same form on the same broker, round by round in
 turn. The producer has them in memory; the relay reads them from the outbox, and marks them afterwards. Beside the
