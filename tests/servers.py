@@ -18,7 +18,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-HOST = "127.0.0.1"
+from workers.dev.ports import HOST, choose
+
 PATIENCE = 60.0
 
 
@@ -96,9 +97,7 @@ class DatabaseServer:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    return choose({"port": None}, {}, ())["port"]
 
 
 @contextmanager
