@@ -91,8 +91,14 @@ def _live(words: list[str], folder: str, env: dict[str, str], log: str) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    sys.path[:0] = [one for one in env.get("PYTHONPATH", "").split(os.pathsep) if one and one not in sys.path]
+    sys.path[:] = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_path_of_a_new_python()]
     sys.argv = ["saga", *words]
     from cli.main import main
 
     main()
+
+
+def _path_of_a_new_python() -> list[str]:
+    """Without the folders of other projects, which the tests have read in their own process."""
+    own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+    return [one for one in sys.path if one.startswith(own)]
