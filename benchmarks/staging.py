@@ -75,8 +75,10 @@ class Bench:
         assert step.publish(audited, manifests).rows == self.rows
 
     def clear(self) -> None:
-        for name in ("bare", "published", "stage"):
-            shutil.rmtree(self.root / name, ignore_errors=True)
+        """Nothing of a round is still being brought to the disk in the next; a table keeps what was overwritten."""
+        data = list((self.root / "warehouse").rglob("data"))
+        for folder in (*data, *(self.root / name for name in ("bare", "published", "stage"))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(rows: int | None, rounds: int) -> None:
