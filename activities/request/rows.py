@@ -43,12 +43,16 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A row as it was found. ``outcome`` None: no reply yet. ``fresh``: this transaction has inserted it."""
+    """A row as it was found. ``outcome`` None: no reply yet."""
 
     outcome: str | None
     data: str | None
     waiter: Waiter | None
-    fresh: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        """This transaction has inserted it to write the command: who did so before has also left its name."""
+        return self.outcome is None and self.waiter is None
 
     @property
     def refused(self) -> bool:
@@ -57,8 +61,7 @@ class Request:
 
 async def lock(sql: Sql, row: dict[str, Any]) -> Request:
     """The row of ``row["step_key"]``, inserted if it was not there, and locked until the transaction ends."""
-    if await sql.execute(_insert(sql.dialect), {"outcome": None, **row}) == 1:
-        return Request(row.get("outcome"), None, None, fresh=True)
+    await sql.execute(_insert(sql.dialect), {"outcome": None, **row})
     columns = sa.select(request.c.outcome, request.c.data, request.c.token)
     found = await sql.one(columns.where(request.c.step_key == row["step_key"]).with_for_update())
     waiter = None if found["token"] is None else Waiter.from_text(found["token"])
@@ -89,9 +92,14 @@ async def record(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, R
 
 
 def _insert(dialect: str) -> str:
-    """Waits for an open transaction that has inserted the same key; touches one row, or none when it is there."""
-    first, last = ("INSERT IGNORE", "") if dialect in ("mysql", "mariadb") else ("INSERT", "ON CONFLICT DO NOTHING")
+    """Waits for an open transaction that has inserted the same key; leaves a row that is there as it is.
+
+    On MySQL it locks that row, too: IGNORE would only share it, and who shares it and then wants it alone is in a
+    deadlock with a reply that wants the same.
+    """
+    mysql = dialect in ("mysql", "mariadb")
     return f"""
-    {first} INTO saga_request (step_key, saga_id, step, generation, op, outcome, created_at)
-    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at) {last}
+    INSERT INTO saga_request (step_key, saga_id, step, generation, op, outcome, created_at)
+    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at)
+    ON {"DUPLICATE KEY UPDATE step_key = saga_request.step_key" if mysql else "CONFLICT DO NOTHING"}
     """

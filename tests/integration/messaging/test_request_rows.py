@@ -157,7 +157,7 @@ async def test_a_refused_undo_is_sent_again_only_by_a_new_call(place: Place) -> 
 
 async def test_an_attempt_and_a_reply_at_the_same_time_always_meet(place: Place) -> None:
     """Either the attempt finds the reply, or who recorded the reply finds the attempt."""
-    for round in range(20):
+    for round in range(100):
         place.saga_id = f"trip-{uuid.uuid4()}"
         assert await place.attempt(1) is None
         told, (_, found) = await asyncio.gather(place.attempt(2), place.reply("done", round))
