@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PRELOADED = (
@@ -42,13 +42,23 @@ _one_at_a_time = threading.Lock()
 
 
 class Forked:
-    """`saga` with these words; what it prints goes to the end of ``log``. Works as a ``subprocess.Popen``."""
+    """`saga` with these words; what it prints goes to the end of ``log``. Works as a ``subprocess.Popen``.
 
-    def __init__(self, words: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
-        self._process = _context.Process(
-            target=_live, args=(list(words), str(folder), dict(env), str(log)), daemon=True
-        )
-        self._process.start()
+    ``first`` is called in it before anything else: a function of a module.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        log: Path,
+        first: Callable[[], None] | None = None,
+    ) -> None:
+        given = (list(words), str(folder), dict(env), str(log), first)
+        self._process = _context.Process(target=_live, args=given, daemon=True)
+        with _one_at_a_time:
+            self._process.start()
         while self.poll() is None and not self._leads_a_group():
             time.sleep(0.001)
 
@@ -79,7 +89,7 @@ class Forked:
         return False
 
 
-def _live(words: list[str], folder: str, env: dict[str, str], log: str) -> None:
+def _live(words: list[str], folder: str, env: dict[str, str], log: str, first: Callable[[], None] | None) -> None:
     os.setsid()
     for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
         opened = os.open(name, flags)
@@ -93,6 +103,8 @@ def _live(words: list[str], folder: str, env: dict[str, str], log: str) -> None:
     os.environ.update(env)
     sys.path[:] = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_path_of_a_new_python()]
     sys.argv = ["saga", *words]
+    if first is not None:
+        first()
     from cli.main import main
 
     main()

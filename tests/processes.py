@@ -130,11 +130,17 @@ class CommandProcess(Process):
     """A long-running `saga` command for a project folder, as a process of its own. ``env`` adds variables.
 
     ``health_port`` serves /livez, /readyz and /metrics; ``words`` are the command and its options. ``fresh``: a Python
-    of its own runs it, which knows nothing of the engine yet; any other is forked.
+    of its own runs it, which knows nothing of the engine yet; any other is forked, and calls ``first`` before.
     """
 
     def __init__(
-        self, name: str, project: Path, *words: str, env: Mapping[str, str] | None = None, fresh: bool = False
+        self,
+        name: str,
+        project: Path,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        fresh: bool = False,
+        first: Callable[[], None] | None = None,
     ) -> None:
         port = self.health_port = choose({"health": None}, {}, ())["health"]
         verb, *options = words
@@ -143,13 +149,13 @@ class CommandProcess(Process):
             argv = [sys.executable, "-P", "-m", "cli.main", *argv]
         own = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         super().__init__(name, argv, project, lambda: http_get(port, "/readyz")[0] == 200, own)
-        self._fresh = fresh
+        self._fresh, self._first = fresh, first
 
     def launch(self) -> None:
         if self._fresh:
             super().launch()
         else:
-            self._child = Forked(self._argv, self._folder, self._env, self.log)
+            self._child = Forked(self._argv, self._folder, self._env, self.log, self._first)
 
     def ready_says(self) -> str:
         return http_get(self.health_port, "/readyz")[1].decode()
@@ -174,9 +180,15 @@ class RelayProcess(CommandProcess):
     """`saga relay`."""
 
     def __init__(
-        self, name: str, project: Path, *, env: Mapping[str, str] | None = None, options: Sequence[str] = ()
+        self,
+        name: str,
+        project: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        first: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(name, project, "relay", "--grace", "5s", *options, env=env)
+        super().__init__(name, project, "relay", "--grace", "5s", *options, env=env, first=first)
 
 
 class TriggerProcess(CommandProcess):

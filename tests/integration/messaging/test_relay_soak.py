@@ -5,25 +5,20 @@ And the same without the progress record, which must fail: the test can tell.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.integration.messaging.forgetful_relay import forget
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
-
-ZYGOTE = Path(__file__).with_name("relay_zygote.py")
 
 SLOW_MARKS = """
 create function slow_mark() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
@@ -36,47 +31,11 @@ create trigger slow_mark after update on saga_outbox for each statement execute 
 async def world(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
     made = OutboxWorld(postgres_server, kafka, tmp_path, batch=40)
     await made.make_tables()
-    made.write_project()
     with made.connect() as connection:
         for statement in SLOW_MARKS.split(";\n"):
             connection.execute(statement)
     yield made
     made.close()
-
-
-class Relays:
-    """One relay at a time, forked from a process that is warm."""
-
-    def __init__(self, world: OutboxWorld, *options: str) -> None:
-        self.log = (world.folder / "relays.log").open("ab")
-        argv = [sys.executable, "-P", str(ZYGOTE), str(world.folder), *options]
-        root = str(Path(__file__).parents[3])
-        self._zygote = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env={**os.environ, "PYTHONPATH": root},
-        )
-        self.pid = 0
-
-    def start(self) -> None:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.write("go\n")
-        self._zygote.stdin.flush()
-        self.pid = int(self._zygote.stdout.readline())
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        if self.pid:
-            self.kill()
-        self._zygote.kill()
-        self._zygote.wait()
-        self.log.close()
 
 
 class Writer(threading.Thread):
@@ -100,23 +59,23 @@ class Writer(threading.Thread):
         self.join()
 
 
-def soak(world: OutboxWorld, kills: int, *options: str) -> str:
+def soak(world: OutboxWorld, kills: int, first: Callable[[], None] | None = None) -> str:
     """Kill ``kills`` relays in the midst of their work; the last one may end it. The topic of the events."""
     topic = world.broker.create_topic(partitions=2)
-    relays, writer = Relays(world, *options), Writer(world, topic)
+    relay, writer = world.relay(first=first), Writer(world, topic)
     try:
         writer.start()
         for _ in range(kills):
-            relays.start()
+            relay.launch()
             before = len(world.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
             end = time.monotonic() + 60
             while len(world.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
                 assert time.monotonic() < end, "the relay publishes nothing"
                 time.sleep(0.02)
             time.sleep(random.uniform(0.0, 0.4))
-            relays.kill()
+            relay.kill()
         writer.end()
-        relays.start()
+        relay.launch()
         end = time.monotonic() + 120
         while world.statuses()["NEW"]:
             assert time.monotonic() < end, f"not all is published: {world.statuses()}"
@@ -125,7 +84,7 @@ def soak(world: OutboxWorld, kills: int, *options: str) -> str:
         time.sleep(0.5)
     finally:
         writer.end()
-        relays.close()
+        relay.kill()
     return topic
 
 
@@ -134,7 +93,7 @@ def test_twenty_kills_lose_and_double_nothing(world: OutboxWorld) -> None:
 
 
 def test_without_the_progress_record_events_are_doubled(world: OutboxWorld) -> None:
-    topic = soak(world, 12, "--forgetful")
+    topic = soak(world, 12, forget)
     seen = Counter(record.headers["ce_id"] for record in world.broker.read_committed(topic))
     assert any(times > 1 for times in seen.values()), "the kills hit no moment that matters"
 
