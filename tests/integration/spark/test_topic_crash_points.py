@@ -159,7 +159,7 @@ async def test_two_runners_with_one_key_at_once(theatre: Theatre, kafka: Broker,
         frozen = next(one for one in theatre.workers if one.pid == first.ppid())
         frozen.freeze()
         try:
-            turnstile.reached(by=2)
+            turnstile.reached(count=2)
         finally:
             frozen.thaw()
     await must_be_published_once(theatre, kafka, saga)

@@ -90,9 +90,9 @@ class Turnstile:
         self._connection = connection
         self._point = point
 
-    def reached(self, by: int = 1) -> None:
+    def reached(self, count: int = 1) -> None:
         end = time.monotonic() + PATIENCE
-        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] < by:
+        while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] < count:
             assert time.monotonic() < end, f"too few came to {self._point!r}"
             time.sleep(0.05)
 
