@@ -211,6 +211,7 @@ async def test_a_closed_run_reads_without_a_worker(
     await open_run(page, temporal, saga_id)
     assert "inventory.release • ↩ undo Reserve the goods" in await text(page)
     await page.locator("a", has_text="Memo").click()
+    await page.get_by_text("the card was declined").first.wait_for()
     await expect(page.locator("body")).to_contain_text('"state": "COMPENSATED"', timeout=PATIENCE)
     await page.locator("a", has_text="User Metadata").click()
     plan = page.locator("iframe").nth(1).content_frame.locator("table")
