@@ -8,14 +8,18 @@ and its own: a commit would make visible what was aborted, and is sent a second 
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from activities.kafka import reading
 from activities.kafka.topics import Cluster, KafkaProblem, Offsets
+from activities.kafka.transactions import TransactionalProducer
 from activities.kafka.wire import read_headers
 from sagas.settings import KafkaSettings
+
+log = logging.getLogger("saga.transactions")
 
 _LOOK = 1.0
 
@@ -25,15 +29,23 @@ def undecided(settings: KafkaSettings, topic: str) -> dict[int, Offsets]:
     return {one: offsets for one, offsets in Cluster(settings).offsets(topic).items() if offsets.undecided}
 
 
-def open_in(settings: KafkaSettings, topic: str, wanted: Collection[str]) -> set[int]:
-    """The partitions where events of the ids ``wanted`` lie at or after the last stable offset: their transaction is
-    not decided, or it is and waits for somebody else's. Who may not read the topic sees none. Raises KafkaProblem."""
+def end_tries_at(settings: KafkaSettings, producer: TransactionalProducer, topic: str, ids: Iterable[str]) -> None:
+    """Before ``producer`` writes the events of these ids to a topic: an earlier try of its own may be open there for
+    ever, and the commit of the new one would make both visible. To be called when it is known that the try did not
+    happen. Who may not read the topic cannot look.
+
+    Raises KafkaProblem, TransactionTrouble.
+    """
     try:
-        return _open_in(settings, topic, wanted, undecided(settings, topic))
+        waiting = undecided(settings, topic)
+        partitions = _open_in(settings, topic, set(ids), waiting) if waiting else set[int]()
     except KafkaProblem as problem:
         if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
             raise
-        return set()
+        return
+    if partitions:
+        log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
+        producer.end_in((topic, one) for one in partitions)
 
 
 def visible(
@@ -58,6 +70,8 @@ def visible(
 
 
 def _open_in(settings: KafkaSettings, topic: str, wanted: Collection[str], waiting: dict[int, Offsets]) -> set[int]:
+    """Where events of the ids lie at or after the last stable offset: their transaction is not decided, or it is and
+    waits for somebody else's."""
     ranges = {one: (found.stable, found.high) for one, found in waiting.items()}
     records = reading.read_ranges(settings, topic, ranges, uncommitted=True)
     return {message.partition() or 0 for message in records if _id(message) in wanted}

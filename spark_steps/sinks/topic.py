@@ -7,7 +7,6 @@ cannot be taken back, so an undo after the first file is for a person.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,8 +25,6 @@ from spark_steps.sinks import topic_progress
 from spark_steps.sinks.sink import Conflict, NotOurs, Publication, Published
 from spark_steps.sinks.topic_progress import Progress
 from spark_steps.sinks.topic_records import UnusableRow, event_ids, records
-
-log = logging.getLogger("saga.kafka")
 
 
 class TopicSink:
@@ -114,23 +111,13 @@ class TopicSink:
             if progress.done:
                 return _published(progress, adopted=True)
             if progress.files < files:
-                self._end_tries(publication, progress.files, producer)
+                tried = event_ids(publication, progress.files)  # without success: that would be in the progress
+                lost_ends.end_tries_at(self._kafka, producer, publication.output.place, tried)
             begun = time.time()
             for number in range(progress.files, files) or [-1]:
                 progress = replace(progress, files=max(number + 1, progress.files), done=number + 1 in (files, 0))
                 producer.write(self._transaction(publication, number, progress, begun))
         return _published(progress, adopted=False, rows=publication.manifest.rows)
-
-    def _end_tries(self, publication: Publication, number: int, producer: TransactionalProducer) -> None:
-        """An earlier try at this file may be open for ever where the brokers have lost its end; the commit of the new
-        one would make both visible. Its progress record says that it did not happen."""
-        place = publication.output.place
-        if not lost_ends.undecided(self._kafka, place):
-            return
-        partitions = lost_ends.open_in(self._kafka, place, event_ids(publication, number))
-        if partitions:
-            log.warning("%s: what is left of an earlier transaction is ended in partitions %s", place, partitions)
-            producer.end_in((place, one) for one in partitions)
 
     def _transaction(self, publication: Publication, number: int, progress: Progress, begun: float) -> Iterator[Sent]:
         """The rows of a file (-1: none), and last how far this is: so that its partition is not held up for long."""

@@ -26,10 +26,10 @@ def source_of(prefix: str, publication: Publication) -> str:
     return f"/{prefix}/spark/{publication.mark.target.key}"
 
 
-def event_ids(publication: Publication, number: int) -> set[str]:
+def event_ids(publication: Publication, number: int) -> Iterator[str]:
     """The ids of the records of file ``number`` of the manifest."""
-    rows = range(publication.manifest.files[number].rows)
-    return {_event_id(publication.mark.target, number, row) for row in rows}
+    for row in range(publication.manifest.files[number].rows):
+        yield _event_id(publication.mark.target, number, row)
 
 
 def records(publication: Publication, number: int, *, prefix: str, time: float) -> Iterator[wire.Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection
 
@@ -12,8 +11,6 @@ from activities.kafka.transactions import TransactionalProducer
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings
 from workers.relay import progress
-
-log = logging.getLogger("saga.relay")
 
 _CLUSTER = 5.0
 
@@ -56,14 +53,6 @@ class Lost:
             for partition in lost_ends.undecided(self._settings, topic)
         ]
         self._producer.end_in([*places, (self._topic, self._shard)])
-
-    def end_tries_at(self, ids: Collection[str], topic: str) -> None:
-        """Before these events are written there: an earlier try at them may be open for ever, and the commit of the
-        new one would make both visible. Raises TransactionTrouble too."""
-        partitions = lost_ends.open_in(self._settings, topic, ids)
-        if partitions:
-            log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
-            self._producer.end_in([(topic, one) for one in partitions])
 
     def _there(self, topics: Collection[str]) -> list[str]:
         missing = Cluster(self._settings, patience=_CLUSTER).missing(topics)

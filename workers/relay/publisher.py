@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from activities.kafka import wire
+from activities.kafka import lost_ends, wire
 from activities.kafka.topics import Cluster
 from activities.kafka.transactions import TransactionalProducer
 from sagas.builtins_messaging import FORM, TOPIC, TOPIC_NAME
@@ -78,7 +78,8 @@ class Publisher:
         missing = Cluster(self._settings, patience=_CLUSTER).missing([*topics])
         for topic in topics:
             if topic not in missing:
-                self.lost.end_tries_at({row.event_id for row, _ in events if row.topic == topic}, topic)
+                ids = (row.event_id for row, _ in events if row.topic == topic)
+                lost_ends.end_tries_at(self._settings, self._producer, topic, ids)
                 self._known.add(topic)
         if missing:
             raise TopicsUnusable(missing)
