@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from activities.kafka import reading
@@ -23,6 +24,9 @@ log = logging.getLogger("saga.transactions")
 
 _LOOK = 1.0
 
+Headers = Callable[[Mapping[str, str]], bool]
+"""Is this one of the records, by its headers?"""
+
 
 def undecided(settings: KafkaSettings, topic: str) -> dict[int, Offsets]:
     """The partitions with a transaction that is open: lost, or somebody's who is at work. Raises KafkaProblem."""
@@ -30,15 +34,28 @@ def undecided(settings: KafkaSettings, topic: str) -> dict[int, Offsets]:
 
 
 def end_tries_at(settings: KafkaSettings, producer: TransactionalProducer, topic: str, ids: Iterable[str]) -> None:
-    """Before ``producer`` writes the events of these ids to a topic: an earlier try of its own may be open there for
-    ever, and the commit of the new one would make both visible. To be called when it is known that the try did not
-    happen. Who may not read the topic cannot look.
+    """:func:`end_tries` at the events of these ids; to be called when it is known that no try at them happened."""
+    wanted = cache(lambda: frozenset(ids))  # most times nobody asks
+    end_tries(settings, producer, topic, lambda headers: headers.get("ce_id") in wanted())
 
-    Raises KafkaProblem, TransactionTrouble.
+
+def end_tries(
+    settings: KafkaSettings,
+    producer: TransactionalProducer,
+    topic: str,
+    tried: Headers,
+    kept: Headers = lambda _: False,
+) -> None:
+    """Before ``producer`` writes to a topic: an earlier transaction of its own may be open there for ever, and the
+    commit of the new one would make both visible. Who may not read the topic cannot look.
+
+    ``tried`` says of a record's headers that it is of a transaction that did not happen; ``kept``, of one that did and
+    waits for its end: where such a record lies, nothing is ended. Raises KafkaProblem, TransactionTrouble.
     """
     try:
         waiting = undecided(settings, topic)
-        partitions = _open_in(settings, topic, set(ids), waiting) if waiting else set[int]()
+        partitions = _open_in(settings, topic, tried, waiting) if waiting else set[int]()
+        partitions -= _open_in(settings, topic, kept, waiting) if partitions else set[int]()
     except KafkaProblem as problem:
         if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
             raise
@@ -56,12 +73,16 @@ def visible(
     What is not decided counts as not visible only when it has stayed so for longer than a transaction may last, or
     when ``go_on`` says that nobody waits any more. Raises KafkaProblem.
     """
+
+    def is_wanted(headers: Mapping[str, str]) -> bool:
+        return headers.get("ce_id") in wanted
+
     cluster = Cluster(settings)
     until = time.monotonic() + settings.transaction_timeout + _LOOK
     while True:
         offsets = cluster.offsets(topic)
         waiting = {one: found for one, found in offsets.items() if found.undecided}
-        if not _open_in(settings, topic, wanted, waiting) or time.monotonic() > until or not go_on():
+        if not _open_in(settings, topic, is_wanted, waiting) or time.monotonic() > until or not go_on():
             break
         time.sleep(_LOOK)
     first = reading.since(settings, topic, moment, offsets)
@@ -69,12 +90,12 @@ def visible(
     return {id for message in reading.read_ranges(settings, topic, ranges) if (id := _id(message)) in wanted}
 
 
-def _open_in(settings: KafkaSettings, topic: str, wanted: Collection[str], waiting: dict[int, Offsets]) -> set[int]:
-    """Where events of the ids lie at or after the last stable offset: their transaction is not decided, or it is and
-    waits for somebody else's."""
+def _open_in(settings: KafkaSettings, topic: str, which: Headers, waiting: dict[int, Offsets]) -> set[int]:
+    """Where such records lie at or after the last stable offset: their transaction is not decided, or it is and waits
+    for somebody else's."""
     ranges = {one: (found.stable, found.high) for one, found in waiting.items()}
     records = reading.read_ranges(settings, topic, ranges, uncommitted=True)
-    return {message.partition() or 0 for message in records if _id(message) in wanted}
+    return {message.partition() or 0 for message in records if which(read_headers(message))}
 
 
 def _id(message: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,15 @@ QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 NO_CALLS_HOME = ("--disable-background-networking", "--disable-component-update")
 PATIENCE = 60_000
 """Milliseconds until an element has to be there: the machine may be busy with other tests."""
+
+
+@pytest.fixture(scope="session")
+def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+    """A server of our own: the first page of the list is full where other tests have left a hundred runs open."""
+    server = TemporalServer(tmp_path_factory.mktemp("temporal-ui"))
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture(scope="session")

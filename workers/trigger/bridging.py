@@ -3,36 +3,34 @@
 Every partition has its own transactional id, the same in every process that ever owns it: taking a partition over
 ends the transaction of its last owner, and fences that owner off if it still lives. There is one way back from any
 trouble, a session from the start: group, partitions, producers, committed offsets.
+
+Every record says what it was made from. So a producer that is new finds what its predecessor has left open in a topic,
+and whether that had happened: what was read up to is committed, what comes from behind that is not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from activities.guard.codec import to_plain
+from activities.kafka import lost_ends
 from activities.kafka.errors import classify
 from activities.kafka.topics import KafkaProblem
 from activities.kafka.transactions import TransactionalProducer, TransactionTrouble
-from sagas.builtins_messaging import refused_header, why_refused
 from sagas.consumers import Bridge
-from sagas.errors import UsageError
-from sagas.message import Message
 from sagas.settings import KafkaSettings
-from sagas.step import Event
+from workers.trigger.bridge_output import Output, outputs
 from workers.trigger.dead_letters import DeadLetters, dead_letter
 from workers.trigger.membership import Highs, membership
 from workers.trigger.metrics import Lag, TriggerMetrics
 from workers.trigger.reach import Reach
-from workers.trigger.records import Record, Unreadable
-from workers.trigger.trying import sentence_of
+from workers.trigger.records import Record
 
 log = logging.getLogger("saga.trigger")
 
@@ -41,56 +39,8 @@ BATCH = 750
 _POLL = 0.2
 _FILL = 0.05
 
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What a bridge produces for one message; ``left_out``: nothing."""
-
-    records: tuple[dict[str, Any], ...] = ()
-    dead: str | None = None
-
-
-def outputs(bridge: Bridge, record: Record, group: str) -> Output:
-    """Run the bridge's function. What it cannot do becomes a dead letter, in the same transaction."""
-    reason = ""
-    for number in range(1, bridge.max_attempts + 1):
-        try:
-            message = record.message()
-            message.attempt = number
-            return Output(tuple(_produced(bridge, record, message, bridge.function(message))))
-        except Unreadable as error:
-            reason = str(error)
-            break
-        except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
-            reason = sentence_of(error)
-    return Output((dead_letter(record, group, reason),), dead=reason)
-
-
-def _produced(bridge: Bridge, record: Record, message: Message, answer: Any) -> Iterator[dict[str, Any]]:
-    if answer is None:
-        return
-    several = isinstance(answer, list) and all(isinstance(one, Event) for one in answer)
-    for number, one in enumerate(answer if several else [answer]):
-        if isinstance(one, Event):
-            id = one.id or (f"{message.id}-{number}" if several else message.id)
-            headers = {**message.headers, "ce_id": id, **_given(one, message)}
-            key = None if one.key is None else str(one.key).encode()
-            yield _record(one.topic, key, one.value, list(headers.items()))
-        else:
-            yield _record(bridge.to, record.key, one, list(record.raw_headers))
-
-
-def _given(event: Event, message: Message) -> dict[str, str]:
-    """The headers of the event that the message has not got. Raises UsageError for one that is the engine's own."""
-    given = {name: text for name, text in event.headers.items() if message.headers.get(name) != text}
-    if (header := refused_header(given)) is not None:
-        raise UsageError(why_refused(header))
-    return given
-
-
-def _record(topic: str, key: bytes | None, value: Any, headers: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    text = json.dumps(to_plain(value), ensure_ascii=False).encode()
-    return {"topic": topic, "key": key, "value": text, "headers": list(headers)}
+SOURCE = "sagabridge"
+"""The header of a record that a bridge has written: group/partition/offset of what it was made from."""
 
 
 class Bridging:
@@ -115,7 +65,9 @@ class Bridging:
         self._stop = threading.Event()
         self._consumer: Any = None
         self._producers: dict[int, TransactionalProducer] = {}
+        self._used: set[tuple[int, str]] = set()
         self._positions: dict[int, int] = {}
+        self._assignments = 0
         self._highs = Highs()
         self._reach = Reach(self.group)
         self._refused: dict[tuple[int, int], str] = {}
@@ -173,6 +125,7 @@ class Bridging:
                             self._transaction(partition, portion)
         finally:
             self._producers.clear()
+            self._used.clear()
             self._positions.clear()
             self._consumer.close()
 
@@ -183,11 +136,16 @@ class Bridging:
         first = self._consumer.poll(_POLL)
         if first is None:
             return {}
+        assignments = self._assignments
+        rest = self._consumer.consume(self._batch - 1, _FILL)
         found: dict[int, list[Record]] = {}
-        for read in (first, *self._consumer.consume(self._batch - 1, _FILL)):
+        # When partitions move meanwhile, the library takes back what it has collected, but not what we hold already.
+        for read in (first, *rest) if self._assignments == assignments else rest:
             error = read.error()
             if error is None:
-                found.setdefault(read.partition(), []).append(Record(read))
+                record = Record(read)
+                self._must_be_new(record)
+                found.setdefault(record.partition, []).append(record)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._positions[read.partition()] = read.offset()
             elif error.fatal():
@@ -196,14 +154,24 @@ class Bridging:
                 log.warning("%s cannot read %s: %s", self.group, self.topic, classify(error).reason)
         return found
 
+    def _must_be_new(self, record: Record) -> None:
+        """The library may fetch again from where it began (it was seen to, after partitions had moved), and a topic may
+        be made anew. What is committed decides: that is asked when we begin again."""
+        position = self._positions.get(record.partition, 0)
+        if record.offset < position:
+            raise KafkaProblem(f"{record.place} came again, and all up to {position} is done")
+
     def _assigned(self, _: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
+        self._assignments += 1
         for one in partitions:
             id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
             self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
+            self._used = {(partition, topic) for partition, topic in self._used if partition != one.partition}
         log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
 
     def _gone(self, _: Any, partitions: list[Any]) -> None:
+        self._assignments += 1
         for one in partitions:
             self._producers.pop(one.partition, None)
             self._positions.pop(one.partition, None)
@@ -219,14 +187,16 @@ class Bridging:
         from confluent_kafka import TopicPartition
 
         producer = self._producers[partition]
+        made = [self._output(record) for record in records]
+        self._end_tries(partition, records[0].offset, {one["topic"] for output in made for one in output.records})
         producer.begin(self._settings.transaction_timeout)
-        done = dead = 0
+        dead = 0
         try:
-            for record in records:
-                output = self._output(record)
+            for record, output in zip(records, made, strict=True):
+                source = (SOURCE, f"{self.group}/{partition}/{record.offset}")
                 for one in output.records:
-                    producer.produce(**one)
-                done += output.dead is None
+                    headers = [*(header for header in one["headers"] if header[0] != SOURCE), source]
+                    producer.produce(**{**one, "headers": headers})
                 if output.dead is not None:
                     dead += 1
                     log.warning("%s gives up %s: %s", self.group, record.place, output.dead)
@@ -239,9 +209,23 @@ class Bridging:
         producer.send_offsets([position], self._consumer.consumer_group_metadata())
         producer.commit()
         self._positions[partition] = position.offset
-        self._metrics.consumed(self._bridge.name, self.topic, "done", done)
+        self._metrics.consumed(self._bridge.name, self.topic, "done", len(records) - dead)
         for _ in range(dead):
             self._metrics.dead(self.group, self.topic)
+
+    def _end_tries(self, partition: int, position: int, topics: set[str]) -> None:
+        """Before the producer of a partition writes to these topics for the first time."""
+        ours = f"{self.group}/{partition}/"
+
+        def is_ours(headers: Mapping[str, str], *, happened: bool) -> bool:
+            source = headers.get(SOURCE, "")
+            offset = source.removeprefix(ours)
+            return source != offset and offset.isdecimal() and (int(offset) < position) is happened
+
+        for topic in sorted(topics - {topic for one, topic in self._used if one == partition}):
+            tried, kept = partial(is_ours, happened=False), partial(is_ours, happened=True)
+            lost_ends.end_tries(self._settings, self._producers[partition], topic, tried, kept)
+            self._used.add((partition, topic))
 
     def _output(self, record: Record) -> Output:
         refused = self._refused.pop((record.partition, record.offset), None)

@@ -14,7 +14,7 @@ from sagas.errors import UsageError
 from sagas.message import Message
 from sagas.step import Event, Step
 from sagas.wire import Invocation
-from workers.trigger.bridging import outputs
+from workers.trigger.bridge_output import outputs
 from workers.trigger.records import Record
 
 Emit = Callable[[Mapping[str, Any]], Any]
