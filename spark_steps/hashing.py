@@ -125,17 +125,23 @@ def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[
     """The two words of a row, as bigint columns. ``columns`` are names in the order that counts; None: all."""
     from pyspark.sql import functions as F
 
+    first, second = _words(schema, columns)
+    return F.expr(first), F.expr(second)
+
+
+def _words(schema: StructType, columns: Sequence[str] | None) -> tuple[str, str]:
+    """As SQL: Spark takes a text in one call, and an expression made of columns in hundreds."""
     fields = list(schema.fields) if columns is None else [schema[name] for name in columns]
-    firsts: list[Column] = []
-    seconds: list[Column] = []
+    firsts: list[str] = []
+    seconds: list[str] = []
     for at, field in enumerate(fields):
-        parts = _canonical(F.col(quoted(field.name)), field.dataType)
-        one = F.xxhash64(*parts)  # 42 for a null
-        other = one if is_number(field.dataType) else F.xxhash64(F.lit(SECOND).cast("bigint"), *parts)
+        parts = _canonical(quoted(field.name), field.dataType)
+        one = _hash(*parts)  # 42 for a null
+        other = one if is_number(field.dataType) else _hash(f"{SECOND}L", *parts)
         for words, word, angle in zip((firsts, seconds), (one, other), angles(at), strict=True):
             words.append(_turned(word, angle))
-    first = F.xxhash64(_xor(firsts))
-    return first, first.bitwiseXOR(_xor(seconds))
+    first = _hash(" ^ ".join(firsts))
+    return first, " ^ ".join([first, *seconds])
 
 
 def angles(at: int) -> tuple[int, int]:
@@ -161,7 +167,7 @@ def bucket(schema: StructType, key: Sequence[str], buckets: int) -> Column:
     """In which of ``buckets`` a row belongs by its key: 0 to ``buckets`` - 1, the same for equal keys on all sides."""
     from pyspark.sql import functions as F
 
-    return F.pmod(row_hash(schema, key)[0], F.lit(buckets)).cast("int")
+    return F.expr(f"cast(pmod({_words(schema, key)[0]}, {buckets}) as int)")
 
 
 def quoted(name: str) -> str:
@@ -169,91 +175,80 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _xor(words: Sequence[Column]) -> Column:
-    return reduce(lambda one, other: one.bitwiseXOR(other), words)
+def _hash(*parts: str) -> str:
+    return f"xxhash64({', '.join(parts)})"
 
 
-def _turned(word: Column, angle: int) -> Column:
+def _turned(word: str, angle: int) -> str:
     """The bits of a bigint, turned to the left. Neither shifts nor OR can overflow, in ANSI mode neither."""
-    from pyspark.sql import functions as F
-
-    return word if angle == 0 else F.shiftleft(word, angle).bitwiseOR(F.shiftrightunsigned(word, 64 - angle))
+    return word if angle == 0 else f"(shiftleft({word}, {angle}) | shiftrightunsigned({word}, {64 - angle}))"
 
 
-def _parts(values: Sequence[tuple[Column, DataType, bool]]) -> list[Column]:
-    """What is hashed of some values: their null flags, packed, then the canonical values. xxHash64 skips nulls."""
-    from pyspark.sql import functions as F
-
-    flags: list[Column] = []
+def _parts(values: Sequence[tuple[str, DataType, bool]], depth: int) -> str:
+    """What is hashed of some values, as a struct: their null flags, packed, then the canonical values. xxHash64 skips
+    nulls."""
+    flags: list[str] = []
     for start in range(0, len(values), FLAGS):
         bits = [
-            F.when(column.isNull(), F.lit(1 << place).cast("bigint")).otherwise(F.lit(0).cast("bigint"))
+            f"if({column} is null, {1 << place}L, 0L)"
             for place, (column, _, nullable) in enumerate(values[start : start + FLAGS])
             if nullable
         ]
-        if bits:
-            flags.append(reduce(lambda one, other: one.bitwiseOR(other), bits))
-        else:
-            flags.append(F.lit(0).cast("bigint"))
-    return flags + [part for column, kind, _ in values for part in _canonical(column, kind)]
+        flags.append(" | ".join(bits) or "0L")
+    parts = [part for column, kind, _ in values for part in _canonical(column, kind, depth)]
+    return f"struct({', '.join([*flags, *parts])})"
 
 
-def _canonical(column: Column, kind: DataType) -> list[Column]:
-    """One value as one or more columns of which xxHash64 takes those that are not null."""
-    from pyspark.sql import functions as F
+def _canonical(column: str, kind: DataType, depth: int = 0) -> list[str]:
+    """One value as one or more expressions of which xxHash64 takes those that are not null. ``depth``: of arrays and
+    maps, whose items each have a name of their own."""
     from pyspark.sql import types as T
 
+    item = f"item{depth}"
     match kind:
-        case T.IntegerType() | T.ShortType() | T.ByteType():
-            return [column.cast("bigint")]
+        case T.IntegerType() | T.ShortType() | T.ByteType() | T.NullType():
+            return [f"cast({column} as bigint)"]
         case T.FloatType() | T.DoubleType():
-            return [column.cast("double") + F.lit(0.0)]
+            return [f"cast({column} as double) + 0D"]
         case T.DecimalType():
             return _decimal(column, kind)
         case T.StructType():
-            fields = [(column.getField(one.name), one.dataType, True) for one in kind.fields]
-            return [F.when(column.isNotNull(), F.struct(*_parts(fields)))]
+            fields = [(f"{column}.{quoted(one.name)}", one.dataType, True) for one in kind.fields]
+            return [f"if({column} is not null, {_parts(fields, depth)}, null)"]
         case T.ArrayType():
-            items = F.transform(column, lambda item: F.struct(*_parts([(item, kind.elementType, True)])))
+            parts = _parts([(item, kind.elementType, True)], depth + 1)
+            items = f"transform({column}, {item} -> {parts})"
             # Not `size`, which is -1 for null where the session is not in ANSI mode.
-            return [F.array_size(items).cast("bigint"), items]
+            return [f"cast(array_size({items}) as bigint)", items]
         case T.MapType():
-            pairs = F.transform(
-                F.map_entries(column),
-                lambda pair: F.struct(
-                    F.struct(*_parts([(pair["key"], kind.keyType, False)])).alias("key"),
-                    F.struct(*_parts([(pair["value"], kind.valueType, True)])).alias("value"),
-                ),
-            )
-            return [F.array_size(pairs).cast("bigint"), F.array_sort(pairs)]
+            key = _parts([(f"{item}.key", kind.keyType, False)], depth + 1)
+            value = _parts([(f"{item}.value", kind.valueType, True)], depth + 1)
+            pairs = f"transform(map_entries({column}), {item} -> struct({key} as key, {value} as value))"
+            return [f"cast(array_size({pairs}) as bigint)", f"array_sort({pairs})"]
         case T.VariantType():
-            return [F.to_json(column)]
+            return [f"to_json({column})"]
         case T.DayTimeIntervalType() | T.YearMonthIntervalType() | T.CalendarIntervalType() | T.TimeType():
-            return [column.cast("string")]
-        case T.NullType():
-            return [column.cast("bigint")]
+            return [f"cast({column} as string)"]
         case _:
             return [column]
 
 
-def _decimal(column: Column, kind: DecimalType) -> list[Column]:
+def _decimal(column: str, kind: DecimalType) -> list[str]:
     """A decimal without its scale: as decimal(18, 6) what fits there, as decimal(38, 18) what fits there, else as text.
 
     The first is a bigint inside and cheap; most money fits, and for its types the others are not even looked at.
     """
-    from pyspark.sql import functions as F
-
     if is_small(kind):
-        return [column.cast("decimal(18,6)")]
-    small = column.try_cast("decimal(18,6)")
-    fits_small = F.coalesce(small == column, F.lit(False))
+        return [f"cast({column} as decimal(18, 6))"]
+    small = f"try_cast({column} as decimal(18, 6))"
+    fits_small = f"coalesce({small} = {column}, false)"
     if kind.scale <= 18 and kind.precision - kind.scale <= 20:
-        return [F.when(fits_small, small), F.when(~fits_small, column.cast("decimal(38,18)"))]
-    wide = column.try_cast("decimal(38,18)")
-    fits_wide = F.coalesce(wide == column, F.lit(False))
-    text = F.rtrim(column.cast("string"), F.lit("0"))
+        return [f"if({fits_small}, {small}, null)", f"if({fits_small}, null, cast({column} as decimal(38, 18)))"]
+    wide = f"try_cast({column} as decimal(38, 18))"
+    fits_wide = f"coalesce({wide} = {column}, false)"
+    text = f"trim(trailing '.' from trim(trailing '0' from cast({column} as string)))"
     return [
-        F.when(fits_small, small),
-        F.when(~fits_small & fits_wide, wide),
-        F.when(~fits_small & ~fits_wide, F.rtrim(text, F.lit("."))),
+        f"if({fits_small}, {small}, null)",
+        f"if(not {fits_small} and {fits_wide}, {wide}, null)",
+        f"if(not {fits_small} and not {fits_wide}, {text}, null)",
     ]
