@@ -10,6 +10,7 @@ setup: .venv/.installed
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,kafka,mysql,spark,spark-connect,dev]'
+	$(BIN)/python -m spark_steps.runner.archiving || true
 	touch $@
 
 demo: setup

@@ -18,10 +18,11 @@ from spark_steps.errors import JobFailed
 from spark_steps.job import Job
 from spark_steps.jobs import name_of
 from spark_steps.problems import last_error_line
+from spark_steps.runner.java import check_java
 from spark_steps.runner.process import kill_tree
 from spark_steps.runner.properties import properties_file
 from spark_steps.runner.run import Run
-from spark_steps.runner.session import check_java, classic_conf
+from spark_steps.runner.session import classic_conf
 from spark_steps.storage import spark_path
 
 KEPT_LINES = 400

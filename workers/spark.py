@@ -80,7 +80,7 @@ def why_not_here(settings: Settings) -> str | None:
         return None
     if (name := missing_package()) is not None:
         return _not_installed(name)
-    from spark_steps.runner.session import check_java
+    from spark_steps.runner.java import check_java
 
     try:
         check_java()

@@ -46,7 +46,7 @@ def _packages() -> Finding:
 
 
 def _java(spark: SparkSettings) -> str:
-    from spark_steps.runner.session import check_java
+    from spark_steps.runner.java import check_java
 
     if spark.remote:
         return f"none is needed here: Spark runs at {spark.remote}"

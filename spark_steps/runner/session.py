@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sagas.errors import Infrastructure, UsageError
+from spark_steps.runner import class_archive
+from spark_steps.runner.java import check_java
 from spark_steps.runner.properties import properties_file
 from spark_steps.settings import SparkSettings
 
@@ -117,6 +118,14 @@ class ClassicSessions:
         gateway = self._gateway()
         if gateway is not None:
             gateway.jvm.java.lang.System.nanoTime()
+
+    def close(self, patience: float) -> None:
+        """End Spark and its JVM. Raises subprocess.TimeoutExpired: it has not ended after ``patience`` seconds."""
+        gateway = self._gateway()
+        self._first.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(patience)
 
     def _gateway(self) -> Any:
         if self._first is None:
@@ -229,19 +238,6 @@ class ConnectSessions:
         return note
 
 
-def check_java(what: str = "Spark") -> str:
-    """The program that Spark starts, or whatever else needs it. Raises UsageError: there is no Java, so no ``what``."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else "java"
-    found = shutil.which(program)
-    if found is None:
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is none on the PATH"
-        raise UsageError(
-            f"{what} needs Java 17 or newer: {where}", help="install a JDK (Debian: openjdk-17-jre-headless)"
-        )
-    return found
-
-
 def classic_conf(settings: SparkSettings) -> Mapping[str, str]:
     """The settings of the context; what the project says wins, except what staged files rely on."""
     scratch = os.environ.get("SAGA_SPARK_SCRATCH", "")
@@ -261,5 +257,6 @@ def classic_conf(settings: SparkSettings) -> Mapping[str, str]:
     if settings.master.startswith("local"):
         own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     wanted = {**own, **settings.conf}
-    wanted["spark.driver.extraJavaOptions"] = f"{options} {wanted.get('spark.driver.extraJavaOptions', '')}".strip()
+    theirs = wanted.get("spark.driver.extraJavaOptions", "")
+    wanted["spark.driver.extraJavaOptions"] = f"{options} {class_archive.options()} {theirs}".strip()
     return {**wanted, **SQL_CONF}

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sagas.errors import UsageError
 from sagas.settings import Settings
 from spark_steps.keys import Target
-from spark_steps.runner.session import check_java
+from spark_steps.runner.java import check_java
 from spark_steps.settings import spark_settings
 from workers.client import Client
 from workers.demo.books import Finding

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import SagaError
-from spark_steps.runner.session import check_java
+from spark_steps.runner.java import check_java
 
 _LOCK = Path(__file__).with_name("kafka.lock")
 _PATIENCE = 600.0

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_steps.runner.java import identity
 from workers.dev.kafka_jars import NoKafkaError, cache_folder, java
 from workers.dev.ports import HOST, choose, is_open
 
@@ -165,7 +166,5 @@ def share_classes(jars: Sequence[Path]) -> None:
 
 def _archive_file() -> Path:
     """The archive belongs to one Java and one set of jars; another Java would pass over it."""
-    program = Path(java()).resolve()
-    stat = program.stat()
-    mark = f"{program} {stat.st_size} {stat.st_mtime_ns}".encode()
-    return cache_folder() / f"java-{hashlib.sha256(mark).hexdigest()[:12]}.jsa"
+    mark = hashlib.sha256(identity(java()).encode()).hexdigest()
+    return cache_folder() / f"java-{mark[:12]}.jsa"

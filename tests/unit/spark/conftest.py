@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_steps.runner.class_archive import options
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,7 +20,7 @@ def spark() -> Iterator[SparkSession]:
 
     session = (
         SparkSession.builder.master("local[1]")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {options()}")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.ui.enabled", "false")

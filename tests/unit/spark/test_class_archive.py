@@ -1,0 +1,59 @@
+"""The JVM of a runner maps the archive of Spark's classes into memory, and does without one that does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_steps.runner import archiving, class_archive
+from spark_steps.runner.java import check_java
+from spark_steps.runner.session import classic_conf
+from spark_steps.settings import SparkSettings
+
+
+@pytest.fixture(scope="module")
+def archive() -> Path:
+    """`make setup` has made it."""
+    file = class_archive.archive()
+    if not file.exists():
+        archiving.make(file)
+    return file
+
+
+def test_a_driver_is_told_of_it_beside_what_the_project_says(archive: Path, tmp_path: Path) -> None:
+    conf = classic_conf(SparkSettings(tmp_path, conf={"spark.driver.extraJavaOptions": "-Dours=1"}))
+    options = conf["spark.driver.extraJavaOptions"]
+    assert f'"-XX:SharedArchiveFile={archive}"' in options
+    assert options.endswith("-Dours=1")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is seen in /proc")
+def test_it_is_mapped(archive: Path, spark: SparkSession) -> None:
+    java = spark._jvm
+    assert java is not None
+    pid = java.java.lang.ProcessHandle.current().pid()
+    assert str(archive) in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_java_passes_over_one_that_does_not_fit(tmp_path: Path) -> None:
+    other = tmp_path / "other.jsa"
+    other.write_bytes(b"of another Java")
+    argv = [check_java(), f"-XX:SharedArchiveFile={other}", *class_archive.QUIET.split(), "-version"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "[cds]" not in done.stdout + done.stderr
+
+
+def test_a_folder_that_takes_no_file_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "share").write_text("a file, where a folder should be")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["archiving"])
+    assert archiving.main() == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("Spark works without an archive of its classes, and starts more slowly: ")
