@@ -85,7 +85,7 @@ def main() -> int:
         if not file.exists():
             make(file)
     except (SagaError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"Spark works without an archive of its classes, and starts more slowly: {error}", file=sys.stderr)
+        print(f"no archive of Spark's classes was made, so that Spark will start more slowly: {error}", file=sys.stderr)
         return 1
     return 0
 

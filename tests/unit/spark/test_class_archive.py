@@ -56,4 +56,4 @@ def test_a_folder_that_takes_no_file_is_one_sentence(
     monkeypatch.setattr(sys, "argv", ["archiving"])
     assert archiving.main() == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("Spark works without an archive of its classes, and starts more slowly: ")
+    assert line.startswith("no archive of Spark's classes was made, so that Spark will start more slowly: ")
