@@ -21,7 +21,7 @@ from typing import Any
 
 from activities.kafka import lost_ends
 from activities.kafka.errors import classify
-from activities.kafka.topics import KafkaProblem
+from activities.kafka.topics import Cluster, KafkaProblem
 from activities.kafka.transactions import TransactionalProducer, TransactionTrouble
 from sagas.consumers import Bridge
 from sagas.settings import KafkaSettings
@@ -214,7 +214,8 @@ class Bridging:
             self._metrics.dead(self.group, self.topic)
 
     def _end_tries(self, partition: int, position: int, topics: set[str]) -> None:
-        """Before the producer of a partition writes to these topics for the first time."""
+        """Before the producer of a partition writes to these topics for the first time. Raises KafkaProblem,
+        TransactionTrouble."""
         ours = f"{self.group}/{partition}/"
 
         def is_ours(headers: Mapping[str, str], *, happened: bool) -> bool:
@@ -222,7 +223,10 @@ class Bridging:
             offset = source.removeprefix(ours)
             return source != offset and offset.isdecimal() and (int(offset) < position) is happened
 
-        for topic in sorted(topics - {topic for one, topic in self._used if one == partition}):
+        fresh = sorted(topics - {topic for one, topic in self._used if one == partition})
+        if missing := Cluster(self._settings).missing(fresh):
+            raise KafkaProblem("; ".join(f"{topic}: {reason}" for topic, reason in missing.items()))
+        for topic in fresh:
             tried, kept = partial(is_ours, happened=False), partial(is_ours, happened=True)
             lost_ends.end_tries(self._settings, self._producers[partition], topic, tried, kept)
             self._used.add((partition, topic))

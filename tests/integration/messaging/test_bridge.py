@@ -76,6 +76,25 @@ async def test_what_a_bridge_returns_is_what_it_writes(kafka: Broker, tmp_path: 
     assert "not JSON" in reasons[1]
 
 
+async def test_a_topic_that_is_not_there_is_named_until_it_is(
+    kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = kafka.create_topic(), fresh("later")
+
+    @bridge(source, to=target, name="early")
+    def copy(message: Message) -> object:
+        return message.value
+
+    project = _run(tmp_path, kafka, copy)
+    kafka.produce(source, 1, key="k")
+    group = f"{project.settings.kafka.prefix}-bridge-early"
+    async with triggering(project):
+        await until(lambda: f"{group} begins again: {target}: the topic is not there" in caplog.text)
+        kafka.create_topic(target)
+        await until(lambda: worked_off(kafka, group, source))
+    assert [one.json() for one in kafka.read_committed(target)] == [1]
+
+
 async def test_a_record_that_the_target_refuses_is_a_dead_letter(kafka: Broker, tmp_path: Path) -> None:
     source = kafka.create_topic()
     target = kafka.create_topic(config={"max.message.bytes": "2000"})
