@@ -1,7 +1,7 @@
 # A worker for the sagas of one project, which is mounted at /project (or added in an image of your own: FROM this one,
 # COPY your folder to /project, pip install what your actions need).
 #
-# With --build-arg SPARK=true also for sagas with Spark steps: Java and PySpark, some 700 MB more.
+# With --build-arg SPARK=true also for sagas with Spark steps: Java, PySpark and an archive of its classes, some 900 MB more.
 
 ARG SPARK=false
 

@@ -140,8 +140,8 @@ def _words(schema: StructType, columns: Sequence[str] | None) -> tuple[str, str]
         other = one if is_number(field.dataType) else _hash(f"{SECOND}L", *parts)
         for words, word, angle in zip((firsts, seconds), (one, other), angles(at), strict=True):
             words.append(_turned(word, angle))
-    first = _hash(" ^ ".join(firsts))
-    return first, " ^ ".join([first, *seconds])
+    first = _hash(_xor(firsts))
+    return first, f"{first} ^ {_xor(seconds)}"
 
 
 def angles(at: int) -> tuple[int, int]:
@@ -179,6 +179,20 @@ def _hash(*parts: str) -> str:
     return f"xxhash64({', '.join(parts)})"
 
 
+def _xor(words: Sequence[str]) -> str:
+    """In halves: Spark's parser goes as deep as the expression."""
+    if len(words) == 1:
+        return words[0]
+    half = len(words) // 2
+    return f"({_xor(words[:half])} ^ {_xor(words[half:])})"
+
+
+def _field(column: str, name: str) -> str:
+    """A field of a struct. Not with a dot: `t`.`f` may be the column f of a table t."""
+    literal = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{column}['{literal}']"
+
+
 def _turned(word: str, angle: int) -> str:
     """The bits of a bigint, turned to the left. Neither shifts nor OR can overflow, in ANSI mode neither."""
     return word if angle == 0 else f"(shiftleft({word}, {angle}) | shiftrightunsigned({word}, {64 - angle}))"
@@ -213,18 +227,19 @@ def _canonical(column: str, kind: DataType, depth: int = 0) -> list[str]:
         case T.DecimalType():
             return _decimal(column, kind)
         case T.StructType():
-            fields = [(f"{column}.{quoted(one.name)}", one.dataType, True) for one in kind.fields]
+            fields = [(_field(column, one.name), one.dataType, True) for one in kind.fields]
             return [f"if({column} is not null, {_parts(fields, depth)}, null)"]
         case T.ArrayType():
             parts = _parts([(item, kind.elementType, True)], depth + 1)
             items = f"transform({column}, {item} -> {parts})"
             # Not `size`, which is -1 for null where the session is not in ANSI mode.
-            return [f"cast(array_size({items}) as bigint)", items]
+            return [f"cast(array_size({column}) as bigint)", items]
         case T.MapType():
-            key = _parts([(f"{item}.key", kind.keyType, False)], depth + 1)
-            value = _parts([(f"{item}.value", kind.valueType, True)], depth + 1)
-            pairs = f"transform(map_entries({column}), {item} -> struct({key} as key, {value} as value))"
-            return [f"cast(array_size({pairs}) as bigint)", f"array_sort({pairs})"]
+            key = _parts([(_field(item, "key"), kind.keyType, False)], depth + 1)
+            value = _parts([(_field(item, "value"), kind.valueType, True)], depth + 1)
+            entries = f"map_entries({column})"
+            pairs = f"transform({entries}, {item} -> struct({key} as key, {value} as value))"
+            return [f"cast(array_size({entries}) as bigint)", f"array_sort({pairs})"]
         case T.VariantType():
             return [f"to_json({column})"]
         case T.DayTimeIntervalType() | T.YearMonthIntervalType() | T.CalendarIntervalType() | T.TimeType():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -50,17 +50,19 @@ def end_tries(
     commit of the new one would make both visible. Who may not read the topic cannot look.
 
     ``tried`` says of a record's headers that it is of a transaction that did not happen; ``kept``, of one that did and
-    waits for its end: where such a record lies, nothing is ended. Raises KafkaProblem, TransactionTrouble.
+    may wait for its end: where such a record lies, nothing is ended. Raises KafkaProblem, TransactionTrouble.
     """
     try:
         waiting = undecided(settings, topic)
-        partitions = _open_in(settings, topic, tried, waiting) if waiting else set[int]()
-        partitions -= _open_in(settings, topic, kept, waiting) if partitions else set[int]()
+        found = _open_in(settings, topic, (tried, kept), waiting) if waiting else (set[int](), set[int]())
     except KafkaProblem as problem:
         if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
             raise
+        log.warning("%s: no right to READ, to see what is left of an earlier transaction", topic)
         return
-    if partitions:
+    if both := found[0] & found[1]:
+        log.warning("%s: partitions %s have tries beside what has happened, and nothing is ended there", topic, both)
+    if partitions := found[0] - found[1]:
         log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
         producer.end_in((topic, one) for one in partitions)
 
@@ -82,7 +84,7 @@ def visible(
     while True:
         offsets = cluster.offsets(topic)
         waiting = {one: found for one, found in offsets.items() if found.undecided}
-        if not _open_in(settings, topic, is_wanted, waiting) or time.monotonic() > until or not go_on():
+        if not _open_in(settings, topic, (is_wanted,), waiting)[0] or time.monotonic() > until or not go_on():
             break
         time.sleep(_LOOK)
     first = reading.since(settings, topic, moment, offsets)
@@ -90,12 +92,19 @@ def visible(
     return {id for message in reading.read_ranges(settings, topic, ranges) if (id := _id(message)) in wanted}
 
 
-def _open_in(settings: KafkaSettings, topic: str, which: Headers, waiting: dict[int, Offsets]) -> set[int]:
-    """Where such records lie at or after the last stable offset: their transaction is not decided, or it is and waits
-    for somebody else's."""
+def _open_in(
+    settings: KafkaSettings, topic: str, kinds: Sequence[Headers], waiting: dict[int, Offsets]
+) -> tuple[set[int], ...]:
+    """For each kind, where such records lie at or after the last stable offset: their transaction is not decided, or it
+    is and waits for somebody else's."""
     ranges = {one: (found.stable, found.high) for one, found in waiting.items()}
-    records = reading.read_ranges(settings, topic, ranges, uncommitted=True)
-    return {message.partition() or 0 for message in records if which(read_headers(message))}
+    places = tuple(set[int]() for _ in kinds)
+    for message in reading.read_ranges(settings, topic, ranges, uncommitted=True):
+        headers = read_headers(message)
+        for found, which in zip(places, kinds, strict=True):
+            if which(headers):
+                found.add(message.partition() or 0)
+    return places
 
 
 def _id(message: Any) -> str:

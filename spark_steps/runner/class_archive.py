@@ -8,7 +8,6 @@ and is made by :mod:`spark_steps.runner.archiving`. Without it all works as well
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
@@ -29,8 +28,10 @@ def options() -> str:
 def archive() -> Path:
     """Where the file of this Java and this PySpark is, or would be. Raises UsageError: there is no Java."""
     spark = importlib.util.find_spec("pyspark")
-    if spark is None:
+    if spark is None or spark.origin is None:
         raise UsageError("there is no PySpark here", help="pip install 'saga-orchestrator[spark]'")
-    mark = f"{identity(check_java())} {importlib.metadata.version('pyspark')} {spark.origin}"
+    jars = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
+    found = [(str(jar), stat.st_size, stat.st_mtime_ns) for jar in jars for stat in [jar.stat()]]
+    mark = f"{identity(check_java())} {found}"  # Java itself compares the same
     name = f"spark-{hashlib.sha256(mark.encode()).hexdigest()[:12]}.jsa"
     return Path(sys.prefix, "share", "saga-orchestrator", name)

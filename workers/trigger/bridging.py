@@ -40,7 +40,7 @@ _POLL = 0.2
 _FILL = 0.05
 
 SOURCE = "sagabridge"
-"""The header of a record that a bridge has written: group/partition/offset of what it was made from."""
+"""The header of a record that a bridge has written: group/topic/partition/offset of what it was made from."""
 
 
 class Bridging:
@@ -67,7 +67,7 @@ class Bridging:
         self._producers: dict[int, TransactionalProducer] = {}
         self._used: set[tuple[int, str]] = set()
         self._positions: dict[int, int] = {}
-        self._assignments = 0
+        self._moved: set[int] = set()
         self._highs = Highs()
         self._reach = Reach(self.group)
         self._refused: dict[tuple[int, int], str] = {}
@@ -136,43 +136,45 @@ class Bridging:
         first = self._consumer.poll(_POLL)
         if first is None:
             return {}
-        assignments = self._assignments
+        self._moved.clear()
         rest = self._consumer.consume(self._batch - 1, _FILL)
         found: dict[int, list[Record]] = {}
-        # When partitions move meanwhile, the library takes back what it has collected, but not what we hold already.
-        for read in (first, *rest) if self._assignments == assignments else rest:
+        # If its partition moves meanwhile, the library takes back what it has collected, but not what we hold already.
+        for read in rest if first.partition() in self._moved else (first, *rest):
             error = read.error()
             if error is None:
-                record = Record(read)
-                self._must_be_new(record)
-                found.setdefault(record.partition, []).append(record)
+                record, before = Record(read), found.setdefault(read.partition(), [])
+                self._must_be_new(record, before[-1].offset + 1 if before else 0)
+                before.append(record)
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._positions[read.partition()] = read.offset()
+                if read.partition() in self._producers:
+                    self._positions[read.partition()] = read.offset()
             elif error.fatal():
                 raise KafkaException(error)
             else:
                 log.warning("%s cannot read %s: %s", self.group, self.topic, classify(error).reason)
         return found
 
-    def _must_be_new(self, record: Record) -> None:
+    def _must_be_new(self, record: Record, collected: int) -> None:
         """The library may fetch again from where it began (it was seen to, after partitions had moved), and a topic may
         be made anew. What is committed decides: that is asked when we begin again."""
-        position = self._positions.get(record.partition, 0)
+        position = max(collected, self._positions.get(record.partition, 0))
         if record.offset < position:
-            raise KafkaProblem(f"{record.place} came again, and all up to {position} is done")
+            raise KafkaProblem(f"{record.place} came again, after all up to {position}")
 
     def _assigned(self, _: Any, partitions: list[Any]) -> None:
         """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
-        self._assignments += 1
         for one in partitions:
+            self._moved.add(one.partition)
+            self._positions.pop(one.partition, None)
             id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
             self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
             self._used = {(partition, topic) for partition, topic in self._used if partition != one.partition}
         log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
 
     def _gone(self, _: Any, partitions: list[Any]) -> None:
-        self._assignments += 1
         for one in partitions:
+            self._moved.add(one.partition)
             self._producers.pop(one.partition, None)
             self._positions.pop(one.partition, None)
 
@@ -193,7 +195,7 @@ class Bridging:
         dead = 0
         try:
             for record, output in zip(records, made, strict=True):
-                source = (SOURCE, f"{self.group}/{partition}/{record.offset}")
+                source = (SOURCE, f"{self.group}/{record.place}")
                 for one in output.records:
                     headers = [*(header for header in one["headers"] if header[0] != SOURCE), source]
                     producer.produce(**{**one, "headers": headers})
@@ -216,7 +218,7 @@ class Bridging:
     def _end_tries(self, partition: int, position: int, topics: set[str]) -> None:
         """Before the producer of a partition writes to these topics for the first time. Raises KafkaProblem,
         TransactionTrouble."""
-        ours = f"{self.group}/{partition}/"
+        ours = f"{self.group}/{self.topic}/{partition}/"
 
         def is_ours(headers: Mapping[str, str], *, happened: bool) -> bool:
             source = headers.get(SOURCE, "")
@@ -224,6 +226,8 @@ class Bridging:
             return source != offset and offset.isdecimal() and (int(offset) < position) is happened
 
         fresh = sorted(topics - {topic for one, topic in self._used if one == partition})
+        if not fresh:
+            return
         if missing := Cluster(self._settings).missing(fresh):
             raise KafkaProblem("; ".join(f"{topic}: {reason}" for topic, reason in missing.items()))
         for topic in fresh:

@@ -49,7 +49,9 @@ async def test_what_was_lost_is_seen_once(forgetful: Broker, tmp_path: Path, wri
     kafka = project.settings.kafka
     group = f"{kafka.prefix}-bridge-copier"
     await asyncio.to_thread(forgetful.produce, source, *range(6), key="k")
-    await asyncio.to_thread(lose_an_end, forgetful, target, partial(write_and_sleep, kafka, group, target, written))
+    await asyncio.to_thread(
+        lose_an_end, forgetful, target, partial(write_and_sleep, kafka, f"{group}/{source}", target, written)
+    )
     if committed:
         await asyncio.to_thread(commit, kafka, group, source, committed)
 
@@ -60,12 +62,12 @@ async def test_what_was_lost_is_seen_once(forgetful: Broker, tmp_path: Path, wri
     assert forgetful.is_settled(target)
 
 
-def write_and_sleep(kafka: KafkaSettings, group: str, target: str, numbers: range) -> None:
+def write_and_sleep(kafka: KafkaSettings, place: str, target: str, numbers: range) -> None:
     """A transaction that a bridge has written when it falls asleep for ever."""
     producer = TransactionalProducer(kafka, f"{kafka.prefix}-bridge-copier-0").open()
     producer.begin(60.0)
     for number in numbers:
-        producer.produce(target, str(number).encode(), b"k", [("sagabridge", f"{group}/0/{number}".encode())])
+        producer.produce(target, str(number).encode(), b"k", [("sagabridge", f"{place}/0/{number}".encode())])
     producer.flush()
 
 

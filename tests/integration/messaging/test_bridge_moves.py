@@ -44,7 +44,7 @@ async def copying(
         dead.close()
 
 
-async def test_messages_that_are_fetched_again(kafka: Broker) -> None:
+async def test_messages_that_are_fetched_again(kafka: Broker, caplog: pytest.LogCaptureFixture) -> None:
     source, target = kafka.create_topic(), kafka.create_topic()
     kafka.produce(source, *range(5), key="k")
     sought: list[int] = []
@@ -60,7 +60,7 @@ async def test_messages_that_are_fetched_again(kafka: Broker) -> None:
         kafka.produce(source, 5, key="k")
         await until(lambda: worked_off(kafka, one.group, source))
         await asyncio.sleep(1)
-    assert sought
+    assert f"{source}/0/0 came again, after all up to 5" in caplog.text
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
 
 
@@ -74,6 +74,7 @@ async def test_partitions_that_move_while_a_batch_is_collected(kafka: Broker, mo
         await asyncio.sleep(1)
         await asyncio.to_thread(come_and_go, settings, one.group, source)
         assert kafka.read_committed(target) == []
+        assert one._moved == {0}, "the guest has moved nothing"
         await until(lambda: worked_off(kafka, one.group, source))
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 

@@ -235,13 +235,15 @@ async def start_by_schedule(client: Client, shop: Shop, **input: str) -> str:
     )
     spec = ScheduleSpec(cron_expressions=["15 3 * * *"])
     handle = await client.temporal.create_schedule(schedule, Schedule(action=action, spec=spec))
-    await handle.trigger()
-    async with asyncio.timeout(30):
-        while True:
-            if actions := (await handle.describe()).info.recent_actions:
-                break
-            await asyncio.sleep(0.1)
-    await handle.delete()
+    try:
+        await handle.trigger()
+        async with asyncio.timeout(30):
+            while True:
+                if actions := (await handle.describe()).info.recent_actions:
+                    break
+                await asyncio.sleep(0.1)
+    finally:
+        await handle.delete()
     started = actions[0].action
     assert isinstance(started, ScheduleActionExecutionStartWorkflow)
     return started.workflow_id

@@ -17,10 +17,10 @@ from spark_steps.settings import SparkSettings
 
 @pytest.fixture(scope="module")
 def archive() -> Path:
-    """`make setup` has made it."""
+    """`make setup` has made it, before any Spark of these tests was started."""
     file = class_archive.archive()
     if not file.exists():
-        archiving.make(file)
+        pytest.skip("there is no archive of Spark's classes: python -m spark_steps.runner.archiving")
     return file
 
 
