@@ -144,3 +144,9 @@ def test_more_columns_than_flags_fit_into_one_number(spark: SparkSession) -> Non
         return "(" + ", ".join("cast(null as int)" if place == at else "7" for place in range(70)) + ")"
 
     assert len({hash_of(spark, one(at)) for at in (0, 1, 61, 62, 69)}) == 5
+
+
+def test_a_field_is_not_the_column_of_a_table_that_is_called_like_its_struct(spark: SparkSession) -> None:
+    frame = spark.sql("select * from values (named_struct('f', 1), 7), (named_struct('f', 2), 7) as t(t, f)")
+    one, other = frame.select(*row_hash(frame.schema, ["t"])).collect()
+    assert one != other
