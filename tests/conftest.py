@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +16,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A real Temporal server with its Web UI."""
-    folder: Path = tmp_path_factory.mktemp("temporal")
-    server = TemporalServer(folder)
-    server.start()
-    yield server
-    server.kill()
+    with TemporalServer(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +27,16 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     broker = Broker(tmp_path_factory.mktemp("kafka"))
     broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of the module's own, which forgets ends of transactions when it starts again."""
+    from tests.forgetful_broker import forgetful_broker
+
+    broker = forgetful_broker(tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.kill()
 

@@ -47,6 +47,12 @@ class Process:
         self.wait(patience)
         return self
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def launch(self) -> None:
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(

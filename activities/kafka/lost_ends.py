@@ -24,8 +24,8 @@ log = logging.getLogger("saga.transactions")
 
 _LOOK = 1.0
 
-Headers = Callable[[Mapping[str, str]], bool]
-"""Is this one of the records, by its headers?"""
+Which = Callable[[Mapping[str, str]], bool]
+"""Is a record with these headers one of them?"""
 
 
 def undecided(settings: KafkaSettings, topic: str) -> dict[int, Offsets]:
@@ -43,8 +43,8 @@ def end_tries(
     settings: KafkaSettings,
     producer: TransactionalProducer,
     topic: str,
-    tried: Headers,
-    kept: Headers = lambda _: False,
+    tried: Which,
+    kept: Which = lambda _: False,
 ) -> None:
     """Before ``producer`` writes to a topic: an earlier transaction of its own may be open there for ever, and the
     commit of the new one would make both visible. Who may not read the topic cannot look.
@@ -54,15 +54,15 @@ def end_tries(
     """
     try:
         waiting = undecided(settings, topic)
-        found = _open_in(settings, topic, (tried, kept), waiting) if waiting else (set[int](), set[int]())
+        tries, done = _open_in(settings, topic, (tried, kept), waiting) if waiting else (set[int](), set[int]())
     except KafkaProblem as problem:
         if problem.failure is None or not problem.failure.name.endswith("AUTHORIZATION_FAILED"):
             raise
         log.warning("%s: no right to READ, to see what is left of an earlier transaction", topic)
         return
-    if both := found[0] & found[1]:
+    if both := tries & done:
         log.warning("%s: partitions %s have tries beside what has happened, and nothing is ended there", topic, both)
-    if partitions := found[0] - found[1]:
+    if partitions := tries - done:
         log.warning("%s: what is left of an earlier transaction is ended in partitions %s", topic, partitions)
         producer.end_in((topic, one) for one in partitions)
 
@@ -93,7 +93,7 @@ def visible(
 
 
 def _open_in(
-    settings: KafkaSettings, topic: str, kinds: Sequence[Headers], waiting: dict[int, Offsets]
+    settings: KafkaSettings, topic: str, kinds: Sequence[Which], waiting: dict[int, Offsets]
 ) -> tuple[set[int], ...]:
     """For each kind, where such records lie at or after the last stable offset: their transaction is not decided, or it
     is and waits for somebody else's."""
@@ -101,9 +101,9 @@ def _open_in(
     places = tuple(set[int]() for _ in kinds)
     for message in reading.read_ranges(settings, topic, ranges, uncommitted=True):
         headers = read_headers(message)
-        for found, which in zip(places, kinds, strict=True):
+        for place, which in zip(places, kinds, strict=True):
             if which(headers):
-                found.add(message.partition() or 0)
+                place.add(message.partition() or 0)
     return places
 
 

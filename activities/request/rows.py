@@ -62,10 +62,7 @@ class Request:
 async def lock(sql: Sql, row: dict[str, Any]) -> Request:
     """The row of ``row["step_key"]``, inserted if it was not there, and locked until the transaction ends."""
     await sql.execute(_insert(sql.dialect), {"outcome": None, **row})
-    columns = sa.select(request.c.outcome, request.c.data, request.c.token)
-    found = await sql.one(columns.where(request.c.step_key == row["step_key"]).with_for_update())
-    waiter = None if found["token"] is None else Waiter.from_text(found["token"])
-    return Request(found["outcome"], found["data"], waiter)
+    return _read(await sql.one(_row(row["step_key"]).with_for_update()))
 
 
 async def wait(sql: Sql, key: str, waiter: Waiter) -> None:
@@ -81,14 +78,20 @@ async def record(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, R
     """
     values = {"outcome": reply.outcome, "data": reply.data, "answered_at": now}
     here = request.c.step_key == reply.key
-    columns = sa.select(request.c.outcome, request.c.data, request.c.token)
     async with engine.connect() as connection:
         written = await connection.execute(sa.update(request).where(here, request.c.outcome.is_(None)).values(**values))
-        found = (await connection.execute(columns.where(here))).first()
+        found = (await connection.execute(_row(reply.key))).first()
     if found is None:
         return False, None
-    waiter = None if found.token is None else Waiter.from_text(found.token)
-    return written.rowcount == 1, Request(found.outcome, found.data, waiter)
+    return written.rowcount == 1, _read(found)
+
+
+def _row(key: str) -> sa.Select[Any, Any, Any]:
+    return sa.select(request.c.outcome, request.c.data, request.c.token).where(request.c.step_key == key)
+
+
+def _read(row: Any) -> Request:
+    return Request(row.outcome, row.data, None if row.token is None else Waiter.from_text(row.token))
 
 
 def _insert(dialect: str) -> str:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sagas.errors import Infrastructure, SagaError
 from spark_steps.hashing import aggregates, row_hash
-from spark_steps.runner.class_archive import QUIET, archive
+from spark_steps.runner.class_archive import archive
+from spark_steps.runner.java import QUIET, write_archive
 from spark_steps.runner.session import ClassicSessions
 from spark_steps.settings import SparkSettings
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PATIENCE = 300.0
 """Seconds it may take. (Forty are usual.)"""
 
-_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_OPTIONS = " ".join((*QUIET, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"))
 
 
 def make(file: Path) -> None:
@@ -30,26 +30,21 @@ def make(file: Path) -> None:
 
     Raises Infrastructure: it has not; OSError: the folder cannot be written to.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="draft-", dir=file.parent) as name:
-        draft = Path(name, file.name)
-        argv = [sys.executable, "-m", "spark_steps.runner.archiving", str(draft)]
-        env = {**os.environ, "SAGA_SPARK_SCRATCH": name}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        if file.exists():
-            return  # somebody else was faster
-        if not draft.exists():
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise Infrastructure(said[-1] if said else "Java has written no file")
-        draft.rename(file)
-    for old in file.parent.glob("spark-*.jsa"):
-        if old != file:  # of a Java or a PySpark that has been replaced
-            old.unlink(missing_ok=True)
+    write_archive(file, _make)
+
+
+def _make(draft: Path) -> None:
+    argv = [sys.executable, "-m", "spark_steps.runner.archiving", str(draft)]
+    env = {**os.environ, "SAGA_SPARK_SCRATCH": str(draft.parent)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    if not draft.exists():
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise Infrastructure(said[-1] if said else "Java has written no file")
 
 
 def _record(draft: Path) -> None:
     """In a process of its own: its JVM writes ``draft`` when it ends."""
-    conf = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}" {QUIET} {_QUICKLY}'}
+    conf = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}" {_OPTIONS}'}
     sessions = ClassicSessions(SparkSettings(draft.parent, master="local[1]", conf=conf))
     _work(sessions.open("classes"), draft.parent)
     sessions.close(_PATIENCE)
@@ -83,9 +78,7 @@ def main() -> int:
         _record(Path(sys.argv[1]))
         return 0
     try:
-        file = archive()
-        if not file.exists():
-            make(file)
+        make(archive())
     except (SagaError, OSError, subprocess.TimeoutExpired) as error:
         print(f"no archive of Spark's classes was made, so that Spark will start more slowly: {error}", file=sys.stderr)
         return 1

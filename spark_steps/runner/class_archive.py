@@ -1,9 +1,5 @@
-"""Spark's classes, read and checked once: a JVM that maps this file into its memory starts in half the time.
-
-It is Java's own class data sharing (JEP 350): a JVM writes down at its end what it has loaded. The file belongs to one
-Java and one PySpark; Java itself passes over one that does not fit. It lies in the Python environment, goes with it,
-and is made by :mod:`spark_steps.runner.archiving`. Without it all works as well, more slowly.
-"""
+"""The archive of Spark's classes: of one Java and one PySpark. It lies in the Python environment, goes with it, and is
+made by :mod:`spark_steps.runner.archiving`."""
 
 from __future__ import annotations
 
@@ -13,16 +9,13 @@ import sys
 from pathlib import Path
 
 from sagas.errors import UsageError
-from spark_steps.runner.java import check_java, identity
-
-QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-"""Java warns of each class that it cannot share, and of a file that does not fit."""
+from spark_steps.runner.java import QUIET, check_java, identity
 
 
 def options() -> str:
     """Options for the JVM of a driver; none where there is no file. Raises UsageError: there is no Java."""
     file = archive()
-    return f'"-XX:SharedArchiveFile={file}" {QUIET}' if file.exists() else ""
+    return f'"-XX:SharedArchiveFile={file}" {" ".join(QUIET)}' if file.exists() else ""
 
 
 def archive() -> Path:

@@ -6,27 +6,24 @@ Small on purpose: one node, nothing replicated, a heap of 512 MB, compiled quick
 from __future__ import annotations
 
 import base64
-import contextlib
-import fcntl
 import hashlib
 import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_steps.runner.java import identity
+from spark_steps.runner.java import QUIET, identity, write_archive
 from workers.dev.kafka_jars import NoKafkaError, cache_folder, java
 from workers.dev.ports import HOST, choose, is_open
 
 _JAVA = (
     "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1",
-    "-Xlog:disable", "-Xlog:all=error:stderr",
+    *QUIET,
 )  # fmt: skip
 _PATIENCE = 60.0
 _LOG4J = """\
@@ -133,35 +130,25 @@ class KafkaServer:
 
 def share_classes(jars: Sequence[Path]) -> None:
     """Make the archive with which each later start takes half the time; nothing if there is one."""
-    file = _archive_file()
-    if file.exists():
-        return
-    with (file.parent / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if file.exists():
-            return
-        for old in file.parent.glob("*.jsa"):
-            old.unlink()  # of a Java that has been replaced
-        with tempfile.TemporaryDirectory(prefix="draft-", dir=file.parent) as name:
-            ports = choose({"port": None, "controller": None}, {}, ())
-            server = KafkaServer(Path(name), jars, ports["port"], ports["controller"])
-            server.prepare()
-            draft = Path(name, file.name)
-            option = f"-XX:ArchiveClassesAtExit={draft}"
-            argv = server._argv("kafka.Kafka", "server.properties", archive=option)
-            child = subprocess.Popen(argv, cwd=name, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            try:
-                end = time.monotonic() + _PATIENCE
-                while not server.answers() and child.poll() is None and time.monotonic() < end:
-                    time.sleep(0.1)
-                child.send_signal(signal.SIGTERM)
-                child.wait(_PATIENCE)
-            finally:
-                child.kill()
-                child.wait()
-            # Without it Kafka works as well, more slowly: an archive that could not be made is no error.
-            with contextlib.suppress(FileNotFoundError):
-                draft.rename(file)
+    write_archive(_archive_file(), lambda draft: _start_once(jars, draft))
+
+
+def _start_once(jars: Sequence[Path], draft: Path) -> None:
+    """A broker that starts, and ends; its JVM writes ``draft`` then."""
+    ports = choose({"port": None, "controller": None}, {}, ())
+    server = KafkaServer(draft.parent, jars, ports["port"], ports["controller"])
+    server.prepare()
+    argv = server._argv("kafka.Kafka", "server.properties", archive=f"-XX:ArchiveClassesAtExit={draft}")
+    child = subprocess.Popen(argv, cwd=server.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not server.answers() and child.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        child.send_signal(signal.SIGTERM)
+        child.wait(_PATIENCE)
+    finally:
+        child.kill()
+        child.wait()
 
 
 def _archive_file() -> Path:

@@ -65,7 +65,7 @@ class Bridging:
         self._stop = threading.Event()
         self._consumer: Any = None
         self._producers: dict[int, TransactionalProducer] = {}
-        self._used: set[tuple[int, str]] = set()
+        self._used: dict[int, set[str]] = {}
         self._positions: dict[int, int] = {}
         self._moved: set[int] = set()
         self._highs = Highs()
@@ -125,7 +125,6 @@ class Bridging:
                             self._transaction(partition, portion)
         finally:
             self._producers.clear()
-            self._used.clear()
             self._positions.clear()
             self._consumer.close()
 
@@ -169,7 +168,7 @@ class Bridging:
             self._positions.pop(one.partition, None)
             id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
             self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
-            self._used = {(partition, topic) for partition, topic in self._used if partition != one.partition}
+            self._used[one.partition] = set()
         log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
 
     def _gone(self, _: Any, partitions: list[Any]) -> None:
@@ -225,7 +224,7 @@ class Bridging:
             offset = source.removeprefix(ours)
             return source != offset and offset.isdecimal() and (int(offset) < position) is happened
 
-        fresh = sorted(topics - {topic for one, topic in self._used if one == partition})
+        fresh = sorted(topics - self._used[partition])
         if not fresh:
             return
         if missing := Cluster(self._settings).missing(fresh):
@@ -233,7 +232,7 @@ class Bridging:
         for topic in fresh:
             tried, kept = partial(is_ours, happened=False), partial(is_ours, happened=True)
             lost_ends.end_tries(self._settings, self._producers[partition], topic, tried, kept)
-            self._used.add((partition, topic))
+            self._used[partition].add(topic)
 
     def _output(self, record: Record) -> Output:
         refused = self._refused.pop((record.partition, record.offset), None)

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from confluent_kafka import Consumer, TopicPartition
 
 from activities.kafka.config import consumer_config
 from activities.kafka.transactions import TransactionalProducer
 from sagas import Message, bridge
 from sagas.settings import KafkaSettings
-from tests.forgetful_broker import TIMEOUT, forgetful_broker, lose_an_end
+from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.messaging.trigger_world import project_of, triggering, until, worked_off
 from tests.kafka_broker import Broker
 
 pytestmark = pytest.mark.slow
 
 NOWHERE = "127.0.0.1:1"
-
-
-@pytest_asyncio.fixture(scope="module")
-async def forgetful(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
-    broker = await asyncio.to_thread(forgetful_broker, tmp_path_factory.mktemp("kafka"))
-    yield broker
-    broker.kill()
 
 
 @pytest.mark.parametrize(

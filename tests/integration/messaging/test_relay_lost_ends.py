@@ -14,19 +14,12 @@ import pytest_asyncio
 from activities.kafka import wire
 from activities.kafka.topics import Cluster
 from activities.kafka.transactions import TransactionalProducer
-from tests.forgetful_broker import TIMEOUT, forgetful_broker, lose_an_end
+from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
 from workers.relay.progress import Progress, encode
 from workers.relay.publisher import progress_topic, transactional_id
-
-
-@pytest_asyncio.fixture(scope="module")
-async def forgetful(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broker]:
-    broker = await asyncio.to_thread(forgetful_broker, tmp_path_factory.mktemp("kafka"))
-    yield broker
-    broker.kill()
 
 
 @pytest_asyncio.fixture

@@ -3,7 +3,6 @@ it first, or its own commit would make both visible."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,13 @@ from spark_steps.sinks import topic_progress
 from spark_steps.sinks.sink import Publication
 from spark_steps.sinks.topic import TopicSink
 from spark_steps.sinks.topic_records import records
-from tests.forgetful_broker import TIMEOUT, forgetful_broker, lose_an_end
+from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
 
 pytestmark = pytest.mark.slow
 
 ROWS = [{"id": number} for number in range(6)]
-
-
-@pytest.fixture(scope="module")
-def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = forgetful_broker(tmp_path_factory.mktemp("kafka"))
-    yield broker
-    broker.kill()
 
 
 def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:

@@ -27,10 +27,8 @@ PATIENCE = 60_000
 @pytest.fixture(scope="session")
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A server of our own: the first page of the list is full where other tests have left a hundred runs open."""
-    server = TemporalServer(tmp_path_factory.mktemp("temporal-ui"))
-    server.start()
-    yield server
-    server.kill()
+    with TemporalServer(tmp_path_factory.mktemp("temporal-ui")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_steps.runner import archiving, class_archive
-from spark_steps.runner.java import check_java
+from spark_steps.runner.java import QUIET, check_java
 from spark_steps.runner.session import classic_conf
 from spark_steps.settings import SparkSettings
 
@@ -42,7 +42,7 @@ def test_it_is_mapped(archive: Path, spark: SparkSession) -> None:
 def test_java_passes_over_one_that_does_not_fit(tmp_path: Path) -> None:
     other = tmp_path / "other.jsa"
     other.write_bytes(b"of another Java")
-    argv = [check_java(), f"-XX:SharedArchiveFile={other}", *class_archive.QUIET.split(), "-version"]
+    argv = [check_java(), f"-XX:SharedArchiveFile={other}", *QUIET, "-version"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "[cds]" not in done.stdout + done.stderr
