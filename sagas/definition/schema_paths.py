@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 ELEMENT = "[]"
 _OPEN_ENDED = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
+_MANY_REFERENCES = 20
 SENSITIVE = "x-sensitive"
 
 
@@ -20,42 +21,77 @@ class Missing:
 
 
 def follow(schema: Any, path: tuple[str, ...], root: Any = None) -> Any:
-    """The schema of the value at ``path``; None when the schema does not tell; Missing for an undeclared property."""
+    """The schema of the value at ``path``; None when the schema does not tell; Missing for an undeclared property.
+
+    A name is declared under `properties` or `required`.
+    """
     root = schema if root is None else root
     schema = resolve(schema, root)
     for part in path:
         if not isinstance(schema, Mapping) or any(key in schema for key in _OPEN_ENDED):
             return None
-        if part == ELEMENT:
-            schema = schema.get("items")
-        else:
-            properties = schema.get("properties")
-            if not isinstance(properties, Mapping):
-                return None
-            if part not in properties:
-                rest = schema.get("additionalProperties", False)
-                if rest is not False or "patternProperties" in schema:
-                    return None
-                return Missing(part, tuple(properties))
-            schema = properties[part]
+        schema = _element(schema) if part == ELEMENT else _property(schema, part)
+        if isinstance(schema, Missing):
+            return schema
         schema = resolve(schema, root)
     return schema
 
 
+def _element(schema: Mapping[str, Any]) -> Any:
+    # With `prefixItems`, `items` describes only the elements behind them.
+    return None if "prefixItems" in schema else schema.get("items")
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Any:
+    properties, required = _mapping(schema.get("properties")), _names(schema)
+    if name in properties:
+        return properties[name]
+    if "patternProperties" in schema:
+        return None  # its patterns may match, and `additionalProperties` holds only where none does
+    rest = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+    if rest is False:
+        return Missing(name, tuple(properties))
+    if rest is None and "properties" in schema and name not in required:
+        return Missing(name, tuple(dict.fromkeys((*properties, *required))))
+    return rest
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(schema: Mapping[str, Any]) -> list[Any]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else []
+
+
 def resolve(schema: Any, root: Any) -> Any:
-    """Follow a `$ref` into the same document; anything else is returned as it is."""
-    for _ in range(20):
+    """Follow a `$ref` into the same document; what stands beside it holds too. Anything else is returned as it is."""
+    for _ in range(_MANY_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
+        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             return schema
         target = root
-        for part in reference[2:].split("/"):
+        for part in reference[2:].split("/") if reference != "#" else ():
             part = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(target, Mapping) or part not in target:
                 return schema
             target = target[part]
-        schema = target
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = both(target, beside) if beside and isinstance(target, Mapping) else target
     return schema
+
+
+def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """One schema for values that fit both; where they contradict each other, ``other`` wins."""
+    merged = {**one, **other}
+    for key in ("properties", "patternProperties", "$defs"):
+        parts = [part[key] for part in (one, other) if isinstance(part.get(key), Mapping)]
+        if len(parts) == 2:
+            merged[key] = {**parts[0], **parts[1]}
+    if names := [*_names(one), *_names(other)]:
+        merged["required"] = list(dict.fromkeys(names))
+    return merged
 
 
 def kind_of(schema: Any) -> str | None:
@@ -65,20 +101,56 @@ def kind_of(schema: Any) -> str | None:
 
 
 def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
-    """True when the value at ``path``, something around it or something in it is `x-sensitive`."""
-    for length in range(len(path) + 1):
-        found = follow(schema, path[:length], schema)
-        if isinstance(found, Mapping) and found.get(SENSITIVE) is True:
-            return True
-    return _holds_sensitive(follow(schema, path, schema), schema, 0)
+    """True when the value at ``path``, something around it or something in it is `x-sensitive`.
+
+    A branch of `anyOf` or `if` that may hold counts as if it did.
+    """
+    return any(
+        found.get(SENSITIVE) is True or (not rest and _holds_sensitive(found, schema, set()))
+        for found, rest in _describing(schema, path, schema, 0)
+    )
 
 
-def _holds_sensitive(schema: Any, root: Any, depth: int) -> bool:
+def _describing(schema: Any, path: tuple[str, ...], root: Any, depth: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every schema that may describe the value at ``path`` or one around it, and what of the path is left there."""
     schema = resolve(schema, root)
-    if not isinstance(schema, Mapping) or depth > 20:
+    if not isinstance(schema, Mapping) or depth > _MANY_REFERENCES:
+        return
+    yield schema, path
+    for branch in _branches(schema):
+        yield from _describing(branch, path, root, depth + 1)
+    for child in _children(schema, path[0]) if path else ():
+        yield from _describing(child, path[1:], root, depth + 1)
+
+
+def _branches(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas that describe the same value."""
+    lists = [schema[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    single = [schema[key] for key in ("then", "else") if key in schema]
+    return [*(one for branches in lists for one in branches), *single]
+
+
+def _children(schema: Mapping[str, Any], name: str | None = None) -> list[Any]:
+    """The schemas of what is in a value; ``name``: of one of its properties, or of its elements."""
+    properties, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties"))
+    elements = [schema.get("items"), *(schema.get("prefixItems") or ())]
+    rest = [*patterns.values(), schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
+    if name is None:
+        return [*properties.values(), *rest, *elements]
+    if name == ELEMENT:
+        return elements
+    return [properties[name]] if name in properties else rest
+
+
+def _holds_sensitive(schema: Any, root: Any, seen: set[str]) -> bool:
+    """``seen``: the `$ref` that were followed, for schemas that contain themselves."""
+    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+    if isinstance(reference, str):
+        if reference in seen:
+            return schema.get(SENSITIVE) is True
+        seen.add(reference)
+    schema = resolve(schema, root)
+    if not isinstance(schema, Mapping):
         return False
-    if schema.get(SENSITIVE) is True:
-        return True
-    children = [*(schema.get("properties") or {}).values(), schema.get("items")]
-    children += [one for key in ("allOf", "anyOf", "oneOf") for one in schema.get(key) or ()]
-    return any(_holds_sensitive(child, root, depth + 1) for child in children)
+    inside = [*_children(schema), *_branches(schema)]
+    return schema.get(SENSITIVE) is True or any(_holds_sensitive(one, root, seen) for one in inside)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sagas.definition.model import Definition
 from sagas.definition.operations import bare
-from sagas.definition.schema_paths import resolve
+from sagas.definition.schema_paths import both, resolve
 from sagas.expressions import Expression, ExpressionError, compile_value
 from sagas.expressions.nodes import (
     Binary,
@@ -62,18 +62,23 @@ def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: in
         return schema["default"]
     for key in ("oneOf", "anyOf", "allOf"):
         if schema.get(key):
-            merged = {**{k: v for k, v in schema.items() if k != key}, **resolve(schema[key][0], root)}
+            merged: Any = {k: v for k, v in schema.items() if k != key}
+            for branch in schema[key] if key == "allOf" else schema[key][:1]:
+                branch = resolve(branch, root)
+                merged = both(merged, branch) if isinstance(branch, Mapping) else merged
             return sample(merged, name, root, text, depth + 1)
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
     if kind is None:
-        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+        named = "properties" in schema or "required" in schema
+        kind = "object" if named else "array" if "items" in schema else "string"
     match kind:
         case "object":
             properties = schema.get("properties") or {}
             wanted = [*properties, *(one for one in schema.get("required") or () if one not in properties)]
-            return {one: sample(properties.get(one, {}), one, root, text, depth + 1) for one in wanted}
+            rest = schema.get("additionalProperties", {})
+            return {one: sample(properties.get(one, rest), one, root, text, depth + 1) for one in wanted}
         case "array":
             count = min(max(ITEMS, schema.get("minItems", 0)), schema.get("maxItems", 1_000_000))
             items = [sample(schema.get("items", {}), _singular(name), root, text, depth + 1) for _ in range(count)]
