@@ -30,7 +30,7 @@ def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 async def run_action(action: Action, step: Step, bound: Mapping[str, Any], threads: Executor) -> Any:
     """The action's result as JSON (or its probe answer). Plain functions run in a thread."""
-    positional = (step,) if action.takes_step else ()
+    positional = () if action.signature.step is None else (step,)
     if action.asynchronous:
         result = await action.function(*positional, **bound)
     else:

@@ -14,6 +14,7 @@ from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from sagas.actions import Action
+    from sagas.signature import Parameter
 
 
 def actions(
@@ -41,6 +42,7 @@ def actions(
 def _own(action: Action) -> dict[str, Any]:
     from sagas.definition.checks.results import result_schema
 
+    rest = action.signature.rest
     return {
         "name": action.name,
         "summary": action.summary,
@@ -49,12 +51,14 @@ def _own(action: Action) -> dict[str, Any]:
         "rejects": action.rejects,
         "idempotent": action.idempotent,
         "seals": action.seals,
-        "arguments": [
-            {"name": one.name, "required": one.required, "type": type_of(one.schema), "schema": one.schema}
-            for one in action.parameters
-        ],
+        "arguments": [_argument(one) for one in action.signature.parameters],
+        "other_arguments": None if rest is None else {"type": type_of(rest.schema), "schema": rest.schema},
         "result": result_schema(action),
     }
+
+
+def _argument(one: Parameter) -> dict[str, Any]:
+    return {"name": one.name, "required": one.required, "type": type_of(one.schema), "schema": one.schema}
 
 
 def _built_in(name: str, summary: str, parameters: Any) -> dict[str, Any]:
@@ -106,7 +110,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(title, no_wrap=title in ("action", "runs in"))
     for row in rows:
         where = "built in" if row["built_in"] else row["connection"] or "no transaction"
-        given = ", ".join(one["name"] + ("" if one["required"] else "?") for one in row["arguments"])
+        names = [one["name"] + ("" if one["required"] else "?") for one in row["arguments"]]
+        given = ", ".join([*names, *(["…"] if row.get("other_arguments") else [])])
         cells = [Text(row["name"], style="bold"), Text(where, style="dim"), *([given] if wide else []), row["summary"]]
         table.add_row(*cells)
     out.print(table)
@@ -131,5 +136,7 @@ def _one(row: dict[str, Any]) -> None:
         table.add_column(title)
     for one in row["arguments"]:
         table.add_row(Text(one["name"], style="bold"), "required" if one["required"] else "optional", one["type"])
-    if row["arguments"]:
+    if others := row.get("other_arguments"):
+        table.add_row("any other", "optional", others["type"])
+    if table.row_count:
         out.print(table)

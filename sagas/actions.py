@@ -16,45 +16,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from sagas.errors import UsageError
-from sagas.step import Step
+from sagas.signature import Signature, read_signature, without_a_name
 
 NOTE = "__saga_action__"
 OWN_PACKAGES = ("sagas", "activities", "workers", "cli", "spark_steps")
 
-_WITHOUT_A_NAME = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.VAR_POSITIONAL,
-    inspect.Parameter.VAR_KEYWORD,
-)
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One argument of an action. ``annotation`` is a Python type; ``schema`` the JSON Schema of its values."""
-
-    name: str
-    required: bool
-    annotation: Any
-    default: Any = None
-
-    @cached_property
-    def adapter(self) -> Any:
-        """The pydantic adapter that turns a JSON value into the annotated type."""
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(self.annotation)
-
-    @cached_property
-    def schema(self) -> Mapping[str, Any]:
-        """JSON Schema 2020-12 of the values this argument takes; empty when it takes anything."""
-        if self.annotation is Any:
-            return {}
-        return self.adapter.json_schema()
 
 
 @dataclass(frozen=True)
@@ -75,30 +45,9 @@ class Action:
     holds: bool = False
 
     @cached_property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The arguments a definition gives under ``with``; the leading ``step`` is not one of them."""
-        signature = inspect.signature(self.function)
-        hints = get_type_hints(self.function, include_extras=True)
-        found = []
-        for position, parameter in enumerate(signature.parameters.values()):
-            hint = hints.get(parameter.name, Any)
-            if position == 0 and (hint is Step or parameter.name == "step"):
-                continue
-            required = parameter.default is inspect.Parameter.empty
-            default = None if required else parameter.default
-            found.append(Parameter(parameter.name, required, hint, default))
-        return tuple(found)
-
-    @cached_property
-    def takes_step(self) -> bool:
-        first = next(iter(inspect.signature(self.function).parameters.values()), None)
-        if first is None:
-            return False
-        return first.name == "step" or get_type_hints(self.function).get(first.name) is Step
-
-    @cached_property
-    def _named(self) -> dict[str, Parameter]:
-        return {parameter.name: parameter for parameter in self.parameters}
+    def signature(self) -> Signature:
+        """What it takes; the leading ``step`` is no argument of a definition."""
+        return read_signature(self.function)
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -116,22 +65,25 @@ class Action:
         """
         from pydantic import ValidationError
 
-        known = self._named
-        unknown = [name for name in arguments if name not in known]
-        if unknown:
-            raise ValueError(f"{self.name} takes no argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}")
+        signature = self.signature
+        for parameter in signature.twice(arguments):
+            raise ValueError(
+                f"{self.name}: {parameter.name!r} and {parameter.variable!r} are one argument, given twice"
+            )
         bound = {}
-        for name, parameter in known.items():
-            if name not in arguments:
-                if parameter.required:
-                    raise ValueError(f"{self.name} needs the argument {name!r}")
-                continue
+        for name, value in arguments.items():
+            parameter = signature.find(name)
+            if parameter is None:
+                takes = ", ".join(one.name for one in signature.parameters) or "none"
+                raise ValueError(f"{self.name} takes no argument {name!r}; it takes {takes}")
             try:
-                bound[name] = parameter.adapter.validate_python(arguments[name])
+                bound[signature.variable(name)] = parameter.adapter.validate_python(value)
             except ValidationError as error:
                 problem = error.errors()[0]
                 place = ".".join(str(part) for part in (name, *problem["loc"]))
                 raise ValueError(f"{self.name}: argument {place}: {problem['msg']}") from None
+        for parameter in signature.missing(arguments):
+            raise ValueError(f"{self.name} needs the argument {parameter.name!r}")
         return bound
 
 
@@ -171,8 +123,11 @@ def action(
         seals: for probes: from the moment it answers Absent, the participant refuses the key.
         holds: it may call ``step.emit(…, hold=True)``; needs ``connection``.
 
-    Raises UsageError when the function takes ``*args``, ``**kwargs`` or positional-only arguments, or when it is to
-    hold events without a database.
+    A parameter called ``from_`` takes the argument ``from``, and so for every keyword of Python. ``**kwargs`` takes
+    all arguments without a parameter of their own; its annotation is the type of each.
+
+    Raises UsageError when the function takes ``*args`` or positional-only arguments, or when it is to hold events
+    without a database.
     """
 
     if holds and connection is None:
@@ -182,12 +137,11 @@ def action(
         )
 
     def mark(function: F) -> F:
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind in _WITHOUT_A_NAME:
-                raise UsageError(
-                    f"the action {name} takes {parameter}, which a definition cannot give by name",
-                    help="name every argument: the signature is what definitions are checked against",
-                )
+        if (nameless := without_a_name(function)) is not None:
+            raise UsageError(
+                f"the action {name} takes {nameless}, which a definition cannot give by name",
+                help="name every argument, or take **kwargs; a decorator keeps the signature with functools.wraps",
+            )
         setattr(function, NOTE, Action(name, function, connection, rejects, idempotent, seals, holds))
         return function
 

@@ -10,6 +10,9 @@ from typing import Any
 from sagas.builtins_messaging import refused_header, why_refused
 from sagas.errors import UsageError
 
+ENVELOPE = "_saga"
+"""The argument under which every participant is told who asks, beside those of ``with``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

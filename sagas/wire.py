@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sagas.outcomes import Failure, Outcome
+from sagas.step import ENVELOPE
 
 if TYPE_CHECKING:
     from sagas.machine.commands import Call, Guard
-
-ENVELOPE = "_saga"
 
 REJECTED = "Rejected"
 LATE = "AlreadyCompensated"

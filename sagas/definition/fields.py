@@ -8,6 +8,7 @@ from __future__ import annotations
 from sagas.builtins_messaging import TOPIC_NAME
 from sagas.definition.records import Field, Record
 from sagas.definition.shapes import (
+    Arguments,
     Boolean,
     Choice,
     Condition,
@@ -30,7 +31,7 @@ RESERVED_IDS = ("do", "undo", "confirm", "probe", "output")
 MAX_LABELS = 10
 MAX_PARALLEL = 200
 
-_WITH = Field("with", Json(dict), "the arguments; may hold expressions")
+_WITH = Field("with", Arguments(), "the arguments; may hold expressions")
 _TASK_QUEUE = Field("task_queue", Text(), "Temporal task queue of the worker that serves it")
 _TIMEOUT = Field("timeout", Duration(), "how long one attempt may take, default 30s")
 _HEARTBEAT = Field("heartbeat", Duration(), "for long actions: an attempt is dead without a beat for this long")
@@ -165,7 +166,7 @@ NOTIFY = Record(
     (
         Field("when", OneOrMore(Choice(MOMENTS)), "the moments at which somebody is told", required=True),
         _USES,
-        Field("with", Json(dict), "the arguments; may hold expressions, also over `event`"),
+        Field("with", Arguments(), "the arguments; may hold expressions, also over `event`"),
         _TIMEOUT,
         Field(
             "intervals",

@@ -76,6 +76,6 @@ def _filled(uses: str, written: Mapping[str, Any], environment: Environment, *, 
     elif uses in EMITTERS and not {"value", "events"} & arguments.keys():
         arguments["value"] = EVENT
         arguments.setdefault("key", "${{ saga.id }}")
-    elif local and any(one.name == "event" for one in environment.actions[uses].parameters):
+    elif local and any(one.name == "event" for one in environment.actions[uses].signature.parameters):
         arguments.setdefault("event", EVENT)
     return arguments

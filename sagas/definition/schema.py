@@ -11,6 +11,7 @@ from sagas.definition.shapes import Schema
 
 if TYPE_CHECKING:
     from sagas.actions import Action
+    from sagas.signature import Parameter, Signature
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _RENDERED: Schema = {"type": "string", "pattern": r"\$\{\{"}
@@ -49,13 +50,29 @@ def _arguments(actions: Mapping[str, Action]) -> dict[str, Schema]:
         # A connection may come from `defaults`.
         known[name]["required"] = [one for one in known[name]["required"] if one != "connection"]
     for name, action in actions.items():
-        known[name] = {
-            "type": "object",
-            "properties": {one.name: _rendered(_inlined(dict(one.schema))) for one in action.parameters},
-            "required": [one.name for one in action.parameters if one.required],
-            "additionalProperties": False,
-        }
+        known[name] = _signature(action.signature)
     return known
+
+
+def _signature(signature: Signature) -> Schema:
+    properties: dict[str, Any] = dict.fromkeys(signature.unusable, False)
+    for one in signature.parameters:
+        properties |= dict.fromkeys((one.name, one.variable), _own_value(one))
+    required = [one for one in signature.parameters if one.required]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": [one.name for one in required if one.name == one.variable],
+        "additionalProperties": False if signature.rest is None else _value(_own_value(signature.rest)),
+    }
+    spelled = [[one.name, one.variable] for one in required if one.name != one.variable]
+    if spelled:
+        schema["allOf"] = [{"oneOf": [{"required": [name]} for name in names]} for names in spelled]
+    return schema
+
+
+def _own_value(parameter: Parameter) -> Schema:
+    return _rendered(_inlined(dict(parameter.schema)))
 
 
 def _without_later(schema: Any) -> Any:

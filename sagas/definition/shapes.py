@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from sagas.definition.diagnostics import Report, did_you_mean
 from sagas.definition.durations import PATTERN, parse_duration
 from sagas.definition.source import Node
+from sagas.step import ENVELOPE
 
 Schema = dict[str, Any]
 
@@ -161,17 +162,28 @@ class Choice:
 
 @dataclass(frozen=True)
 class Json:
-    """Any JSON value, perhaps with expressions in it. ``kind`` narrows it to a mapping."""
-
-    kind: type | None = None
+    """Any JSON value, perhaps with expressions in it."""
 
     def read(self, node: Node, report: Report) -> Any:
-        if self.kind is dict and not isinstance(node.value, dict):
-            return wrong(node, report, "a mapping")
         return node.json()
 
     def schema(self) -> Schema:
-        return {"type": "object"} if self.kind is dict else {}
+        return {}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of an action, by name, perhaps with expressions in them."""
+
+    def read(self, node: Node, report: Report) -> dict[str, Any] | None:
+        if not isinstance(node.value, dict):
+            return wrong(node, report, "a mapping")
+        if ENVELOPE in node.value:
+            report.add("SAGA107", node.key(ENVELOPE), f"the engine itself gives every action an argument `{ENVELOPE}`")
+        return node.json()
+
+    def schema(self) -> Schema:
+        return {"type": "object", "properties": {ENVELOPE: False}}
 
 
 @dataclass(frozen=True)

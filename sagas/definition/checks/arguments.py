@@ -59,24 +59,29 @@ def _given(operation: OperationDraft, forward: OperationDraft) -> tuple[Mapping[
 
 def _check_action(operation: OperationDraft, forward: OperationDraft, action: Action, report: Report) -> None:
     given, frozen = _given(operation, forward)
-    parameters = {one.name: one for one in action.parameters}
+    signature = action.signature
     where = " (it gets the arguments of the forward call)" if frozen else ""
     node = operation.arguments or operation.parsed.node
-    for name in given:
-        if name not in parameters:
-            place = operation.place if frozen else node.key(name)
-            takes = ", ".join(f"`{one}`" for one in parameters) or "none"
-            help = did_you_mean(name, parameters, f"It takes {takes}.")
-            report.add("SAGA403", place, f"`{action.name}` has no argument `{name}`{where}", help)
-    for name, parameter in parameters.items():
-        if name not in given:
-            if parameter.required and name not in (operation.operation.with_ or ()):
-                place = operation.place if frozen or operation.arguments is None else node
-                report.add("SAGA402", place, f"`{action.name}` needs the argument `{name}`{where}")
-        elif not frozen and _has_literal(given[name]):
-            schema = parameter.schema
-            for place, message in mismatches(given[name], schema, schema):
+
+    def place_of(name: str) -> Place:
+        return operation.place if frozen else node.key(name)
+
+    for name, value in given.items():
+        parameter = signature.find(name)
+        if parameter is None:
+            names = [one.name for one in signature.parameters]
+            takes = ", ".join(f"`{one}`" for one in names) or "none"
+            help = did_you_mean(name, names, f"It takes {takes}.")
+            report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
+        elif not frozen and _has_literal(value):
+            for place, message in mismatches(value, parameter.schema, parameter.schema):
                 report.add("SAGA404", place, f"argument `{name}` of `{action.name}`: {message}")
+    for one in signature.twice(given):
+        message = f"`{one.variable}` and `{one.name}` are one argument of `{action.name}`{where}"
+        report.add("SAGA113", place_of(one.variable), message)
+    for one in signature.missing({**(operation.operation.with_ or {}), **given}):
+        place = operation.place if frozen or operation.arguments is None else node
+        report.add("SAGA402", place, f"`{action.name}` needs the argument `{one.name}`{where}")
 
 
 def _has_literal(node: Node) -> bool:

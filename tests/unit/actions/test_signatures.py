@@ -1,23 +1,23 @@
-"""The signature of an action is its schema: what cannot be given by name is refused where it is written."""
+"""The signature of an action is its schema: what it takes by name, and what is refused where it is written."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from sagas import Step, action
-from sagas.actions import NOTE, load_actions
+from sagas.actions import Action, load_actions
+from sagas.definition.schema import language_schema
 from sagas.errors import UsageError
+from sagas.signature import read_signature
 
 
 def any_positions(*values: int) -> None: ...
-
-
-def any_names(step: Step, **values: int) -> None: ...
 
 
 def by_position(step: Step, value: int, /) -> None: ...
@@ -25,7 +25,7 @@ def by_position(step: Step, value: int, /) -> None: ...
 
 @pytest.mark.parametrize(
     ("function", "shown"),
-    [(any_positions, "*values"), (any_names, "**values"), (by_position, "step")],
+    [(any_positions, "*values"), (by_position, "value")],
 )
 def test_what_has_no_name_is_refused(function: Callable[..., Any], shown: str) -> None:
     with pytest.raises(UsageError, match="cannot give by name") as refused:
@@ -46,11 +46,82 @@ def test_a_wrapped_function_shows_the_signature_it_wraps() -> None:
     @logged
     def take(step: Step, sku: str, quantity: int = 1) -> None: ...
 
-    parameters = getattr(take, NOTE).parameters
+    parameters = read_signature(take).parameters
     assert [(one.name, one.required) for one in parameters] == [("sku", True), ("quantity", False)]
 
 
 def test_the_sentence_reaches_who_loads_the_file(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("from sagas import action\n\n\n@action('stock.take')\ndef take(**values): ...\n")
-    with pytest.raises(UsageError, match=r"the action stock\.take takes \*\*values"):
+    (tmp_path / "bad.py").write_text("from sagas import action\n\n\n@action('stock.take')\ndef take(*values): ...\n")
+    with pytest.raises(UsageError, match=r"the action stock\.take takes \*values"):
         load_actions(["./bad.py"], tmp_path)
+
+
+def move(step: Step, from_: str, to: str, in_: int = 0) -> None: ...
+
+
+def any_names(step: Step, id: str, **values: int) -> None: ...
+
+
+def step_by_position(step: Step, /, **values: Any) -> None: ...
+
+
+class Sizes(TypedDict):
+    width: int
+    depth: NotRequired[int]
+
+
+def typed_names(step: Step, **sizes: Unpack[Sizes]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "bound"),
+    [
+        (move, {"from": "a", "to": "b"}, {"from_": "a", "to": "b"}),
+        (move, {"from_": "a", "to": "b", "in": "3"}, {"from_": "a", "to": "b", "in_": 3}),
+        (any_names, {"id": "a", "from": 1, "from_": 2}, {"id": "a", "from": 1, "from_": 2}),
+        (any_names, {"id": "a"}, {"id": "a"}),
+        (step_by_position, {"step": 1, "self": 2}, {"step": 1, "self": 2}),
+        (typed_names, {"width": "1"}, {"width": 1}),
+    ],
+)
+def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, bound: Any) -> None:
+    arguments = Action("stock.take", function).bind(given)
+    assert arguments == bound
+    function(None, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "sentence"),
+    [
+        (move, {"from": "a", "from_": "b", "to": "c"}, "'from' and 'from_' are one argument, given twice"),
+        (move, {"to": "b"}, "stock.take needs the argument 'from'"),
+        (move, {"from": "a", "to": "b", "on": 1}, "takes no argument 'on'; it takes from, to, in"),
+        (any_names, {"id": "a", "size": "big"}, "argument size: Input should be a valid integer"),
+        (any_names, {"id": "a", "step": 1}, "takes no argument 'step'"),
+        (step_by_position, {"_saga": 1}, "takes no argument '_saga'"),
+        (typed_names, {"depth": 1}, "needs the argument 'width'"),
+        (typed_names, {"width": 1, "height": 1}, "takes no argument 'height'; it takes width, depth"),
+    ],
+)
+def test_arguments_that_do_not_fit(function: Callable[..., Any], given: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Action("stock.take", function).bind(given)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "fits"),
+    [
+        (move, {"from": "a", "to": "b"}, True),
+        (move, {"from_": "a", "to": "b"}, True),
+        (move, {"from": "a", "from_": "a", "to": "b"}, False),
+        (move, {"to": "b"}, False),
+        (any_names, {"id": "a", "more": 1}, True),
+        (any_names, {"id": "a", "more": "${{ input.n }}"}, True),
+        (any_names, {"id": "a", "more": "many"}, False),
+        (typed_names, {"width": 1, "height": 1}, False),
+    ],
+)
+def test_editors_know_the_same(function: Callable[..., Any], given: Any, fits: bool) -> None:
+    schema = language_schema({"stock.take": Action("stock.take", function)})
+    saga = {"saga": "shop", "steps": [{"id": "a", "uses": "stock.take", "with": given, "pivot": True}]}
+    assert Draft202012Validator(schema).is_valid(saga) is fits

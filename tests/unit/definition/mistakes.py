@@ -18,6 +18,8 @@ def _reserve(step: object, sku: str, quantity: int = 1) -> None: ...
 def _release(step: object, sku: str, quantity: int = 1) -> None: ...
 def _book(step: object) -> None: ...
 def _charge(step: object, amount: str) -> None: ...
+def _move(step: object, from_: str, to: str) -> None: ...
+def _note(step: object, id: str, **marks: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ ACTIONS = Actions(
         Action("shop.book", _book, connection="shop"),
         Action("shop.tell", _book, connection="shop", rejects=False),
         Action("shop.price", _price, connection="shop"),
+        Action("shop.move", _move, connection="shop"),
+        Action("shop.note", _note, connection="shop"),
         Action("bank.charge", _charge),
         Action("bank.refund", _charge),
         Action("bank.blind", _book, idempotent=False),
@@ -394,6 +398,21 @@ MISTAKES = [
         "SAGA404",
         "a text for a number",
         saga("  - {id: a, uses: shop.reserve, with: {sku: a, quantity: ⟦many}, pivot: true}\n"),
+    ),
+    *(
+        Mistake(code, about, saga(f"  - {{id: a, uses: {step}, pivot: true}}\n"))
+        for code, about, step in (
+            ("SAGA402", "an argument that Python calls from_", "shop.move, with: ⟦{to: b}"),
+            ("SAGA113", "an argument under both its names", "shop.move, with: {from: a, ⟦from_: a, to: b}"),
+            ("SAGA404", "a text for a number among any others", "shop.note, with: {id: a, size: ⟦big}"),
+            ("SAGA403", "an argument that the engine gives", "shop.note, with: {id: a, ⟦step: 1}"),
+            ("SAGA402", "a named argument beside any others", "shop.note, with: ⟦{size: 1}"),
+        )
+    ),
+    Mistake(
+        "SAGA107",
+        "an argument of the engine's own",
+        saga("  - {id: a, uses: loyalty.add, task_queue: loyalty, effect: none, with: {⟦_saga: 1}}\n"),
     ),
     Mistake(
         "SAGA404",

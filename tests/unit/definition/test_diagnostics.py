@@ -65,6 +65,19 @@ def test_did_you_mean() -> None:
     assert diagnostics[0].help == "Did you mean `shop.reserve`?"
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        "uses: shop.move, with: {from: a, to: b}",
+        "uses: shop.move, with: {from_: a, to: b}",
+        "uses: shop.note, with: {id: a, from: 1, more: '${{ 1 + 1 }}'}",
+    ],
+)
+def test_arguments_as_python_means_them(step: str) -> None:
+    text = f"saga: shop\nsteps:\n  - {{id: a, {step}, pivot: true}}\n"
+    assert parse_text(text, "a.saga.yaml", ACTIONS)[1] == []
+
+
 def _write(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
