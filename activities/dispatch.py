@@ -221,13 +221,20 @@ class Dispatcher:
         if performer is not None:
             return await unguarded(lambda _: performer.read(invocation, attempt), invocation.op)
         body = self._body(invocation.action, invocation.arguments, invocation, attempt)
-        action = self._actions.get(invocation.action)
-        if invocation.op == "probe" and action is not None and action.connection is not None:
-            guard = self._databases.guard(action.connection)
+        home = self._home(invocation) if invocation.op == "probe" else None
+        if home is not None:
+            guard = self._databases.guard(home)
             address = Address(invocation.saga_id, invocation.step, invocation.generation)
             told = await guard.ask(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
             return probed(told.result) if told.kind == "done" else replace(told, kind="unknown")
         return await unguarded(body, invocation.op)
+
+    def _home(self, invocation: Invocation) -> str | None:
+        """The SQL connection in whose transaction an action works; None: in none."""
+        action = self._actions.get(invocation.action)
+        if action is not None:
+            return action.connection
+        return invocation.arguments.get("connection") if invocation.action == "sql" else None
 
 
 async def unguarded(body: Body, op: str) -> Outcome:

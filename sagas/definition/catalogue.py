@@ -119,6 +119,10 @@ CATALOGUE: dict[str, Entry] = {
         "An unguarded step without `probe` or idempotency",
         "An unknown attempt is never repeated and is undone blindly. Add a `probe`, or use an idempotency key.",
     ),
+    "SAGA222": _warning(
+        "A probe that can never answer",
+        "Say what its answer means with `done` and `absent`, or let the action return Done(result), Absent or Unknown.",
+    ),
     "SAGA230": _warning(
         "A `timeout` of one second or less",
         "Temporal's Web UI flags it: a short pause of the worker would fail the attempt. Give it more time.",

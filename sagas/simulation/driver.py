@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sagas.definition.input import check_input
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Probe
 from sagas.errors import UsageError
 from sagas.machine.commands import Call, CancelSaga, CancelTimer, Command, Notify, StartSaga, StartTimer, UndoSaga
 from sagas.machine.events import (
@@ -284,9 +284,20 @@ class _World:
 
 
 def _bare_probes(definition: Definition) -> Definition:
-    """Probes answer Done or Absent themselves: what a participant's response would look like nobody knows here."""
+    """Probes say themselves whether the effect is there: what a participant's response would look like nobody knows
+    here. One without `done`, or without `absent`, cannot say that."""
     steps = tuple(
-        replace(step, probe=replace(step.probe, done=None, absent=None, result=None)) if step.probe else step
-        for step in definition.steps
+        replace(step, probe=_bare(step.probe)) if step.probe is not None else step for step in definition.steps
     )
     return replace(definition, steps=steps)
+
+
+def _bare(probe: Probe) -> Probe:
+    if probe.done is None and probe.absent is None:
+        return probe
+    return replace(
+        probe,
+        done="response.probe == 'done'" if probe.done is not None else None,
+        absent="response.probe == 'absent'" if probe.absent is not None else None,
+        result="response.result",
+    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition, Step
+from sagas.definition.probes import can_answer
 from sagas.definition.request_operations import has_reply_probe
 from sagas.machine.commands import Call
 from sagas.machine.plan import is_read
@@ -114,12 +115,16 @@ class Participants:
         return Outcome.done(None, marker="sealed")
 
     def _probe(self, effect: Effect, step: Step) -> Outcome:
+        probe = step.probe
+        if probe is None or not can_answer(probe):
+            return Outcome.done({"probe": "unknown"})
         if effect.done and not effect.undone:
             return Outcome.done({"probe": "done", "result": effect.result})
         if has_reply_probe(step):
             return Outcome.done({"probe": "unknown"})  # the command is on its way, and only its reply could tell
-        effect.sealed = effect.sealed or bool(step.probe and step.probe.operation.seals)
-        return Outcome.done({"probe": "absent"}, marker="absent")
+        effect.sealed = effect.sealed or probe.operation.seals
+        by_expression = probe.done is not None or probe.absent is not None
+        return Outcome.done({"probe": "absent"}, marker=None if by_expression else "absent")
 
     def _undo(self, call: Call, effect: Effect, word: str) -> Outcome:
         mode = call.guard.mode if call.guard is not None else "own"

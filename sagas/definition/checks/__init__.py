@@ -9,6 +9,7 @@ from sagas.definition.checks.kinds import check_kinds
 from sagas.definition.checks.messaging import check_messaging
 from sagas.definition.checks.notifications import check_notifications
 from sagas.definition.checks.participants import check_participants
+from sagas.definition.checks.probes import check_probes
 from sagas.definition.checks.requests import check_requests
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.statements import check_statements
@@ -24,6 +25,7 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_input_schema(draft, report)
     check_kinds(draft, report)
     check_participants(draft, report)
+    check_probes(draft, report)
     check_temporal(draft, report)
     check_useless(draft, report)
     check_arguments(draft, report)

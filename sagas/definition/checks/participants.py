@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sagas.builtins import BUILTINS
 from sagas.definition.build import LOCAL_TIMEOUT, can_be_local
+from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft, StepDraft
 
@@ -13,20 +14,20 @@ def check_participants(draft: Draft, report: Report) -> None:
     for step in draft.steps:
         uses, local = step.step.do.uses, step.step.do.local
         if uses in draft.actions or uses in BUILTINS or not local:
-            _check_unguarded(step, report)
+            _check_unguarded(draft, step, report)
         _check_local(step, report)
 
 
-def _check_unguarded(step: StepDraft, report: Report) -> None:
+def _check_unguarded(draft: Draft, step: StepDraft, report: Report) -> None:
     do = step.step.do
     builtin = BUILTINS.get(do.uses)
-    if do.guarded or step.step.probe or (builtin is not None and builtin.where == "engine"):
+    if do.guarded or answers(draft, step) or (builtin is not None and builtin.where == "engine"):
         return
     place = step.parsed.at("uses")
     if step.step.pivot:
-        report.add("SAGA220", place, f"the pivot `{step.id}` is unguarded and has no `probe`")
+        report.add("SAGA220", place, f"the pivot `{step.id}` is unguarded and has no `probe` that can answer")
     elif not step.reads and not do.idempotent:
-        report.add("SAGA221", place, f"`{step.id}` is unguarded, not idempotent and has no `probe`")
+        report.add("SAGA221", place, f"`{step.id}` is unguarded, not idempotent and has no `probe` that can answer")
 
 
 def _check_local(step: StepDraft, report: Report) -> None:

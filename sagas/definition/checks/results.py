@@ -17,14 +17,22 @@ def result_schema(action: Action | None) -> Any:
 
 @lru_cache(maxsize=1024)
 def _schema_of(function: Callable[..., Any]) -> Any:
-    from pydantic import PydanticUserError, TypeAdapter
-
     try:
         returned = get_type_hints(function, include_extras=True).get("return", Any)
-        if returned in (Any, type(None)):
-            return None
+    except (NameError, TypeError):
+        return None
+    return None if returned is type(None) else schema_of_type(returned)
+
+
+def schema_of_type(annotation: Any) -> Any:
+    """JSON Schema of a type's values as they are stored; None when it says nothing about them."""
+    from pydantic import PydanticUserError, TypeAdapter
+
+    if annotation is Any:
+        return None
+    try:
         # As written to JSON: a Decimal leaves as a text.
-        return TypeAdapter(returned).json_schema(mode="serialization")
+        return TypeAdapter(annotation).json_schema(mode="serialization")
     except (PydanticUserError, NameError, TypeError):
         # An annotation that pydantic cannot describe says nothing about the result.
         return None

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sagas.builtins import BUILTINS
+from sagas.definition.checks.probes import answers
 from sagas.definition.checks.results import result_schema
 from sagas.definition.diagnostics import did_you_mean
 from sagas.definition.draft import Draft, StepDraft
-from sagas.definition.model import Step
 from sagas.definition.request_operations import has_reply_probe
 from sagas.definition.schema_paths import ELEMENT, Missing, follow, kind_of
 from sagas.definition.shapes import names
@@ -150,7 +150,7 @@ class Scope:
             return None
         own = self.step is not None and target.id == self.step.id
         if own:
-            return _may_be_unknown(target.step)
+            return _may_be_unknown(self.draft, target)
         if self.place == "notify" and set(self.when) - {"completed"}:
             return f"`{target.id}` may not have run at that moment"
         if target.step.if_ is not None:
@@ -202,10 +202,11 @@ def _known_kind(schema: object) -> str | None:
     return None if isinstance(schema, Missing) else kind_of(schema)
 
 
-def _may_be_unknown(step: Step) -> str | None:
+def _may_be_unknown(draft: Draft, target: StepDraft) -> str | None:
     """An unguarded step that stayed unknown is undone with a null result."""
+    step = target.step
     builtin = BUILTINS.get(step.do.uses)
-    asked = step.probe is not None and not has_reply_probe(step)
+    asked = answers(draft, target) and not has_reply_probe(step)
     if step.do.guarded or asked or (builtin is not None and builtin.where == "engine"):
         return None
     return f"`{step.id}` is unguarded and may be undone without anybody knowing its result"

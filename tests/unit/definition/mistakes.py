@@ -281,6 +281,22 @@ MISTAKES = [
             " compensate: {uses: shop.tell, with: {}}}\n"
         ),
     ),
+    *(
+        Mistake(
+            "SAGA222",
+            about,
+            saga(f"  - {{id: a, uses: bank.charge, with: {{amount: '1'}}, pivot: true, probe: {{{probe}}}}}\n"),
+            ("SAGA220",),
+        )
+        for about, probe in (
+            ("an http probe without expressions", "uses: ⟦http, with: {url: 'http://a'}"),
+            ("an http probe with a result only", "uses: ⟦http, with: {url: 'http://a'}, result: response.json"),
+            ("a sql probe without expressions", "uses: ⟦sql, with: {connection: shop, run: select 1}"),
+            ("a probe that waits", "uses: ⟦wait, with: {for: 1s}, done: 'true'"),
+            ("a probe that publishes", "uses: ⟦kafka.publish, with: {topic: t, value: 1}, done: 'true'"),
+            ("a probe of a price", "uses: ⟦shop.price, with: {}"),
+        )
+    ),
     Mistake("SAGA230", "a second", saga("  - {id: a, uses: shop.book, pivot: true, timeout: ⟦1s}\n")),
     Mistake("SAGA231", "once", saga("  - {id: a, uses: shop.book, pivot: true, retry: {max_attempts: ⟦1}}\n")),
     Mistake(

@@ -1,0 +1,47 @@
+"""A probe that asks a database, because the participant leaves its trace there."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from sagas import Step
+from tests.integration.engine.world import World, play, states
+
+ASKED = """
+    saga: asked-by-sql
+    steps:
+      - id: a
+        uses: work
+        retry: {max_attempts: 2, initial_interval: 10ms}
+        settle: 100ms
+        compensate: unwork
+        probe:
+          uses: sql
+          with: {connection: shop, run: select what from effects where what = :key, params: {key: "${{ step.key }}"}}
+          done: size(response) == 1
+          absent: size(response) == 0
+          result: response[0].what
+    output: {a: "${{ default(steps.a.result, 'none') }}"}
+"""
+
+
+async def test_rows_tell_that_it_is_done(world: World) -> None:
+    async def effect(step: Step) -> None:
+        async with world.engine.begin() as connection:
+            await connection.execute(
+                text("insert into effects values (:key) on conflict do nothing"), {"key": step.key}
+            )
+        raise ConnectionError("lost")
+
+    world.plan["do a"] = [effect]
+    async with world.serving(ASKED) as client:
+        story = await play(client, "asked-by-sql")
+    assert (story["state"], story["output"]) == ("COMPLETED", {"a": f"{story['id']}/a"})
+
+
+async def test_no_rows_tell_that_it_is_absent(world: World) -> None:
+    world.plan["do a"] = [ConnectionError("lost")]
+    async with world.serving(ASKED) as client:
+        story = await play(client, "asked-by-sql")
+    assert (story["state"], states(story)["a"]) == ("COMPENSATED", "NOTHING_TO_UNDO")
+    assert "undo a" not in world.log()
