@@ -31,7 +31,7 @@ from sagas.errors import AlreadyCompensated, Rejected, UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.probing import Absent, Done, Unknown
 from sagas.step import Step
-from sagas.wire import Invocation, arguments_hash, undone_key
+from sagas.wire import Invocation, arguments_hash
 
 SETTLE = "saga.done"
 """A person's `done`: writes the row of the operation with the given result."""
@@ -179,6 +179,7 @@ class Dispatcher:
         async def run(sql: Sql | None) -> Any:
             step = Step(
                 key=invocation.key,
+                forward_key=invocation.forward_key,
                 saga_id=invocation.saga_id,
                 id=invocation.step,
                 op=invocation.op,
@@ -208,7 +209,7 @@ class Dispatcher:
             return await run_http(
                 {name: value for name, value in invocation.arguments.items() if name != "connection"},
                 key=invocation.key,
-                undoes=undone_key(invocation.key) if invocation.op == "undo" else None,
+                undoes=invocation.forward_key if invocation.op == "undo" else None,
                 connection=self._http.get(invocation.arguments.get("connection")),
                 timeout=_time_left(attempt),
                 attempt=attempt.number,

@@ -36,7 +36,8 @@ class Step:
     """One attempt of one operation of one step.
 
     ``key`` is the idempotency key: the same for every attempt, different for the undo and the confirm; give it to
-    systems that know idempotency keys. ``id`` is the ledger id (``reserve#0``), ``attempt`` counts from 1,
+    systems that know idempotency keys. ``forward_key`` is the key of the forward call in all of them: an undo finds by
+    it what was made under ``key``. ``id`` is the ledger id (``reserve#0``), ``attempt`` counts from 1,
     ``generation`` grows when a step runs again after it was undone.
     """
 
@@ -51,6 +52,7 @@ class Step:
     _sql: Any = None
     _refuses_hold: str | None = None
     events: list[Event] = field(default_factory=list)
+    forward_key: str = ""
 
     @property
     def sql(self) -> Any:

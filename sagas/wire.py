@@ -1,8 +1,8 @@
 """How calls and their ends look on the wire between the workflow and the workers: plain JSON.
 
-Every participant gets one JSON object: the arguments of ``with`` and, under ``_saga``, who asks. The five fields
-``key, saga_id, step, op, generation`` are a public contract that a worker in any language may rely on; the others
-are for our own worker.
+Every participant gets one JSON object: the arguments of ``with`` and, under ``_saga``, who asks. The six fields
+``key, forward_key, saga_id, step, op, generation`` are a public contract that a worker in any language may rely on; the
+others are for our own worker.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sagas.machine.keys import step_key
 from sagas.outcomes import Failure, Outcome
 from sagas.step import ENVELOPE
 
@@ -62,11 +63,17 @@ class Invocation:
     intervals: tuple[float, ...] = ()
     saga: str = ""
 
+    @property
+    def forward_key(self) -> str:
+        """The key of the forward call, whatever this one does: that of an undo or a confirm is another."""
+        return step_key(self.saga_id, self.step, self.generation)
+
 
 def encode_call(call: Call, saga_id: str) -> dict[str, Any]:
     """The one JSON argument of the activity."""
     envelope: dict[str, Any] = {
         "key": call.key,
+        "forward_key": step_key(saga_id, call.entry, call.generation),
         "saga_id": saga_id,
         "step": call.entry,
         "op": call.op,
@@ -208,8 +215,3 @@ def arguments_hash(arguments: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON of a call's arguments: the guard keeps it with the ``do`` row."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def undone_key(key: str) -> str:
-    """The key of the forward call that an undo takes back: ``s/charge@2/undo.1`` → ``s/charge@2``."""
-    return key.rsplit("/undo", 1)[0]

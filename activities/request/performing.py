@@ -34,7 +34,7 @@ from sagas.errors import UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.settings.kafka import KafkaSettings
 from sagas.step import Event
-from sagas.wire import Invocation, undone_key
+from sagas.wire import Invocation
 
 COMMAND = "saga.command"
 """The CloudEvents type of a command."""
@@ -153,7 +153,7 @@ def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Ev
     if traceparent is not None:
         ours["traceparent"] = traceparent
     if invocation.op == "undo":
-        ours["sagaundoes"] = undone_key(invocation.key)
+        ours["sagaundoes"] = invocation.forward_key
     key = given.get("key")
     # Do and undo of one saga stay in order, if nobody says otherwise.
     written = invocation.saga_id if key is None else key_text(key)

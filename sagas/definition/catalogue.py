@@ -143,7 +143,7 @@ CATALOGUE: dict[str, Entry] = {
     "SAGA301": _error("An expression does not parse", "Expressions are CEL, see https://cel.dev."),
     "SAGA302": _error(
         "An expression names something unknown",
-        "Known names: input, steps.<id>, item and index (with for_each), saga, step.key, vars.",
+        "Known names: input, steps.<id>, item and index (with for_each), saga, step.key, step.forward_key, vars.",
     ),
     "SAGA303": _error(
         "A reference to a step that is not an ancestor",
@@ -157,6 +157,10 @@ CATALOGUE: dict[str, Entry] = {
     "SAGA306": _error(
         "`for_each` over something that is no list",
         "Declare the input as `type: array`, or write an expression that gives a list.",
+    ),
+    "SAGA307": _warning(
+        "A compensation or a confirm looks for the effect under its own key",
+        "Write step.forward_key, the key of the forward call: there `step.key` ends in `/undo` or `/confirm`.",
     ),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("Unknown action", "Run `saga actions` for the known ones."),

@@ -34,7 +34,8 @@ def context(run: Run, entry: Entry | None = None, *, key: str | None = None, own
     names: dict[str, Any] = {"input": run.input, "steps": run.view, "vars": run.variables, "saga": _saga(run)}
     if entry is None:
         return names
-    names["step"] = {"key": key or step_key(run.saga_id, entry.id, entry.generation)}
+    forward_key = step_key(run.saga_id, entry.id, entry.generation)
+    names["step"] = {"key": key or forward_key, "forward_key": forward_key}
     if entry.index is not None:
         names["item"] = (run.record(entry).items or [])[entry.index]
         names["index"] = entry.index

@@ -2,9 +2,9 @@
 
 ``python plain_worker.py ADDRESS [--namespace default] [--task-queue loyalty]`` serves the activity types
 ``loyalty.add`` (customer, points) and ``loyalty.remove`` (customer) until it gets SIGTERM. One JSON argument each:
-these and ``"_saga": {key, saga_id, step, op, generation}``. It keeps the points of each customer and honours
-the key: answers and refusals are remembered under it, and a key whose undo it has seen is refused. Every request is
-printed as one line of JSON.
+these and ``"_saga": {key, forward_key, saga_id, step, op, generation}``. It keeps the points of each customer and
+honours the key: answers and refusals are remembered under it, and a key whose undo it has seen is refused. Every
+request is printed as one line of JSON.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Loyalty:
         """Take back what was added under the key that this undo belongs to; it may never have been added."""
         key = argument["_saga"]["key"]
         print(json.dumps({"activity": "loyalty.remove", "argument": argument}), flush=True)
-        forward = key.partition("/undo")[0]
+        forward = argument["_saga"]["forward_key"]
         self.undone.add(forward)
         if key not in self.answers:
             customer = argument["customer"]

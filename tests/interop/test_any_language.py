@@ -123,6 +123,7 @@ async def test_undone_by_the_foreign_worker(temporal: TemporalServer, loyalty: A
     done, undo = requests(worker)
     assert (done["activity"], undo["activity"]) == ("loyalty.add", "loyalty.remove")
     assert (undo["argument"]["_saga"]["key"], undo["argument"]["_saga"]["op"]) == (f"{saga_id}/add/undo", "undo")
+    assert {request["argument"]["_saga"]["forward_key"] for request in (done, undo)} == {f"{saga_id}/add"}
 
 
 async def test_a_foreign_worker_refuses_a_key_whose_undo_it_has_seen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.input_schema import check_input_schema
+from sagas.definition.checks.keys import check_keys
 from sagas.definition.checks.kinds import check_kinds
 from sagas.definition.checks.messaging import check_messaging
 from sagas.definition.checks.notifications import check_notifications
@@ -35,4 +36,5 @@ def check_draft(draft: Draft, report: Report) -> None:
     check_messaging(draft, report)
     check_requests(draft, report)
     check_expressions(draft, report)
+    check_keys(draft, report)
     check_triggers(draft, report)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sagas.builtins import BUILTINS, EXPRESSION
 from sagas.definition.checks.literals import KIND_WORDS
 from sagas.definition.checks.scopes import Place, Scope
+from sagas.definition.checks.written import Written, written_in
 from sagas.definition.diagnostics import Report
 from sagas.definition.draft import Draft, OperationDraft, StepDraft, kafka_triggers
 from sagas.definition.schema_paths import is_sensitive
 from sagas.definition.source import Node
-from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_kind
+from sagas.expressions import ExpressionError, check_types, compile_expression, infer_kind
 from sagas.expressions.scanner import scan
 
 _SCOPES: dict[str, Place] = {
@@ -34,9 +33,9 @@ def check_expressions(draft: Draft, report: Report) -> None:
     for field in _PLAIN_TEXT:
         if field in top:
             scope = Scope(draft, "top")
-            for expression, node, start in _expressions(top.at(field), report):
-                _check(expression, node, start, scope, report)
-                _check_sensitive(field, expression, node, start, draft, report)
+            for written in written_in(top.at(field), report):
+                _check(written, scope, report)
+                _check_sensitive(field, written, draft, report)
     if "output" in top:
         _check_value(top.at("output"), Scope(draft, "output"), report)
     for trigger in kafka_triggers(top):
@@ -85,8 +84,8 @@ def _check_arguments(operation: OperationDraft, scope: Scope, over_response: Sco
 
 
 def _check_value(node: Node, scope: Scope, report: Report, *, bare: bool = False) -> None:
-    for expression, at, start in _expressions(node, report, bare=bare):
-        _check(expression, at, start, scope, report)
+    for written in written_in(node, report, bare=bare):
+        _check(written, scope, report)
 
 
 def _check_items(node: Node, scope: Scope, report: Report) -> None:
@@ -104,42 +103,9 @@ def _check_items(node: Node, scope: Scope, report: Report) -> None:
         report.add("SAGA306", node, f"`for_each` needs a list, and this is {what}")
 
 
-def _expressions(node: Node, report: Report, *, bare: bool = False) -> Iterator[tuple[Expression, Node, int]]:
-    """Every expression in a value, its node, and where in the text its source begins. ``bare``: without `${{ }}`."""
-    value = node.value
-    if isinstance(value, dict):
-        for child in value.values():
-            yield from _expressions(child, report)
-    elif isinstance(value, list):
-        for child in value:
-            yield from _expressions(child, report)
-    elif isinstance(value, str) and "${{" in value:
-        try:
-            parts = scan(value)
-        except ExpressionError as error:
-            report.add("SAGA301", node.at(max(error.offset, 0)), error.message)
-            return
-        if bare and len(parts) > 1:
-            report.add("SAGA301", node, "one expression is expected here, not a text with expressions in it")
-            return
-        for part in parts:
-            if part.expression:
-                yield from _compiled(part.text, part.offset, node, report)
-    elif isinstance(value, str) and bare:
-        yield from _compiled(value, 0, node, report)
-
-
-def _compiled(source: str, offset: int, node: Node, report: Report) -> Iterator[tuple[Expression, Node, int]]:
-    start = offset + len(source) - len(source.lstrip())
-    try:
-        yield compile_expression(source), node, start
-    except ExpressionError as error:
-        report.add("SAGA301", node.at(start + max(error.offset, 0)), error.message, error.help)
-
-
-def _check(expression: Expression, node: Node, start: int, scope: Scope, report: Report) -> None:
-    for reference in expression.references:
-        place = node.at(start + reference.offset)
+def _check(written: Written, scope: Scope, report: Report) -> None:
+    for reference in written.expression.references:
+        place = written.node.at(written.start + reference.offset)
         problem = scope.problem(reference.path)
         if problem is not None:
             report.add(problem.code, place, problem.message, problem.help)
@@ -148,16 +114,17 @@ def _check(expression: Expression, node: Node, start: int, scope: Scope, report:
             id = reference.path[1]
             help = f"Say what to use instead: default({path}, …), or test it: steps.{id}.result != null ? … : …."
             report.add("SAGA305", place, f"`{path}` may be null: {why}", help)
-    for offset, sentence in check_types(expression, scope.type_of):
+    for offset, sentence in check_types(written.expression, scope.type_of):
         # Operators are quoted at the start of the sentence; the rest is about calls.
         arithmetic = sentence.startswith("'") or "takes numbers, and" in sentence
         help = None if arithmetic else _CALL_HELP
-        report.add("SAGA304" if arithmetic else "SAGA302", node.at(start + offset), sentence, help)
+        report.add("SAGA304" if arithmetic else "SAGA302", written.node.at(written.start + offset), sentence, help)
 
 
-def _check_sensitive(field: str, expression: Expression, node: Node, start: int, draft: Draft, report: Report) -> None:
-    for reference in expression.references:
+def _check_sensitive(field: str, written: Written, draft: Draft, report: Report) -> None:
+    for reference in written.expression.references:
         if reference.path[0] == "input" and is_sensitive(draft.definition.input, reference.path[1:]):
             path = ".".join(reference.path)
             what = "a label" if field == "labels" else "the id"
-            report.add("SAGA117", node.at(start + reference.offset), f"`{path}` is sensitive and cannot be in {what}")
+            place = written.node.at(written.start + reference.offset)
+            report.add("SAGA117", place, f"`{path}` is sensitive and cannot be in {what}")

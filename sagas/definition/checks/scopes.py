@@ -19,6 +19,7 @@ Place = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "re
 
 ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response", "event")
 _SAGA = ("id", "name", "started_at")
+_STEP = ("key", "forward_key")
 _TRIGGER = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
 _EVENT = ("id", "type", "timestamp", "data")
 _PER_STEP = ("do", "undo", "confirm", "probe", "response")
@@ -93,7 +94,7 @@ class Scope:
             return self._field_problem("saga", path, known)
         if root == "event":
             return self._field_problem("event", path, _EVENT)
-        return self._field_problem("step", path, ("key",)) if root == "step" else None
+        return self._field_problem("step", path, _STEP) if root == "step" else None
 
     def _field_problem(self, what: str, path: Path, known: Path) -> Problem | None:
         if len(path) < 2 or path[1] in known:
@@ -168,7 +169,9 @@ class Scope:
             return "integer"
         if path in (("trigger", "topic"), ("trigger", "timestamp")):
             return "string"
-        if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at"), ("step", "key")):
+        if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at")):
+            return "string"
+        if path in (("step", "key"), ("step", "forward_key")):
             return "string"
         if root == "steps" and len(path) >= 3 and path[1] in self.draft.by_id:
             return self._type_in_step(path)

@@ -385,6 +385,57 @@ MISTAKES = [
     Mistake("SAGA306", "for_each over text", saga(EACH.format("${{ input.name }}"), INPUT)),
     Mistake("SAGA306", "for_each over a text around", saga(EACH.format("a${{ input.lines }}"), INPUT)),
     Mistake("SAGA306", "for_each over a number", saga(EACH.format("${{ size(input.lines) }}"), INPUT)),
+    *(
+        Mistake(
+            "SAGA307",
+            about,
+            saga(
+                f"  - id: a\n    uses: http\n    with: {{connection: crm, {forward}}}\n"
+                f"    compensate: {{uses: http, with: {{connection: crm, {undo}}}}}\n"
+            ),
+        )
+        for about, forward, undo in (
+            (
+                "an undo under its own key",
+                "method: POST, path: /holds, json: {id: '${{ step.key }}'}",
+                "method: DELETE, path: '/holds/${{ ⟦step.key }}'",
+            ),
+            (
+                "an undo of what the header named",
+                "method: POST, path: /holds",
+                "method: DELETE, path: /holds, query: {key: '${{ ⟦step.key }}'}",
+            ),
+            (
+                "an undo that sends its own key",
+                "method: POST, path: /holds, json: {id: '${{ step.key }}'}",
+                "method: POST, path: /holds/cancel, json: {id: '${{ ⟦step.key }}'}",
+            ),
+            (
+                "an undo that writes to its own key",
+                "method: PUT, path: '/holds/${{ step.key }}'",
+                "method: PUT, path: '/holds/${{ ⟦step.key }}', json: {open: false}",
+            ),
+        )
+    ),
+    Mistake(
+        "SAGA307",
+        "a confirm that sends its own key",
+        saga(
+            "  - id: a\n    uses: http\n    with: {connection: crm, method: PUT, path: '/holds/${{ step.key }}'}\n"
+            "    compensate: {uses: shop.tell, with: {}}\n"
+            "    confirm: {uses: http, with: {connection: crm, method: POST, path: '/holds/${{ ⟦step.key }}/ok'}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA307",
+        "a row under its own key",
+        saga(
+            "  - id: a\n    uses: sql\n    with:\n      connection: shop\n"
+            "      run: {sql: insert into hold values (:id), params: {id: '${{ step.key }}'}}\n"
+            "    compensate:\n      uses: sql\n      with:\n        connection: shop\n"
+            "        run: {sql: delete from hold where id = :id, params: {id: '${{ ⟦step.key }}'}}\n"
+        ),
+    ),
     # SAGA4xx: actions and arguments
     Mistake("SAGA401", "an unknown action", saga("  - {id: a, uses: ⟦shop.bok, pivot: true}\n")),
     Mistake("SAGA401", "an unknown compensation", saga("  - {id: a, uses: shop.book, compensate: ⟦shop.undo}\n")),

@@ -1,0 +1,126 @@
+"""Does an undo or a confirm look for the effect under its own key? The effect was made under the forward key.
+
+Only what certainly addresses something is reported: an action may well make something of its own under its own key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sagas.definition.checks.written import Written, written_in
+from sagas.definition.diagnostics import Report
+from sagas.definition.draft import Draft, OperationDraft, StepDraft
+from sagas.definition.source import Node
+
+_ROLES = {"compensate": "compensation", "confirmed": "compensation", "confirm": "confirm"}
+_KEY = ("step", "key")
+_FORWARD_KEY = ("step", "forward_key")
+_CONTENT = ("query", "json", "form", "body")
+_WITHOUT_CONTENT = ("GET", "HEAD", "DELETE")
+_MAKES = re.compile(r"\s*(insert|replace|merge)\b", re.IGNORECASE)
+
+
+def check_keys(draft: Draft, report: Report) -> None:
+    """Warn where an `http` or `sql` compensation or confirm addresses something by `step.key`."""
+    for step in draft.steps:
+        for operation in step.operations:
+            if operation.role in _ROLES and operation.operation.uses in ("http", "sql"):
+                for one in _addresses(step, operation):
+                    _report(step, operation, one, report)
+
+
+def _report(step: StepDraft, operation: OperationDraft, one: Written, report: Report) -> None:
+    what = _ROLES[operation.role]
+    for reference in one.expression.references:
+        if reference.path[:2] == _KEY:
+            message = (
+                f"the {what} of `{step.id}` looks for something under `step.key`, its own key; "
+                "what the step itself made is under `step.forward_key`"
+            )
+            report.add("SAGA307", one.node.at(one.start + reference.offset), message)
+
+
+def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
+    """The expressions with `step.key` that are to lead to the forward effect, and never can."""
+    if _named(step, operation):
+        return
+    given = _mapping(operation.arguments)
+    yield from _of_statements(step, given) if operation.operation.uses == "sql" else _of_request(step, operation, given)
+
+
+def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Node]) -> Iterator[Written]:
+    method = str((operation.operation.with_ or {}).get("method", "GET")).upper()
+    address = ("path", "url", "query") if method in _WITHOUT_CONTENT else ("path", "url")
+    places = [one for field in address for one in _own(given.get(field))]
+    if method != "PUT":  # which may make a resource of its own there
+        yield from places
+    if not _forward_names_it(step):
+        return
+    if method == "PUT":
+        before = _before_the_key(_mapping(step.operations[0].arguments))
+        yield from (one for one in places if _text_before(one) in before)
+    if not _same_request(step, operation):
+        for field in _CONTENT:
+            yield from _own(given.get(field)) if field not in address else ()
+
+
+def _of_statements(step: StepDraft, given: dict[str, Node]) -> Iterator[Written]:
+    statements = _statements(given)
+    makes = any(_MAKES.match(text) and _own(params) for text, params in statements)
+    if _forward_names_it(step) and not makes:  # else it may look for the row that it makes itself
+        for _, params in statements:
+            yield from _own(params)
+
+
+def _statements(given: dict[str, Node]) -> list[tuple[str, Node | None]]:
+    """Each statement and its parameters, in any form of `run`."""
+    run = given.get("run")
+    found = []
+    for one in (run.value if isinstance(run.value, list) else [run]) if run is not None else ():
+        form = _mapping(one) or {"sql": one}
+        text = form["sql"].value if "sql" in form else ""
+        found.append((str(text), form.get("params", given.get("params"))))
+    return found
+
+
+def _forward_names_it(step: StepDraft) -> bool:
+    """The forward call passes its key on, so that something is made under it."""
+    given = _mapping(step.operations[0].arguments)
+    return any(_own(node) for field, node in given.items() if field != "headers")
+
+
+def _named(step: StepDraft, operation: OperationDraft) -> bool:
+    """The operation names the forward key or the step's result as well: one of them leads to the effect."""
+    wanted = (_FORWARD_KEY, ("steps", step.id, "result"))
+    return any(
+        reference.path[: len(path)] == path
+        for one in written_in(operation.arguments)
+        for reference in one.expression.references
+        for path in wanted
+    )
+
+
+def _same_request(step: StepDraft, operation: OperationDraft) -> bool:
+    """The same method and address as the forward call: a counter-entry beside the entry."""
+    one: dict[str, Any] = dict(step.operations[0].operation.with_ or {})
+    other: dict[str, Any] = dict(operation.operation.with_ or {})
+    return all(one.get(field) == other.get(field) for field in ("connection", "method", "path", "url"))
+
+
+def _before_the_key(forward: dict[str, Node]) -> set[str]:
+    return {_text_before(one) for field in ("path", "url") for one in _own(forward.get(field))}
+
+
+def _text_before(one: Written) -> str:
+    return str(one.node.value).partition("${{")[0]
+
+
+def _own(node: Node | None) -> list[Written]:
+    """The expressions in a value that name `step.key`."""
+    return [one for one in written_in(node) if any(ref.path[:2] == _KEY for ref in one.expression.references)]
+
+
+def _mapping(node: Node | None) -> dict[str, Node]:
+    return node.value if node is not None and isinstance(node.value, dict) else {}
