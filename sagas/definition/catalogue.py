@@ -177,7 +177,10 @@ CATALOGUE: dict[str, Entry] = {
         "A field that a Spark step brings itself",
         "Remove it: the engine publishes after the commit point, and discards or takes back when going backward.",
     ),
-    "SAGA408": _error("A Spark step is incomplete or says two things at once", "Write it as described."),
+    "SAGA408": _error(
+        "A Spark step is incomplete or says two things at once",
+        "Give it one `job` or `sql`, one `output` or `outputs`, one source per input and one place per output.",
+    ),
     "SAGA409": _error(
         "A sink that cannot do this",
         "Choose a mode that the sink has, or another sink; what each one can do is in docs/how-to/spark-jobs.md.",

@@ -19,6 +19,12 @@ _MODES = {
     "connection": ("append", "overwrite", "overwrite_where", "merge"),
 }
 _NEEDS = {"overwrite_where": "where", "merge": "key"}
+_MODE_HELP = {
+    "where": "Say which rows are replaced, for example where: \"day = '2026-01-01'\".",
+    "key": "Name the columns that identify a row, for example key: [id], or use `mode: append`.",
+}
+_SOURCES = "{table: lake.sales.orders}, {parquet: s3://bucket/orders} or {step: extract}"
+_PLACES = "{table: lake.sales.facts}, {parquet: s3://bucket/facts} or {connection: shop, table: facts}"
 MAX_NAME = 64
 _ONE_TRANSACTION = ("sql", "rest")
 """Kinds of catalogs that can commit several tables at once."""
@@ -85,7 +91,7 @@ def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: R
     sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
     if len(sources) > 1 or not (sources or "table" in given):
         message = f"the input `{name}` needs one of `connection`, `parquet`, `step`, `table` and `topic`"
-        report.add("SAGA408", node, message)
+        report.add("SAGA408", node, message, f"Write one source, for example {_SOURCES}.")
     elif sources == ["connection"]:
         _exactly_one(given, ("table", "query"), node, f"the input `{name}` names a connection and needs", report)
         _check_named_connection(draft, given["connection"], report)
@@ -103,7 +109,10 @@ def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -
     if other is None:
         report.add("SAGA302", node, f"there is no step `{id}`", did_you_mean(id, draft.by_id) or None)
     elif other.step.do.uses != SPARK:
-        report.add("SAGA408", node, f"`{id}` is no Spark step, so it has no staged output")
+        jobs = [f"`{one.id}`" for one in draft.steps if one.step.do.uses == SPARK and one.id != step.id]
+        known = f"Spark steps of this saga: {', '.join(jobs)}. " if jobs else ""
+        help = f"{known}Read the rows of any other step where they are stored, for example {_SOURCES}."
+        report.add("SAGA408", node, f"`{id}` is no Spark step, so it has no staged output", help)
     elif not draft.graph.is_ancestor(id, step.id):
         report.add("SAGA303", node, f"`{id}` is not an ancestor of `{step.id}`")
 
@@ -116,7 +125,7 @@ def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs
     alone = kind in ("topic", "parquet")
     if (alone and ({"table", "connection", "parquet"} & set(given)) - {kind}) or (not alone and "table" not in given):
         message = f"the output `{name}` needs `table`, `parquet`, `topic`, or `connection` and `table`"
-        report.add("SAGA408", node, message)
+        report.add("SAGA408", node, message, f"Write one place, for example {_PLACES}.")
         return
     mode = given["mode"].value if "mode" in given else "append"
     if mode not in _MODES.get(kind, (mode,)):
@@ -124,7 +133,8 @@ def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs
         report.add("SAGA409", given["mode"], f"`{mode}` is not possible for {what} (the output `{name}`)")
     needed = _NEEDS.get(str(mode))
     if needed is not None and needed not in given:
-        report.add("SAGA408", node, f"the output `{name}` has the mode `{mode}` and needs `{needed}`")
+        message = f"the output `{name}` has the mode `{mode}` and needs `{needed}`"
+        report.add("SAGA408", node, message, _MODE_HELP[needed])
     if kind == "connection":
         _check_named_connection(draft, given["connection"], report)
     catalog = _catalog(draft, given["table"], report) if kind == "iceberg" else None
@@ -153,12 +163,13 @@ def _check_check(draft: Draft, step: StepDraft, node: Node, outputs: tuple[str, 
     _exactly_one(given, tuple(CHECK_KINDS), node, "a check needs", report)
     output = given.get("output")
     if output is not None and isinstance(output.value, str) and outputs and output.value not in outputs:
-        help = did_you_mean(output.value, outputs)
-        report.add("SAGA408", output, f"there is no output `{output.value}`", help or None)
+        words = ", ".join(f"`{one}`" for one in outputs)
+        help = did_you_mean(output.value, outputs, f"Outputs of `{step.id}`: {words}.")
+        report.add("SAGA408", output, f"there is no output `{output.value}`", help)
     if "where" in given and "change" in _mapping(given.get("rows")):
-        report.add(
-            "SAGA408", given["where"], "only the rows of whole outputs are remembered: `change` takes no `where`"
-        )
+        message = "only the rows of whole outputs are remembered: `change` takes no `where`"
+        help = "Remove `where`, or bound the part with `rows: {min: …, max: …}`."
+        report.add("SAGA408", given["where"], message, help)
     if "relationships" in given and "to" in _mapping(given["relationships"]):
         _check_input(draft, step, "to", _mapping(given["relationships"])["to"], report)
     if "reconcile" in given and "with" in _mapping(given["reconcile"]):
@@ -177,7 +188,9 @@ def _catalog(draft: Draft, node: Node, report: Report) -> str | None:
         return None
     name = table.partition(".")[0]
     if "${{" not in table and table.count(".") < 2:
-        report.add("SAGA408", node, f"`{table}` is no table of a catalog: write catalog.namespace.table")
+        catalog = min(draft.spark.catalogs, default="lake") if draft.spark is not None else "lake"
+        help = f"Write catalog.namespace.table, for example `{catalog}.sales.{table.rpartition('.')[2]}`."
+        report.add("SAGA408", node, f"`{table}` is no table of a catalog", help)
         return None
     if draft.spark is not None and name not in draft.spark.catalogs:
         help = did_you_mean(name, draft.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
@@ -191,7 +204,8 @@ def _exactly_one(given: dict[str, Node], names: tuple[str, ...], place: Node, wh
     if len(present) != 1:
         words = ", ".join(f"`{name}`" for name in names)
         found = f", and has {' and '.join(f'`{name}`' for name in present)}" if present else ""
-        report.add("SAGA408", place, f"{who} exactly one of {words}{found}")
+        help = f"Remove all but one of {words}." if present else f"Add {' or '.join(f'`{name}: …`' for name in names)}."
+        report.add("SAGA408", place, f"{who} exactly one of {words}{found}", help)
 
 
 def _mapping(node: Node | None) -> dict[str, Node]:

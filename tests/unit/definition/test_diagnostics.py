@@ -78,6 +78,14 @@ def test_arguments_as_python_means_them(step: str) -> None:
     assert parse_text(text, "a.saga.yaml", ACTIONS)[1] == []
 
 
+@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
+def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
+    _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+    [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
+    assert help != CATALOGUE["SAGA408"].help
+    assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
+
+
 def _write(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
