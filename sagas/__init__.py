@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sagas.actions import action
+from sagas.actions import action, check_own_packages
 from sagas.consumers import bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
 from sagas.message import Message
@@ -44,5 +44,9 @@ _LATER = {"SagaPlugin": "workers.plugin", "Client": "workers.client"}
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
+        try:
+            return getattr(importlib.import_module(_LATER[name]), name)
+        except ImportError:
+            check_own_packages()  # says which file of the user's has the name of a package of ours, if that is why
+            raise
     raise AttributeError(f"module 'sagas' has no attribute {name!r}")

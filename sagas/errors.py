@@ -18,6 +18,8 @@ class SagaError(Exception):
         self.message = message or (self.__doc__ or type(self).__name__).strip()
         self.help = help
         super().__init__(self.message)
+        if help:
+            self.add_note(f"help: {help}")  # a program that does not catch it shows a traceback with the help below
 
 
 class UsageError(SagaError):

@@ -20,6 +20,7 @@ from activities.load import Loader
 from activities.performer import Performer
 from activities.request.performing import Requests
 from activities.temporal import SagaActivities
+from sagas.actions import OWN_PACKAGES
 from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.settings import load_settings
@@ -114,9 +115,13 @@ class SagaPlugin(SimplePlugin):
 
 
 def _pass_through(runner: WorkflowRunner | None) -> WorkflowRunner:
-    """Import the engine once, not once per run, when the worker uses Temporal's sandbox."""
+    """Let Temporal's sandbox import the engine once; the rest of the user's own runner stays as it is.
+
+    All packages of the engine, not only the one that workflows run: a file with a workflow is imported again inside the
+    sandbox, and if it says `from sagas import SagaPlugin`, database drivers and HTTP clients come with it.
+    """
     if isinstance(runner, SandboxedWorkflowRunner):
-        restrictions = runner.restrictions.with_passthrough_modules("sagas", "re2")
+        restrictions = runner.restrictions.with_passthrough_modules(*OWN_PACKAGES, "re2")
         return dataclasses.replace(runner, restrictions=restrictions)
     assert runner is not None
     return runner
