@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sagas.errors import UsageError
 
@@ -107,7 +107,13 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
 
 
 def target(settings: Settings) -> str:
-    """Where a command is about to change something: "→ prod · payments" (server · namespace)."""
-    temporal = settings.temporal
-    where: Any = "dev" if temporal.embedded else temporal.profile or temporal.address or "the default server"
-    return f"→ {where} · {temporal.namespace or 'default'}"
+    """Where a command is about to change something: "→ prod · payments" (server · namespace).
+
+    Raises:
+        UsageError: no server is named.
+    """
+    from workers.temporal_client import connect_options
+
+    found = connect_options(settings)
+    where = "dev" if settings.temporal.embedded else settings.temporal.profile or found["target_host"]
+    return f"→ {where} · {found['namespace']}"

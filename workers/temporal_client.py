@@ -1,7 +1,8 @@
 """The connection to the Temporal server the settings speak of.
 
 ``SAGA_TEMPORAL__…``, ``TEMPORAL_*``, saga.toml and ``.saga/dev.toml`` are already merged in the settings; what
-is still open comes from Temporal's own profile (the file its command writes), then from the defaults.
+is still open comes from Temporal's own profile (the file its command writes). There is no default address: on the usual
+port the server of another project may answer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from temporalio.service import RPCError, TLSConfig
 
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, Tls
-from sagas.settings.model import DEFAULT_ADDRESS, DEFAULT_NAMESPACE
+from sagas.settings.dev_stack import has_dev_stack, read_dev_file
+from sagas.settings.model import DEFAULT_NAMESPACE
 from sagas.settings.secrets import reveal
 from workers.headers import HeaderInterceptor
 
@@ -37,7 +39,7 @@ async def connect(
     ``env`` is read for the TLS variables of Temporal's own command and for where its profile is kept.
 
     Raises:
-        UsageError: the settings or the profile cannot be read.
+        UsageError: the settings or the profile cannot be read, or name no address.
         ServerDownError: the server does not answer, or refuses us.
     """
     options = connect_options(settings, env)
@@ -66,14 +68,21 @@ def server_down(settings: Settings, address: str, error: BaseException) -> Serve
 
 
 def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The arguments of ``Client.connect``: ``target_host`` and the rest."""
+    """The arguments of ``Client.connect``: ``target_host`` and the rest.
+
+    Raises:
+        UsageError: the settings or the profile cannot be read, or name no address.
+    """
     temporal = settings.temporal
     if temporal.embedded:
         # The profile may hold a cloud's key; the embedded server wants none of it.
         return {"target_host": temporal.address, "namespace": temporal.namespace or DEFAULT_NAMESPACE}
     profile = _profile(temporal.profile, env)
+    address = temporal.address or profile.address
+    if not address:
+        raise _no_address(settings)
     options: dict[str, Any] = {
-        "target_host": temporal.address or profile.address or DEFAULT_ADDRESS,
+        "target_host": address,
         "namespace": temporal.namespace or profile.namespace or DEFAULT_NAMESPACE,
     }
     if temporal.api_key is not None:
@@ -91,6 +100,20 @@ def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> 
     elif "api_key" in options:
         options["tls"] = True
     return options
+
+
+def _no_address(settings: Settings) -> UsageError:
+    """What to do where neither the settings, the environment nor the profile name a server."""
+    own = '[temporal] address = "host:7233" in saga.toml, or TEMPORAL_ADDRESS'
+    if settings.temporal.profile is not None:
+        return UsageError(f"the Temporal profile {settings.temporal.profile} names no address", help=own)
+    if settings.config_file is not None or has_dev_stack(settings.root):
+        state = "runs without Temporal" if read_dev_file(settings.root) else "is not running"
+        return UsageError(f"the dev stack of this project {state}: saga dev up", help=f"or name another server: {own}")
+    return UsageError(
+        f"no Temporal server is named, and {settings.root} belongs to no project: set TEMPORAL_ADDRESS",
+        help="or name a Temporal profile (TEMPORAL_PROFILE) or a project (--config DIR)",
+    )
 
 
 def _profile(name: str | None, env: Mapping[str, str]) -> ClientConfigProfile:

@@ -1,7 +1,7 @@
 """Finds and reads the settings.
 
 Order, the first that says something wins: ``SAGA_…__…`` > ``TEMPORAL_*`` > saga.toml > ``.saga/dev.toml``
-(what ``saga dev up`` started). Flags are above all of these and are the commands' business; the Temporal
+(what ``saga dev up`` started and still runs). Flags are above all of these and are the commands' business; the Temporal
 profile is below and is read where the client is made, so that no command pays for it in vain.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError
+from sagas.settings.dev_stack import DEV_FILE, read_dev_file
 from sagas.settings.kafka_table import read_kafka
 from sagas.settings.model import (
     DEFAULT_TASK_QUEUE,
@@ -27,9 +27,9 @@ from sagas.settings.model import (
     spark_ledger,
 )
 from sagas.settings.secrets import Secret, as_secret
+from sagas.settings.toml_file import read_toml
 
 CONFIG_NAME = "saga.toml"
-DEV_FILE = Path(".saga") / "dev.toml"
 
 _TOP = (
     "definitions", "actions", "temporal", "connections", "ledger", "kafka", "spark", "catalogs", "reconcile", "vars",
@@ -61,14 +61,13 @@ def load_settings(
         UsageError: a file cannot be read, is no TOML, or says something unknown.
     """
     root, config_file = find_project(start_dir, config)
-    written = _read_toml(config_file) if config_file else {}
+    written = read_toml(config_file) if config_file else {}
     origin = config_file.name if config_file else CONFIG_NAME
     _refuse_unknown(written, _TOP, origin)
     _tables_only(written, origin)
     _apply_environment(written, env)
 
-    dev_file = root / DEV_FILE
-    dev = _read_toml(dev_file) if dev_file.is_file() else {}
+    dev = read_dev_file(root)
     databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
     return Settings(
         root=root,
@@ -118,17 +117,6 @@ def find_project(start_dir: Path | str | None = None, config: Path | str | None 
         if (folder / DEV_FILE).is_file():
             return folder, None
     return start, None
-
-
-def _read_toml(path: Path) -> Table:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.") from error
 
 
 def _apply_environment(written: Table, env: Mapping[str, str]) -> None:

@@ -17,7 +17,6 @@ from sagas.settings.kafka import KafkaSettings
 from sagas.settings.secrets import Secret, reveal
 from sagas.settings.urls import async_url
 
-DEFAULT_ADDRESS = "127.0.0.1:7233"
 DEFAULT_NAMESPACE = "default"
 DEFAULT_TASK_QUEUE = "sagas"
 
@@ -34,7 +33,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class TemporalSettings:
-    """How to reach Temporal; None: not said here, so the Temporal profile or the default decides.
+    """How to reach Temporal; None: not given here, so the Temporal profile decides. An address has no default.
 
     ``embedded`` is True when the address is the one ``saga dev up`` wrote. A Temporal profile (perhaps with
     a cloud's key) must not be mixed into that one.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import SagaError
-from workers.dev.process import ProcessId
+from sagas.process_id import ProcessId
 
 _LOG_LIMIT = 20_000_000
 _LOCK_PATIENCE = 180.0

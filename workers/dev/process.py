@@ -1,8 +1,4 @@
-"""Processes that outlive the command which started them, and are never mistaken for others.
-
-A pid is used again by the system after its process has ended. So a process is named by its pid *and* the
-moment it started; a record whose moment does not fit is a record of a process that is gone.
-"""
+"""Processes that outlive the command which started them: started, found by their mark, stopped."""
 
 from __future__ import annotations
 
@@ -10,31 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sagas.process_id import ProcessId, start_mark
+
 # In the environment of everything we start: proof that it is ours, should its record be lost.
 MARK = "SAGA_DEV_MARK"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """One process. ``started`` is opaque and unique for the pid."""
-
-    pid: int
-    started: str
-
-    def is_alive(self) -> bool:
-        return start_mark(self.pid) == self.started
-
-    def signal(self, number: int) -> None:
-        """Send a signal to this process, and only to this one; a process that is gone is no error."""
-        if self.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +25,6 @@ class Launch:
     cwd: Path
     env: Mapping[str, str]
     user: int | None = None
-
-
-def start_mark(pid: int) -> str | None:
-    """When the process of that pid started, or None when it is gone (or only waits to be reaped)."""
-    if sys.platform == "linux":
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        # The name in parentheses may hold spaces and parentheses itself.
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else f"{_boot_id()}:{fields[19]}"
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
-    except psutil.Error:
-        return None
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def spawn(launch: Launch, log: Path, mark: str) -> ProcessId:

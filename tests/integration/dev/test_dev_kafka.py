@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from activities.kafka.topics import Cluster
+from sagas.process_id import start_mark
 from sagas.settings import load_settings
 from tests.integration.dev.conftest import Project
 from workers.dev.kafka_jars import NoKafkaError, jars
-from workers.dev.process import start_mark
 from workers.dev.stack import Stack
 
 ORDERS = """

@@ -21,10 +21,11 @@ import psycopg
 import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
+from sagas.process_id import ProcessId, start_mark
 from sagas.settings import load_settings
 from tests.integration.dev.conftest import SAGA, Project
 from workers.dev.folder import DevFolder, Record
-from workers.dev.process import MARK, ProcessId, start_mark
+from workers.dev.process import MARK
 from workers.dev.service import http_get
 from workers.search_attributes import missing
 from workers.temporal_client import connect
