@@ -30,12 +30,17 @@ app = typer.Typer(
 
 @app.command()
 def up(
-    only: Annotated[list[str] | None, typer.Option(help="start only these (comma or repeated)")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="start only these of temporal, postgres, kafka, worker, relay, trigger (comma or repeated)"),
+    ] = None,
 ) -> None:
     """Start what is missing and wait until it is ready. Calling it again heals."""
+    from workers.dev.selection import service_names
+
+    names = service_names(only)
     stack = _stack()
-    names = [name.strip() for word in only or () for name in word.split(",") if name.strip()]
-    stack.up(names or None)
+    stack.up(names)
     _print_status(stack)
 
 
@@ -52,7 +57,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many lines of the past")] = 200,
 ) -> None:
     """What a service has printed."""
-    from workers.dev.stack import refuse_unknown
+    from workers.dev.selection import refuse_unknown
 
     refuse_unknown([name])
     log = _stack().folder.log_file(name)

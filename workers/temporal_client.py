@@ -102,6 +102,11 @@ def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> 
     return options
 
 
+def names_server(settings: Settings, env: Mapping[str, str] = os.environ) -> bool:
+    """True when the settings or the profile name an address."""
+    return bool(settings.temporal.address or _profile(settings.temporal.profile, env).address)
+
+
 def _no_address(settings: Settings) -> UsageError:
     """What to do where neither the settings, the environment nor the profile name a server."""
     own = '[temporal] address = "host:7233" in saga.toml, or TEMPORAL_ADDRESS'

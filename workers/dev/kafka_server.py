@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_steps.runner.java import QUIET, identity, write_archive
+from workers.dev.failure import cause, full_disk
 from workers.dev.kafka_jars import NoKafkaError, cache_folder, java
 from workers.dev.ports import HOST, choose, is_open
 
@@ -100,8 +101,8 @@ class KafkaServer:
             self._argv("kafka.tools.StorageTool", *words), cwd=self.folder, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            words = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
-            raise NoKafkaError(f"Kafka could not make its data folder: {words[-1]}.")
+            why = full_disk(self.folder) or cause(done.stderr.strip() or done.stdout)
+            raise NoKafkaError(f"Kafka could not make its data folder: {why}")
 
     def argv(self) -> list[str]:
         """The command of the server; it is run in ``folder``."""

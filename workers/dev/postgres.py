@@ -17,6 +17,7 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from sagas.errors import SagaError
+from workers.dev.failure import cause
 from workers.dev.folder import write_atomically
 from workers.dev.ports import HOST
 from workers.dev.process import Launch
@@ -76,8 +77,7 @@ class Postgres(Service):
             initdb, cwd=home, capture_output=True, text=True, user=user, group=user, env=_environment(), check=False
         )
         if done.returncode:
-            last = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise SagaError(f"PostgreSQL could not make its data folder: {last[-1] if last else 'no reason given'}.")
+            raise SagaError(f"PostgreSQL could not make its data folder: {cause(done.stderr.strip() or done.stdout)}")
         draft.rename(self.cluster)
         return data
 

@@ -6,18 +6,20 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sagas.errors import SagaError, UsageError
 from sagas.project import Project
 from sagas.settings import Settings, load_settings
-from sagas.settings.model import did_you_mean
 from spark_steps.settings import WORK
 from workers.dev import ports as tcp
+from workers.dev.failure import cause, full_disk
 from workers.dev.folder import DevFolder, Record
 from workers.dev.kafka import why_no_broker
 from workers.dev.own import OwnProcess
 from workers.dev.process import find_marked, spawn, stop
+from workers.dev.selection import refuse_incomplete
 from workers.dev.service import Service
 from workers.dev.services import NAMES, SERVICES, WITH_KAFKA
 from workers.dev.spark import spark_runner
@@ -59,7 +61,6 @@ class Stack:
         Raises:
             SagaError: a service does not start; the others stay as they are.
         """
-        refuse_unknown(only or ())
         self.folder.create()
         with self.folder.lock(lambda: self.say("another `saga dev` command is at work here; waiting for it")):
             self.folder.owner()
@@ -68,6 +69,8 @@ class Stack:
             pending = [name for name in NAMES if name in (self._needed() if only is None else only)]
             if set(WITH_KAFKA) & set(pending):
                 pending = self._with_kafka(pending)
+            running = [name for name in NAMES if self.folder.read(name).is_alive()]
+            refuse_incomplete(self.settings, pending, running)
             if "temporal" in pending and self._names_other_temporal():
                 pending.remove("temporal")
                 self.say(f"Temporal is {self.settings.temporal.address}, as the settings say; none is started here")
@@ -156,7 +159,7 @@ class Stack:
             record = self._stop(service, record)
         if record.is_alive():
             return Running(service, record, 0, found=True)
-        return self._start(service, record, 1)
+        return self._start(service, record)
 
     def _record(self, service: Service) -> Record:
         """What is known of a service; its process is also found when its record was lost."""
@@ -171,7 +174,8 @@ class Stack:
     def _mark(self, service: Service) -> str:
         return f"{self.folder.owner()}/{service.name}"
 
-    def _start(self, service: Service, record: Record, attempt: int) -> Running:
+    def _start(self, service: Service, record: Record, after: Running | None = None) -> Running:
+        """``after``: the attempt that this one repeats."""
         data = service.prepare(record.data)
         others = [port for name in NAMES if name != service.name for port in self.folder.read(name).ports.values()]
         previous = dict(record.ports)
@@ -179,12 +183,15 @@ class Stack:
         if service.name == "temporal" and not self.settings.temporal.embedded and self.settings.temporal.address:
             previous.pop("port", None)  # the settings name the port; it does not matter what it was before
         ports = tcp.choose(preferred, previous, others)
-        log = self.folder.rotate_log(service.name)
-        log_from = log.stat().st_size if log.exists() else 0
+        if after is None or after.found:
+            log = self.folder.rotate_log(service.name)
+            log_from = log.stat().st_size if log.exists() else 0
+        else:
+            log, log_from = self.folder.log_file(service.name), after.log_from
         process = spawn(service.launch(ports, data), log, self._mark(service))
         record = Record(True, process, ports, dict(data))
         self.folder.write(service.name, record)
-        return Running(service, record, log_from, found=False, attempt=attempt)
+        return Running(service, record, log_from, found=False, attempt=after.attempt + 1 if after else 1)
 
     def _await_ready(self, running: Running) -> None:
         service, record = running.service, running.record
@@ -198,8 +205,9 @@ class Stack:
             if time.monotonic() > end:
                 record = self._stop(service, record)
                 if not running.found:
+                    why = full_disk(self._home(service)) or f"{missing} did not answer"
                     raise SagaError(
-                        f"{service.name} was not ready after {service.patience:.0f} s: {missing} did not answer.",
+                        f"{service.name} was not ready after {service.patience:.0f} s: {why}",
                         help=f"saga dev logs {service.name}",
                     )
                 self.say(f"{service.name} did not answer and starts anew")
@@ -209,18 +217,21 @@ class Stack:
             # It ended: the port was taken meanwhile, or an earlier process has not quite gone.
             if running.attempt >= service.attempts:
                 raise SagaError(
-                    f"{service.name} ended while it started: {self._last_words(running)}",
-                    help=f"saga dev logs {service.name}",
+                    f"{service.name} ended while it started: {self._cause(running)}",
+                    help=f"saga dev logs {service.name}    ({self.folder.log_file(service.name)})",
                 )
             time.sleep(0.3 * running.attempt)
-        self._await_ready(self._start(service, dataclasses.replace(record, process=None), running.attempt + 1))
+        self._await_ready(self._start(service, dataclasses.replace(record, process=None), running))
 
-    def _last_words(self, running: Running) -> str:
+    def _cause(self, running: Running) -> str:
         with self.folder.log_file(running.service.name).open("rb") as log:
             log.seek(running.log_from)
-            lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        errors = [line for line in lines if line.lower().startswith(("error", "fatal", "✖"))]
-        return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
+            return full_disk(self._home(running.service)) or cause(log.read().decode("utf-8", "replace"))
+
+    def _home(self, service: Service) -> Path:
+        """The folder of its data, if it has some."""
+        data = self.folder.data(service.name)
+        return data if data.is_dir() else self.folder.dev
 
     def _write_toml(self) -> None:
         tables: dict[str, dict[str, str]] = {}
@@ -299,12 +310,3 @@ class Stack:
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     return port.isdigit() and tcp.is_open(host.strip("[]"), int(port))
-
-
-def refuse_unknown(names: Collection[str]) -> None:
-    """Raises UsageError when a name is not one of a service."""
-    for name in names:
-        if name not in NAMES:
-            raise UsageError(
-                f"There is no service {name}{did_you_mean(name, NAMES)}", help=f"the services are {', '.join(NAMES)}"
-            )

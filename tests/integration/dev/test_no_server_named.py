@@ -1,4 +1,4 @@
-"""Commands where nothing names a Temporal server, and addresses of a stack that no longer runs: none asks a stranger."""
+"""Commands where nothing names a Temporal server, and addresses of a stack that has ended: none asks a stranger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = (
     ("setup",),
     ("reconcile",),
 )
-IN_A_PROJECT = (("start", "greet"), ("worker",), ("trigger",), ("serve", "--listen", "127.0.0.1:0"))
+SERVING = (("worker",), ("trigger",), ("serve", "--listen", "127.0.0.1:0"))
 GREET = "saga: greet\ntriggers:\n  kafka: {topic: t, input: {}}\nsteps:\n  - {id: a, uses: wait, with: {signal: go}}\n"
 
 
@@ -55,17 +55,30 @@ def other(project: Project) -> Iterator[Project]:
         made.call("dev", "down", "--wipe")
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, *IN_A_PROJECT], ids=lambda words: words[0])
-def test_in_a_project_whose_stack_is_down(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project that names no Temporal server, and whose stack does not run; it is the current folder."""
     (tmp_path / "saga.toml").write_text(
         'definitions = ["."]\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[serve]\ntoken = {env = "TOKEN"}\n'
     )
     (tmp_path / "greet.saga.yaml").write_text(GREET)
     monkeypatch.chdir(tmp_path)
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, ("start", "greet")], ids=lambda words: words[0])
+def test_in_a_project_whose_stack_is_down(
+    words: tuple[str, ...], down: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run(words) == 2
     assert capsys.readouterr().err.startswith(f"error: {DOWN}\nhelp: or name another server: ")
+
+
+@pytest.mark.parametrize("words", SERVING, ids=lambda words: words[0])
+def test_what_serves_does_not_start_either(words: tuple[str, ...], down: Project) -> None:
+    done = down.call(*words)
+    assert done.returncode == 2, done.stderr
+    assert f"error: {DOWN}\n" in done.stderr
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
@@ -99,7 +112,9 @@ def test_the_environment_or_a_profile_names_the_server(
     assert "the Temporal profile empty names no address" in capsys.readouterr().err
 
 
-def test_doctor_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_says_so_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "saga.toml").touch()
     monkeypatch.chdir(tmp_path)
     assert main.run(["doctor", "--json"]) == 1

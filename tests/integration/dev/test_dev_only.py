@@ -1,0 +1,48 @@
+"""`saga dev up --only`: what it takes, and one sentence for what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.dev.conftest import Project
+
+NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence", "help"),
+    [
+        (
+            "spark",
+            "spark is not a service of its own: the worker starts Spark with the first Spark step",
+            "Spark needs",
+        ),
+        ("temporal,spark", "spark is not a service of its own", NAMES),
+        ("temporel", "There is no service temporel; did you mean temporal?", NAMES),
+        ("all", "There is no service all.", NAMES),
+        ("", "--only names no service", NAMES),
+        (" , ", "--only names no service", NAMES),
+        ("worker", "the worker cannot start without temporal and postgres: ", "--only temporal,postgres,worker"),
+        ("temporal,worker", "the worker cannot start without postgres: ", "--only temporal,postgres,worker"),
+        ("relay", "the relay cannot start without postgres and kafka: ", "--only postgres,kafka,relay"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(project: Project, value: str, sentence: str, help: str) -> None:
+    done = project.call("dev", "up", "--only", value)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: {sentence}")
+    assert help in done.stderr
+    assert done.stdout == ""
+    assert {one["state"] for name, one in project.status().items() if "state" in one} == {"stopped"}
+
+
+def test_logs_of_spark(project: Project) -> None:
+    done = project.call("dev", "logs", "spark")
+    assert done.returncode == 2
+    assert "spark is not a service of its own" in done.stderr
+
+
+def test_names_with_commas_and_spaces(project: Project) -> None:
+    status = project.up("--only", "temporal, postgres", "--only", "worker")
+    assert {status[name]["state"] for name in ("temporal", "postgres", "worker")} == {"running"}
+    assert project.up("--only", "worker") == status
