@@ -15,6 +15,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.attempt import Attempt, AwaitsReply
+from activities.beating import beating
 from activities.dispatch import Dispatcher, NotServed
 from activities.load import Loader
 from activities.watching import Watched, Watcher
@@ -63,9 +64,12 @@ class SagaActivities:
         return _answer(outcome, invocation, attempt.number)
 
     async def _perform(self, invocation: Invocation, attempt: Attempt, watched: Watched) -> Outcome:
-        work = self._dispatcher.perform(invocation, attempt)
         try:
-            return await (_deaf(work) if invocation.deaf else work)
+            if not invocation.beats:
+                work = self._dispatcher.perform(invocation, attempt)
+                return await (_deaf(work) if invocation.deaf else work)
+            async with beating(attempt) as beaten:
+                return await _deaf(self._dispatcher.perform(invocation, beaten), only_to_cancel=not invocation.deaf)
         except NotServed as error:
             raise _not_served(str(error), invocation, attempt.number) from None
         except AwaitsReply:
@@ -125,8 +129,12 @@ def _heartbeat() -> Callable[[Any], None]:
     return beat
 
 
-async def _deaf(work: Any) -> Outcome:
-    """Run to the end whatever is cancelled meanwhile: a pivot's own row decides, nobody else."""
+async def _deaf(work: Any, *, only_to_cancel: bool = False) -> Outcome:
+    """Run to the end whatever is cancelled meanwhile: a pivot's own row decides, nobody else.
+
+    ``only_to_cancel``: go on when the saga turns back, as an attempt does that sends no heartbeats and so never hears
+    of it; but end with the worker, or when the attempt has timed out.
+    """
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -134,6 +142,9 @@ async def _deaf(work: Any) -> Outcome:
         except asyncio.CancelledError:
             if task.cancelled():
                 raise
+            why = activity.cancellation_details()
+            if only_to_cancel and not (why is not None and why.cancel_requested):
+                task.cancel()
     return task.result()
 
 

@@ -1,7 +1,7 @@
 """All measurements, or those that are named: `python -m benchmarks [NAME …] [--quick]`.
 
-Every one measures two ways side by side, round by round in turn, so that a noisy neighbour hits both, and prints
-ratios; absolute figures belong to the machine. Each takes more options when it is run alone: `python -m
+Each but `recovery` measures two ways side by side, round by round in turn, so that a noisy neighbour hits both, and
+prints ratios; absolute figures belong to the machine. Each takes more options when it is run alone: `python -m
 benchmarks.NAME --help`.
 """
 
@@ -20,6 +20,7 @@ ALL = {
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
     "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),
     "triggers": ("sagas started by events, and by a client", ["--quick"]),
+    "recovery": ("how long sagas stand still when their worker is killed", ["--quick"]),
     "reconcile": ("reconciliation of synthetic books, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
 }
 """Name: what it compares, and the options that make it short."""

@@ -45,6 +45,7 @@ STARTED_MEMO = "saga-started-at"
 class Invocation:
     """One call as the worker sees it. ``timeout`` in seconds; ``intervals`` are the waits before attempt 2, 3 …
 
+    ``beats``: the worker itself sends the heartbeats, which tell only that it lives.
     ``saga`` is the saga's name where the workflow's type is another one: in its notifications.
     """
 
@@ -60,6 +61,7 @@ class Invocation:
     earlier_attempts: int = 0
     at_most_once: bool = False
     deaf: bool = False
+    beats: bool = False
     intervals: tuple[float, ...] = ()
     saga: str = ""
 
@@ -69,8 +71,8 @@ class Invocation:
         return step_key(self.saga_id, self.step, self.generation)
 
 
-def encode_call(call: Call, saga_id: str) -> dict[str, Any]:
-    """The one JSON argument of the activity."""
+def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, Any]:
+    """The one JSON argument of the activity. ``beats``: the worker sends heartbeats for the attempt by itself."""
     envelope: dict[str, Any] = {
         "key": call.key,
         "forward_key": step_key(saga_id, call.entry, call.generation),
@@ -89,6 +91,8 @@ def encode_call(call: Call, saga_id: str) -> dict[str, Any]:
             envelope["at_most_once"] = True
         if not call.cancellable:
             envelope["deaf"] = True
+        if beats:
+            envelope["beats"] = True
         if call.retry.intervals:
             envelope["intervals"] = list(call.retry.intervals)
     return {**call.arguments, ENVELOPE: envelope}
@@ -111,6 +115,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         earlier_attempts=envelope.get("earlier_attempts", 0),
         at_most_once=envelope.get("at_most_once", False),
         deaf=envelope.get("deaf", False),
+        beats=envelope.get("beats", False),
         intervals=tuple(envelope.get("intervals", ())),
         saga=envelope.get("saga", ""),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -36,6 +37,9 @@ from workers.watching import WatchInterceptor
 
 if TYPE_CHECKING:
     from workers.tracing import Tracing
+
+
+HEARTBEAT_THROTTLE = timedelta(seconds=1)
 
 
 class SagaPlugin(SimplePlugin):
@@ -97,6 +101,10 @@ class SagaPlugin(SimplePlugin):
         watchers = [log_attempt, self.metrics.watch, *([self._tracing.watch] if self._tracing else ())]
         activities = SagaActivities(dispatcher, _loader(client, self._project), watchers)
         config["activities"] = [*config.get("activities", ()), activities.perform]
+        # Heartbeats of guarded attempts must not be held back for longer than they may be late.
+        config["max_heartbeat_throttle_interval"] = min(
+            config.get("max_heartbeat_throttle_interval", HEARTBEAT_THROTTLE), HEARTBEAT_THROTTLE
+        )
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:

@@ -43,6 +43,8 @@ def make_worker(
         "build_id": None if deployment is not None else build_id(project),
         "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
         "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
+        # A task for a worker that was killed waits this long before another one may take it; the SDK's own is 10 s.
+        "sticky_queue_schedule_to_start_timeout": timedelta(seconds=3),
         # No payload is stored outside of Temporal; for more than one at a time the SDK makes a task of every payload.
         "max_workflow_task_external_storage_concurrency": 1,
         **options,

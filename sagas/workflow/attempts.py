@@ -25,6 +25,10 @@ REPLY_GRACE = timedelta(seconds=5)
 """How long a saga that turns back waits for a reply that may be on its way: it says exactly what there is to undo. No
 worker holds such an attempt, so nobody could be told to stop; its command can be undone before it is answered."""
 
+BEATEN = 3.0
+"""Seconds without a heartbeat after which a guarded attempt is lost with its worker. The guard makes a wrong guess
+harmless: the next attempt waits for the transaction of the one before, and finds what it has left."""
+
 TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
 
@@ -54,7 +58,8 @@ class Attempts:
             self._doomed.add(id)
 
     async def _make(self, call: Call) -> None:
-        argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX))
+        beats = _beats(call)
+        argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX), beats=beats)
         try:
             payload = to_payload(argument, f"the arguments of {call.action}")
         except DefinitionFault as error:
@@ -66,7 +71,8 @@ class Attempts:
             self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
             return
         try:
-            handle = _start(call, RawValue(payload), self._activity_id(call.id))
+            heartbeat = BEATEN if beats else call.heartbeat
+            handle = _start(call, RawValue(payload), self._activity_id(call.id), heartbeat)
             self._running[call.id] = handle
             value = await (self._reply(handle, call.id) if _can_be_given_up(call) else handle)
         except FailureError as error:
@@ -138,7 +144,24 @@ def _can_be_given_up(call: Call) -> bool:
     return call.cancellable and call.action == REQUEST and call.op == "do"
 
 
-def _start(call: Call, argument: RawValue, activity_id: str) -> workflow.ActivityHandle[Any]:
+def _beats(call: Call) -> bool:
+    """Whether the worker sends heartbeats by itself, so that its death is known before the timeout of the attempt.
+
+    Not where the author asked for heartbeats, which tell that the action makes progress; nor without a guard, where an
+    attempt that lives on and the next one could both have an effect.
+    """
+    return (
+        call.guard is not None
+        and call.local
+        and call.execution == "remote"
+        and call.heartbeat is None
+        and call.timeout >= BEATEN + 1.0  # a timeout that is hardly longer is as fast, and Temporal's Web UI flags it
+        and not call.at_most_once
+        and call.action != REQUEST
+    )
+
+
+def _start(call: Call, argument: RawValue, activity_id: str, heartbeat: float | None) -> workflow.ActivityHandle[Any]:
     retry = call.retry
     policy = RetryPolicy(
         initial_interval=timedelta(seconds=retry.initial_interval),
@@ -167,7 +190,7 @@ def _start(call: Call, argument: RawValue, activity_id: str) -> workflow.Activit
         task_queue=call.task_queue,
         start_to_close_timeout=timeout,
         schedule_to_close_timeout=give_up,
-        heartbeat_timeout=None if call.heartbeat is None else timedelta(seconds=call.heartbeat),
+        heartbeat_timeout=None if heartbeat is None else timedelta(seconds=heartbeat),
         retry_policy=policy,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         priority=Priority(priority_key=call.priority, fairness_key=call.fairness_key)
