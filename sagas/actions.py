@@ -6,6 +6,7 @@ the notes of the modules a project names. So two projects in one process never s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -177,7 +178,8 @@ def load_modules(names: Sequence[str], root: Path) -> list[tuple[str, ModuleType
     if str(root) not in sys.path:
         # Last, so that a user's folder called `activities` or `workers` never hides one of ours.
         sys.path.append(str(root))
-    return [(name, _load_file(name, root) if name.endswith(".py") else _load_module(name)) for name in names]
+    with contextlib.redirect_stdout(sys.stderr):  # a command may be about to print a JSON document
+        return [(name, _load_file(name, root) if name.endswith(".py") else _load_module(name)) for name in names]
 
 
 def check_own_packages() -> None:

@@ -8,6 +8,9 @@ port the server of another project may answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 from temporalio.client import Client, Plugin
 from temporalio.envconfig import ClientConfigProfile
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, TLSConfig
 
 from sagas.errors import SagaError, UsageError
@@ -44,12 +48,27 @@ async def connect(
     """
     options = connect_options(settings, env)
     address = options.pop("target_host")
+    _log_like_the_rest()
     try:
         # Without the interceptor a start would lose what it sends along: the definition and the generation.
         opening = Client.connect(address, **options, interceptors=[HeaderInterceptor()], plugins=plugins or [])
         return await asyncio.wait_for(opening, _PATIENCE)
     except (RPCError, RuntimeError, OSError) as error:
         raise server_down(settings, address, error) from error
+
+
+@functools.cache
+def _log_like_the_rest() -> None:
+    """Send what the SDK's core logs to Python's logging: by itself it prints to standard output, among documents.
+
+    A program that has made its own runtime for Temporal keeps it.
+    """
+    forwarding = LogForwardingConfig(
+        logging.getLogger("temporalio"), append_target_to_name=False, prepend_target_on_message=False
+    )
+    telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, forwarding))
+    with contextlib.suppress(RuntimeError):  # there is one already
+        Runtime.set_default(Runtime(telemetry=telemetry))
 
 
 def server_down(settings: Settings, address: str, error: BaseException) -> ServerDownError:

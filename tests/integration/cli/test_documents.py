@@ -1,0 +1,47 @@
+"""With `--json` standard output is the document and nothing else, whatever else there is to say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.cli.conftest import Shell, fresh
+
+PRINTING = """
+import logging
+import warnings
+
+print("hello from a module")
+warnings.warn("a warning of a module")
+logging.getLogger("shop").warning("a line of a log")
+"""
+
+
+@pytest.mark.parametrize("words", [("start", "order", "--id"), ("show",), ("list",), ("actions",), ("validate",)])
+def test_only_the_document_is_on_stdout(lonely: Shell, words: tuple[str, ...]) -> None:
+    """An input so large that Temporal's SDK warns of it, and a module that prints while it is imported."""
+    id = fresh("large")
+    actions = lonely.folder / "actions.py"
+    actions.write_text(PRINTING + actions.read_text())
+    large = lonely.folder / "large.json"
+    large.write_text(json.dumps({"number": id, "padding": "x" * 700_000}))
+    begin = ("start", "order", "--id", id, "--input", f"@{large}")
+    if words[0] == "show":
+        run(lonely, *begin)
+        words = ("show", id)
+    done = run(lonely, *(begin if words[0] == "start" else words))
+    json.loads(done.stdout)
+    if words[0] == "start":
+        assert "TMPRL1103" in done.stderr
+    if words[0] in ("actions", "validate"):
+        assert "hello from a module" in done.stderr
+
+
+def run(shell: Shell, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-P", "-m", "cli.main", "--config", str(shell.folder / "saga.toml"), "--json", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done
+    return done
