@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.context import HELP, load_settings
+from cli.interrupts import on_ctrl_c
 from cli.output import print_document, print_table, say
 from sagas.errors import SagaError
 
@@ -40,7 +41,10 @@ def up(
 
     names = service_names(only)
     stack = _stack()
-    stack.up(names)
+    with on_ctrl_c(
+        lambda: "interrupted: what was started goes on; `saga dev up` starts the rest, `saga dev down` stops it"
+    ):
+        stack.up(names)
     _print_status(stack)
 
 
@@ -70,7 +74,8 @@ def logs(
 def down(wipe: Annotated[bool, typer.Option("--wipe", help="delete the data as well")] = False) -> None:
     """Stop what `saga dev up` started; the data stays unless --wipe."""
     stack = _stack()
-    stopped = stack.down(wipe=wipe)
+    with on_ctrl_c(lambda: "interrupted: some services may still run; `saga dev down` stops them"):
+        stopped = stack.down(wipe=wipe)
     say(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
     if wipe:
         say("the data is deleted")

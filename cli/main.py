@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 
 from cli import verbs
 from cli.context import HELP, options, set_options, take_options
+from cli.interrupts import INTERRUPTED
 from sagas.errors import SagaError, UsageError
-
-INTERRUPTED = 130
 
 
 def main() -> NoReturn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.context import load_settings, target, with_client
+from cli.interrupts import on_ctrl_c
 from cli.output import confirm, print_document, say, warn
 from cli.people import who
 from sagas.errors import UsageError
@@ -72,7 +73,9 @@ def reconcile(
         finally:
             await runner.close()
 
-    found = with_client(run)
+    changed = "what was repaired stays; run it again to go on" if repair else "nothing was changed"
+    with on_ctrl_c(lambda: f"interrupted: {changed}"):
+        found = with_client(run)
     if report is not None:
         from spark_steps.reconcile.page import page
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.context import load_settings
-from cli.output import print_document, say, warn
+from cli.interrupts import on_ctrl_c
+from cli.output import print_document, say
 from cli.people import name_target, warn_if_nobody_polls
 from sagas.errors import UsageError
 
@@ -65,13 +66,14 @@ def _start_one(
     definition = project.definition(name)  # a wrong name is said before a server is asked
     value = read_input(input, fields, definition.input)
     deadline_of(timeout)
-    begun: list[str] = []
+    far = ["interrupted: nothing was started"]
 
     async def run() -> int:
         client = await Client.connect(project)
         name_target(settings)
+        far.append(f"interrupted: it may have been started; `saga list --saga {name}` tells")
         started = await client.start(name, value, id=id, again=again)
-        begun.append(started.id)
+        far.append(f"{started.id} goes on; `saga watch {started.id}` follows it")
         await warn_if_nobody_polls(client)
         if not wait:
             document = _document(started)
@@ -81,12 +83,8 @@ def _start_one(
         print_end(started.id, story)
         return exit_code(story)
 
-    try:
+    with on_ctrl_c(lambda: far[-1]):
         return asyncio.run(run())
-    except KeyboardInterrupt:
-        if begun:
-            warn(f"{begun[0]} goes on; `saga watch {begun[0]}` follows it")
-        raise
 
 
 def _document(run: Run) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.context import load_settings
+from cli.interrupts import INTERRUPTED, on_ctrl_c
 from cli.output import print_document, say, warn
 from cli.people import name_target, warn_if_nobody_polls
 from cli.rows import BadRows, Row, file_digest, read_rows
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from workers.bulk import Order, Tally
     from workers.starting import Starter
 
-INTERRUPTED = 130
+_CHECKED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,14 @@ class Many:
 
 def start_many(name: str, options: Many) -> int:
     """Start them, and tell how they ended. Raises UsageError: the file, a row or an option is wrong."""
+    tallies: list[Tally] = []
+    with on_ctrl_c(lambda: _interrupted(tallies)):
+        return _start_many(name, options, tallies)
+
+
+def _start_many(name: str, options: Many, tallies: list[Tally]) -> int:
     from sagas.project import Project
-    from workers.bulk import Limits, start_all
+    from workers.bulk import Limits, Tally, start_all
     from workers.client import Client
 
     settings = load_settings()
@@ -57,14 +64,17 @@ def start_many(name: str, options: Many) -> int:
     async def run() -> Tally:
         client = await Client.connect(project)
         starter = await client.starter(name)
-        orders = make_orders(starter, rows, mistakes, options.batch or file_digest(options.file))
+        orders = await make_orders(starter, rows, mistakes, options.batch or file_digest(options.file))
         name_target(settings)
         await warn_if_nobody_polls(client)
+        tally = Tally(len(orders))
+        tallies.append(tally)
         with stop_on_ctrl_c() as stop, progress_bar(name, len(orders), follow=not options.detach) as progress:
-            return await start_all(
+            await start_all(
                 client.temporal,
                 starter,
                 orders,
+                tally,
                 Limits(options.rate, options.concurrency, tolerated),
                 follow=not options.detach,
                 again=options.again,
@@ -72,6 +82,7 @@ def start_many(name: str, options: Many) -> int:
                 stop=stop,
                 progress=progress,
             )
+        return tally
 
     tally = asyncio.run(run())
     print_document(_document(tally), human=lambda: _tell(tally))
@@ -79,14 +90,27 @@ def start_many(name: str, options: Many) -> int:
     return _exit_code(tally, tolerated or 0)
 
 
-def make_orders(starter: Starter, rows: Sequence[Row], mistakes: Sequence[str], prefix: str) -> list[Order]:
+def _interrupted(tallies: Sequence[Tally]) -> str:
+    """For a Ctrl-C before there was anything to stop in order, and for a second one."""
+    if not tallies or not tallies[0].looked_at:
+        return "interrupted: nothing was started"
+    tally = tallies[0]
+    return (
+        f"interrupted: {tally.started} sagas were started and go on, {tally.not_started} rows are not started or not"
+        " known to be; run the same command again to go on"
+    )
+
+
+async def make_orders(starter: Starter, rows: Sequence[Row], mistakes: Sequence[str], prefix: str) -> list[Order]:
     """Check every row. Raises BadRows with file and line of the mistakes; two rows with one id are one."""
     from workers.bulk import Order
 
     found = list(mistakes)
     orders: list[Order] = []
     places: dict[str, str] = {}
-    for row in rows:
+    for count, row in enumerate(rows):
+        if count % _CHECKED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # a file may have a million rows, and Ctrl-C is heard between two turns of the loop
         try:
             request = starter.check(row.value)
         except UsageError as error:
@@ -188,7 +212,10 @@ def _how_to_go_on(tally: Tally) -> None:
         warn(f"… and {len(tally.troubles) - 10} more that were refused")
     left = tally.not_started
     if tally.stopped == "asked":
-        warn(f"stopped: {left} rows are not started; what was started goes on. Run the same command again to go on.")
+        warn(
+            f"stopped: {tally.started} sagas were started and go on, {left} rows are not started. Run the same command"
+            " again to go on."
+        )
     elif tally.stopped == "failures":
         warn(
             f"paused: {tally.failures} have failed, more than was tolerated; {left} rows are not started. Look at "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.context import load_settings, target, with_client
+from cli.interrupts import on_ctrl_c
 from cli.output import confirm, warn
 from cli.people import needed, who
 from cli.waiting import print_end
@@ -37,7 +38,9 @@ def undo(
         from workers.steering import undo as begin
         from workers.stories import story_of
 
+        far.append(f"interrupted: the undo of {saga_id} may have begun; `saga show {saga_id}` tells")
         undo_id = await begin(client, saga_id, reason=why, who=who(as_) or client.identity)
+        far.append(f"the undo of {saga_id} goes on; `saga watch {saga_id}` follows it")
         story = await wait_for(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
         if story["state"] == "COMPLETED":  # the undo ended without having changed anything
             ended = await describe(client, undo_id)
@@ -47,10 +50,8 @@ def undo(
 
     warn(target(load_settings()))
     confirm(f"This undoes all effects of {saga_id}.", yes=yes)
-    try:
+    far = [f"interrupted: {saga_id} is not being undone"]
+    with on_ctrl_c(lambda: far[-1]):
         story = with_client(run)
-    except KeyboardInterrupt:
-        warn(f"the undo of {saga_id} goes on; `saga watch {saga_id}` follows it")
-        raise
     code = print_end(saga_id, story)
     return 0 if story["state"] == "COMPENSATED" else code

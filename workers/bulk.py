@@ -81,6 +81,7 @@ async def start_all(
     temporal: Temporal,
     starter: Starter,
     orders: Sequence[Order],
+    tally: Tally,
     limits: Limits,
     *,
     follow: bool,
@@ -88,13 +89,14 @@ async def start_all(
     labels: Mapping[str, str] | None = None,
     stop: asyncio.Event,
     progress: Callable[[Tally], None],
-) -> Tally:
-    """Start them all in the order of the rows; with ``follow`` also wait for their ends.
+) -> None:
+    """Start them all in the order of the rows, counted in ``tally``; with ``follow`` also wait for their ends.
 
     A saga that is there already is not started again; its end counts as those of the others. ``stop``
-    ends the starting and the waiting; sagas that run go on. Trouble with the server is raised.
+    ends the starting and the waiting; sagas that run go on, and a start that is on its way is counted. Trouble with
+    the server is raised.
     """
-    tally = Tally(len(orders))
+    waiting: set[asyncio.Task[None]] = set()
     places = asyncio.Semaphore(limits.concurrency)
     began = time.monotonic()
 
@@ -117,7 +119,10 @@ async def start_all(
             progress(tally)
             if started.over:
                 tally.count_end("COMPLETED")
-            elif follow:
+            elif follow and not stop.is_set():
+                task = asyncio.current_task()
+                assert task is not None
+                waiting.add(task)
                 tally.count_end(await _end(temporal, order.id))
         finally:
             places.release()
@@ -142,13 +147,12 @@ async def start_all(
                 await asyncio.wait({asyncio.gather(*tasks), stopping}, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 tally.stopped = "asked"
-                for task in tasks:
+                for task in waiting:
                     task.cancel()
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from None  # the others are the same trouble
     finally:
         stopping.cancel()
-    return tally
 
 
 async def _first(stopping: asyncio.Task[Any], other: Coroutine[Any, Any, Any]) -> None:

@@ -1,0 +1,119 @@
+"""Ctrl-C at each phase of a command, through real processes: what was done is said, and the exit code is 130."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli.conftest import Shell, fresh
+from workers.runs import describe
+
+Child = asyncio.subprocess.Process
+
+
+async def launch(folder: Path, *words: str) -> Child:
+    argv = [sys.executable, "-P", "-m", "cli.main", *words, "--config", str(folder / "saga.toml")]
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+
+
+async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tuple[str, str]:
+    """What it says on stdout and stderr."""
+    async with asyncio.timeout(60):
+        await when()
+        child.send_signal(signal.SIGINT)
+        out, err = await child.communicate()
+    assert child.returncode == 130, err.decode()
+    assert "Traceback" not in err.decode()
+    return out.decode(), err.decode()
+
+
+async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
+    """Nobody tells of it: look again and again."""
+    while not await holds():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.005)
+
+
+async def test_while_the_file_is_read(lonely: Shell) -> None:
+    file = lonely.folder / "many.jsonl"
+    file.write_text('{"nights": 1}\n' * 400_000)
+    child = await launch(lonely.folder, "start", "trip", "--from", str(file))
+
+    async def reading() -> bool:
+        return str(file) in files_of(child.pid)
+
+    out, err = await interrupted(child, lambda: eventually(reading))
+    assert (out, err) == ("", "interrupted: nothing was started\n")
+
+
+def files_of(pid: int) -> list[str]:
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(entry))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("start", "trip", "--from", "one.jsonl"), "interrupted: nothing was started\n"),
+        (("start", "trip"), "interrupted: nothing was started\n"),
+        (("watch", "trip-1"), "trip-1 goes on; `saga watch trip-1` follows it again\n"),
+        (("list",), ""),
+    ],
+)
+async def test_while_the_server_does_not_answer(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    (tmp_path / "one.jsonl").write_text("{}\n")
+    (tmp_path / "trip.saga.yaml").write_text("saga: trip\nsteps: [{id: w, uses: wait, with: {signal: x}}]\n")
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[temporal]\naddress = "127.0.0.1:{port}"\n')
+        words = tuple(str(tmp_path / word) if word == "one.jsonl" else word for word in words)
+        child = await launch(tmp_path, *words)
+        assert await interrupted(child, asked.wait) == ("", sentence)
+
+
+async def test_while_sagas_are_started_all_that_were_are_counted(shell: Shell) -> None:
+    file = shell.folder / "asks.jsonl"
+    file.write_text("{}\n" * 2000)
+    words = ("--json", "start", "ask", "--from", str(file), "--batch", "b", "--concurrency", "20", "--rate", "50")
+    child = await launch(shell.folder, *words)
+
+    async def some() -> None:
+        await eventually(lambda: describe(shell.client.temporal, "b-3"))
+
+    out, err = await interrupted(child, some)
+    tally = json.loads(out)
+    told = re.search(r"stopped: (\d+) sagas were started and go on, (\d+) rows are not started", err)
+    assert told is not None, err
+    assert [int(one) for one in told.groups()] == [tally["started"], tally["not_started"]]
+    assert tally["started"] + tally["not_started"] == 2000
+    assert await describe(shell.client.temporal, f"b-{tally['started']}") is not None
+    assert await describe(shell.client.temporal, f"b-{tally['started'] + 1}") is None
+
+
+async def test_while_the_end_is_waited_for(shell: Shell) -> None:
+    id = fresh("ask")
+    child = await launch(shell.folder, "start", "ask", "--id", id, "--wait")
+
+    _, err = await interrupted(child, lambda: eventually(lambda: describe(shell.client.temporal, id)))
+    # The server may have started it while its answer is still on the way.
+    started, perhaps = f"{id} goes on; `saga watch {id}` follows it", "it may have been started; `saga list --saga ask`"
+    assert started in err or perhaps in err
