@@ -24,8 +24,8 @@ def show(
         option = "--html" if html is not None else "--reveal"
         raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    has all there is")
     from cli.story_text import print_story
-    from workers.stories import read_story
+    from workers.stuck import story_and_why_stuck
 
-    story = with_client(lambda client, settings: read_story(client, saga_id, web_ui=settings.temporal.web_ui))
+    story = with_client(lambda client, settings: story_and_why_stuck(client, saga_id, web_ui=settings.temporal.web_ui))
     print_document(story, human=lambda: print_story(story))
     return 0

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from cli.story_notifications import notification_lines
 from cli.story_steps import step_lines
-from cli.story_words import Line, Story, clock, length, listed, moment, plain, rich_line, short
+from cli.story_words import Line, Story, clock, length, listed, moment, plain, reason_text, rich_line, short
 
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -68,8 +68,7 @@ def _header(story: Story, now: datetime) -> list[Line]:
     reason = story.get("reason")
     if reason:
         where = f" at {reason['step']}" if reason.get("step") else ""
-        message = reason.get("message") or "no message"
-        lines.append([(f"{_reason_word(story, reason)}{where}: ", "dim"), (message, "")])
+        lines.append([(f"{_reason_word(story, reason)}{where}: ", "dim"), (reason_text(story), "")])
         details = {name: value for name, value in (reason.get("details") or {}).items() if value is not None}
         if details:
             lines.append([("  " + ", ".join(f"{name}={short(value)}" for name, value in details.items()), "dim")])
@@ -82,8 +81,11 @@ def _header(story: Story, now: datetime) -> list[Line]:
         lines.append([("overdue: it runs longer than its warn_after", "yellow")])
     if story.get("incomplete"):
         lines.append([(f"not the whole story: {story['incomplete']}", "yellow")])
+    for why in story.get("stuck") or ():
+        if why not in (story.get("incomplete") or ""):
+            lines.append([(f"stuck: {why}", "yellow")])
     if state == "TERMINATED":
-        lines.append([("terminated by hand: nothing was undone, and nobody will undo it", "red")])
+        lines.append([("it was ended by force: nothing was undone, and nobody will undo it", "red")])
     return lines
 
 

@@ -67,6 +67,16 @@ def length(end: datetime, begin: datetime) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
+def reason_text(story: Story) -> str:
+    """Why the saga went backward or ended, after the kind of reason: its message, or that there is none."""
+    reason = story["reason"]
+    if reason.get("message"):
+        return reason["message"]
+    if story.get("incomplete"):
+        return "who or what led to it is not known while the saga cannot be asked"
+    return "no reason was given"
+
+
 def error_text(error: Mapping[str, Any]) -> str:
     """What the ``error`` of a step or of its undo says."""
     return str(error.get("message") or error.get("type") or "no message")

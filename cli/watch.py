@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.context import options, with_client
-from cli.output import print_document, say, to_json, wants_json, warn
+from cli.interrupts import on_ctrl_c
+from cli.output import print_document, say, to_json, wants_json
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,11 +31,8 @@ def watch(
     """Follow a saga to its end; the exit code tells how it ended. Ctrl-C only ends the watching."""
     if until not in (None, "parked"):
         raise UsageError(f"--until takes `parked`, not {until}")
-    try:
+    with on_ctrl_c(lambda: f"{saga_id} goes on; `saga watch {saga_id}` follows it again"):
         story = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
-    except KeyboardInterrupt:
-        warn(f"{saga_id} goes on; `saga watch {saga_id}` follows it again")
-        raise
     from cli.waiting import STILL_RUNNING, exit_code
     from workers.stories import FINAL_STATES
 
@@ -110,11 +108,11 @@ class _Changes:
                 self._lines(story)
 
     def _lines(self, story: dict[str, Any]) -> None:
-        from cli.story_words import clock, progress_text
+        from cli.story_words import clock, progress_text, reason_text
 
         now = clock(datetime.now(UTC))
         reason = story.get("reason") or {}
-        because = f": {reason.get('kind')}: {reason.get('message')}" if reason else ""
+        because = f": {reason.get('kind')}: {reason_text(story)}" if reason else ""
         facts = {"": f"{story['id']} {story['state']}{because}"}
         if story.get("incomplete"):
             facts["incomplete"] = f"not the whole story: {story['incomplete']}"

@@ -77,7 +77,7 @@ def _because(reason: Mapping[str, Any] | None) -> str:
     if not reason:
         return ""
     where = f" at {reason['step']}" if reason.get("step") else ""
-    return f" ({reason['kind']}{where}: {reason.get('message') or 'no message'})"
+    return f" ({reason['kind']}{where}: {reason.get('message') or 'no reason was given'})"
 
 
 def _safety(story: Mapping[str, Any]) -> str:

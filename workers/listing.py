@@ -12,6 +12,7 @@ from temporalio.client import Client as Temporal
 
 from sagas.errors import UsageError
 from sagas.wire import NOTIFY, UNDO_SUFFIX
+from workers.answering import Workers
 from workers.runs import RunInfo, describe, list_runs
 from workers.stories import (
     bare_story,
@@ -104,11 +105,13 @@ async def list_stories(
     open saga is asked; one that does not answer at once keeps what the index knows, and says so in ``incomplete``.
     """
 
+    workers = Workers(temporal)
+
     async def tell(run: RunInfo) -> dict[str, Any]:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         # The index may name a run that has been deleted.
         if ask and may_be_asked(run) and await describe(temporal, saga_id) is not None:
-            return await read_story(temporal, saga_id, web_ui=web_ui, patience=_PATIENCE)
+            return await read_story(temporal, saga_id, web_ui=web_ui, patience=_PATIENCE, workers=workers)
         link = run_link(web_ui, temporal.namespace, saga_id, run.run_id)
         return {**await _row(temporal, run, saga_id), "web_ui": link}
 

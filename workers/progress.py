@@ -10,11 +10,12 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
 from sagas.outcomes import Failure
-from sagas.wire import NOT_STARTED
+from sagas.wire import LOAD, NOT_STARTED
 from sagas.workflow.failures import outcome_of
 from workers.runs import Description
 
 _ROWS = {"undo": "compensation", "confirm": "confirmation"}
+_WORDS = {"": "", "compensation": "the undo of ", "confirmation": "the confirm of "}
 
 
 async def with_progress(story: Mapping[str, Any], described: Description) -> dict[str, Any]:
@@ -43,6 +44,20 @@ def operation_of(activity_id: str) -> tuple[str, str | None]:
     if not what or what.isdigit():
         return entry, ""  # a number: the first one was given up
     return entry, _ROWS.get(what.partition(".")[0])
+
+
+def operations_under_way(described: Description) -> list[str]:
+    """The calls that Temporal knows to be open, in words; what the server still lists of a closed run is not."""
+    return [_in_words(one) for one in described.raw.pending_activities] if described.run.running else []
+
+
+def _in_words(activity: PendingActivityInfo) -> str:
+    """`the undo of hotel (attempt 2)`."""
+    entry, row = operation_of(activity.activity_id)
+    name = "reading its definition" if activity.activity_type.name == LOAD else activity.activity_id
+    if row is not None and activity.activity_type.name != LOAD:
+        name = f"{_WORDS[row]}{entry}"
+    return f"{name} (attempt {activity.attempt})" if activity.attempt > 1 else name
 
 
 async def _attempted(row: Mapping[str, Any], activity: PendingActivityInfo, converter: DataConverter) -> dict[str, Any]:

@@ -15,16 +15,13 @@ from temporalio.client import Client as Temporal
 from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowHistoryEventFilterType,
-    WorkflowQueryFailedError,
-    WorkflowQueryRejectedError,
 )
-from temporalio.service import RPCError
 
 from sagas.errors import UsageError
 from sagas.wire import NOTIFY, STARTED_MEMO, UNDO_SUFFIX
+from workers.answering import NoAnswer, Workers
 from workers.notifications import with_notifications
-from workers.pollers import count_pollers, nobody_polls
-from workers.progress import with_progress
+from workers.progress import operations_under_way, with_progress
 from workers.runs import Description, RunInfo, describe, state_of
 
 TERMINATED_STATES = ("TERMINATED",)
@@ -43,12 +40,19 @@ class Execution(Protocol):
 
 
 async def read_story(
-    temporal: Temporal, saga_id: str, *, web_ui: str | None = None, patience: timedelta = QUERY_TIMEOUT
+    temporal: Temporal,
+    saga_id: str,
+    *,
+    web_ui: str | None = None,
+    patience: timedelta = QUERY_TIMEOUT,
+    workers: Workers | None = None,
 ) -> dict[str, Any]:
     """The whole story of one saga, with that of its undo. Raises UsageError when Temporal does not know the id.
 
-    A run that does not answer within ``patience`` is told from outside, with the field ``incomplete``.
+    A run that does not answer within ``patience`` is told from outside, with the field ``incomplete``. ``workers`` is
+    for those who read many: what was found of the workers for one saga holds for the next.
     """
+    workers = workers or Workers(temporal)
     saga_id = saga_id.removesuffix(UNDO_SUFFIX)
     described = await describe(temporal, saga_id)
     if described is None:
@@ -56,14 +60,23 @@ async def read_story(
     if described.run.workflow_type == NOTIFY:
         saga = described.run.parent_id or "a saga"
         raise UsageError(f"{saga_id} is a notification of {saga}, and no saga", help=f"saga show {saga}")
-    story = await story_of(temporal, described, patience)
+    story = await story_of(temporal, described, patience, workers)
     if may_be_undone(story):
         undo = await describe(temporal, saga_id + UNDO_SUFFIX)
         # An older undo belongs to an earlier run of this id, before it was started again.
         if undo is not None and undo.run.start_time >= described.run.start_time:
-            story = with_undo(story, await story_of(temporal, undo, patience))
+            story = with_undo(story, await story_of(temporal, undo, patience, workers))
     story = await with_notifications(temporal, story)
     return {**story, "web_ui": run_link(web_ui, temporal.namespace, saga_id, described.run.run_id)}
+
+
+async def running_of(temporal: Temporal, saga_id: str) -> Description | None:
+    """The run that goes on: the saga's, or that of its undo; None: neither does."""
+    for id in (saga_id, saga_id + UNDO_SUFFIX):
+        described = await describe(temporal, id)
+        if described is not None and described.run.running:
+            return described
+    return None
 
 
 def unknown_saga(temporal: Temporal, saga_id: str) -> UsageError:
@@ -90,14 +103,20 @@ def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, An
     return {**undo, "id": story["id"], "started_at": story["started_at"], "labels": story["labels"]}
 
 
-async def story_of(temporal: Temporal, described: Description, patience: timedelta = QUERY_TIMEOUT) -> dict[str, Any]:
+async def story_of(
+    temporal: Temporal,
+    described: Description,
+    patience: timedelta = QUERY_TIMEOUT,
+    workers: Workers | None = None,
+) -> dict[str, Any]:
     """The story of one run, without that of its undo."""
     run = described.run
     story = await closed_story(run)
     if story is None:
         # A run that failed without a story never became a saga: there is nothing to ask.
         ask = may_be_asked(run)
-        story = await (_ask(temporal, run, patience) if ask else bare_story(run))
+        asking = workers or Workers(temporal)
+        story = await (_ask(asking, described, patience) if ask else bare_story(run))
     if run.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
         story = await _ended_by_temporal(temporal, run, story)
     if run.paused:
@@ -112,17 +131,17 @@ def may_be_asked(run: RunInfo) -> bool:
     return run.running or run.status in _NO_END
 
 
-async def _ask(temporal: Temporal, run: RunInfo, patience: timedelta) -> dict[str, Any]:
+async def _ask(workers: Workers, described: Description, patience: timedelta) -> dict[str, Any]:
     """Ask the run itself; without a worker, tell what Temporal knows."""
-    bare = await bare_story(run)
-    if not await count_pollers(temporal, run.task_queue):
-        return {**bare, "incomplete": f"{nobody_polls(run.task_queue)}, so the saga itself cannot be asked"}
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+    bare = await bare_story(described.run)
     try:
-        story = await handle.query("saga", result_type=dict, rpc_timeout=patience)
-    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
-        what = " ".join(str(getattr(error, "message", error)).split()) or "no answer in time"
-        return {**bare, "incomplete": f"the saga could not be asked ({what}); is its worker well?"}
+        story = await workers.query(described, "saga", patience)
+    except NoAnswer as error:
+        under_way = operations_under_way(described)
+        known = f"; under way: {', '.join(under_way)}" if under_way else ""
+        if bare["state"] == "PARKED" and "SagaStep" in described.run.attributes:
+            known = f"; parked at {described.run.attributes['SagaStep']}{known}"
+        return {**bare, "incomplete": f"{error}, so the saga itself cannot be asked{known}"}
     # A run that has not loaded its definition yet answers with less than a whole story.
     return {**bare, **story}
 

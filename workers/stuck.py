@@ -17,19 +17,17 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
 from sagas.wire import LOAD, UNDO_SUFFIX
+from workers.answering import DUE, Workers, timed_out
 from workers.definitions import definition_of
 from workers.listing import Wanted, query_of, quoted
 from workers.notifications import exhausted, exhausted_reasons
-from workers.pollers import count_pollers, nobody_polls
+from workers.pollers import nobody_answers, nobody_polls
 from workers.progress import operation_of
 from workers.runs import Description, RunInfo, describe, list_runs
-from workers.stories import read_story
+from workers.stories import FINAL_STATES, read_story, running_of
 
 MANY_ATTEMPTS = 5
 """An operation that was tried more often than this is called stuck."""
-
-_PATIENCE = 60.0
-"""Seconds an activity may wait for a worker before its queue is looked at."""
 
 _AT_ONCE = 16
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
@@ -39,12 +37,12 @@ async def list_stuck(
     temporal: Temporal, wanted: Wanted, *, limit: int, web_ui: str | None = None
 ) -> AsyncIterator[dict[str, Any]]:
     """`show` documents without steps of stuck sagas, with the field ``stuck``: one sentence per reason."""
-    queues = Queues(temporal)
+    workers = Workers(temporal)
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def look(run: RunInfo) -> dict[str, Any] | None:
         async with gate:
-            return await _look(temporal, run, queues, web_ui)
+            return await _look(temporal, run, workers, web_ui)
 
     found = 0
     seen: set[str] = set()
@@ -85,29 +83,27 @@ async def _unheard(temporal: Temporal, saga_id: str, web_ui: str | None) -> dict
     return {**story, "stuck": reasons} if reasons else None
 
 
-class Queues:
-    """Who polls which task queue; each is asked once."""
-
-    def __init__(self, temporal: Temporal) -> None:
-        self._temporal = temporal
-        self._known: dict[tuple[str, bool], bool] = {}
-
-    async def served(self, queue: str, *, workflows: bool) -> bool:
-        key = (queue, workflows)
-        if key not in self._known:
-            self._known[key] = await count_pollers(self._temporal, queue, workflows=workflows) > 0
-        return self._known[key]
+async def story_and_why_stuck(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> dict[str, Any]:
+    """The `show` document; where the saga cannot go on, and cannot say so itself, with the field ``stuck``."""
+    workers = Workers(temporal)
+    story = await read_story(temporal, saga_id, web_ui=web_ui, workers=workers)
+    described = None if story["state"] in FINAL_STATES else await running_of(temporal, story["id"])
+    if described is None:
+        return story
+    told = {step["id"] for step in story["steps"]}
+    reasons = await outside_reasons(temporal, described, workers, told)
+    return {**story, "stuck": reasons} if reasons else story
 
 
-async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | None) -> dict[str, Any] | None:
+async def _look(temporal: Temporal, run: RunInfo, workers: Workers, web_ui: str | None) -> dict[str, Any] | None:
     described = await describe(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
         return None  # visibility is behind: another run has taken its place
-    story = await read_story(temporal, run.id, web_ui=web_ui)
+    story = await read_story(temporal, run.id, web_ui=web_ui, workers=workers)
     reasons = []
     if described.run.running:
         told = {step["id"] for step in story.get("steps") or ()}
-        reasons = await outside_reasons(described, queues, told) + told_reasons(story)
+        reasons = await outside_reasons(temporal, described, workers, told) + told_reasons(story)
     elif story["state"] == "TERMINATED" and terminated_reasons(story):
         definition = await definition_of(temporal, described.run)
         reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
@@ -119,8 +115,10 @@ async def _look(temporal: Temporal, run: RunInfo, queues: Queues, web_ui: str | 
     return {**story, "id": run.id.removesuffix(UNDO_SUFFIX), "stuck": reasons}
 
 
-async def outside_reasons(described: Description, queues: Queues, told: Collection[str] = ()) -> list[str]:
-    """What Temporal sees: nobody polls, a workflow task that fails, activities that are tried again and again.
+async def outside_reasons(
+    temporal: Temporal, described: Description, workers: Workers, told: Collection[str] = ()
+) -> list[str]:
+    """What Temporal sees: no worker, a workflow task that fails, activities that are tried again and again.
 
     ``told``: the rows of the saga's story, which say themselves how often they were tried.
     """
@@ -128,28 +126,30 @@ async def outside_reasons(described: Description, queues: Queues, told: Collecti
     run, raw = described.run, described.raw
     if run.paused:
         reasons.append("it is paused in Temporal")
-    if not await queues.served(run.task_queue, workflows=True):
+    attempt = raw.pending_workflow_task.attempt
+    if not await workers.polled(run.task_queue):
         reasons.append(nobody_polls(run.task_queue))
-    elif raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt > 1:
-        attempt = raw.pending_workflow_task.attempt
-        reasons.append(f"its workflow task fails (attempt {attempt}): see the worker's log, or the Web UI")
+    elif workers.unanswered(described):
+        reasons.append(nobody_answers(run.task_queue))
+    elif attempt > 1:
+        fails = "got no answer in time" if await timed_out(temporal, described) else "fails"
+        reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log, or the Web UI")
     for activity in raw.pending_activities:
         what = "reading its definition" if activity.activity_type.name == LOAD else activity.activity_id
         queue = activity.activity_options.task_queue.name or run.task_queue
-        waits = time.time() - activity.scheduled_time.ToSeconds()
+        scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if activity.paused:
             reasons.append(f"{what} is paused in Temporal")
         elif activity.attempt > MANY_ATTEMPTS and not _tells_itself(activity.activity_id, told):
             last = activity.last_failure.message or "no answer"
             reasons.append(f"{what} was tried {activity.attempt} times; the last failure: {last}")
-        elif (
-            queue != run.task_queue
-            and waiting
-            and waits > _PATIENCE
-            and not await queues.served(queue, workflows=False)
-        ):
-            reasons.append(f"{what} waits: {nobody_polls(queue)}")
+        elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
+            if not await workers.polled(queue, workflows=False):
+                reasons.append(f"{what} waits: {nobody_polls(queue)}")
+            elif not await workers.polled(queue, workflows=False, since=scheduled):
+                # Whoever polled before has gone, or has no time: a worker at rest takes a task at once.
+                reasons.append(f"{what} waits: {nobody_answers(queue)}")
     return reasons
 
 

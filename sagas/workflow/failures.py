@@ -59,7 +59,7 @@ def closed_without(finish: Finish, story: Mapping[str, Any]) -> Sentence:
 def _last_sentence(finish: Finish, reason: Mapping[str, Any]) -> str:
     what = "undone" if finish.state == "COMPENSATED" else "closed with effects left"
     where = f" at {reason['step']}" if reason.get("step") else ""
-    return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no message'}"
+    return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no reason was given'}"
 
 
 def sentence_of(error: ActivityError) -> str:

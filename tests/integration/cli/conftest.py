@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from cli import main
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.lab import lab
-from tests.processes import TemporalServer
+from tests.processes import TemporalServer, WorkerProcess
 from workers.client import Client
 
 ACTIONS = """
@@ -40,6 +40,8 @@ async def work(mode: str = "ok") -> dict:
 async def unwork(mode: str = "ok") -> None:
     if BROKEN.exists():
         raise Rejected("the other side says no")
+    if (Path(__file__).parent / "undo-down").exists():
+        raise ConnectionError("the hotel does not answer")
 """
 
 TRIP = """
@@ -139,3 +141,22 @@ async def lonely(temporal: TemporalServer, tmp_path: Path, capsys: pytest.Captur
     """Without a worker."""
     project = write_project(tmp_path / "project", temporal)
     return Shell(tmp_path / "project", capsys, await Client.connect(project))
+
+
+@pytest.fixture
+async def folder(temporal: TemporalServer, tmp_path: Path) -> Path:
+    write_project(tmp_path / "project", temporal)
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def worker(folder: Path) -> Iterator[WorkerProcess]:
+    with WorkerProcess("worker", folder) as process:
+        yield process
+
+
+@pytest.fixture
+async def office(folder: Path, worker: WorkerProcess, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """With a worker in a process of its own."""
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    return Shell(folder, capsys, await Client.connect(project))
