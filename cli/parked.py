@@ -29,7 +29,9 @@ def parked(
     async def find(client: Client, settings: Settings) -> Inbox:
         from workers.inbox import read_inbox
 
-        return await read_inbox(client, wanted(settings, saga=saga, since=since, labels=label or ()), every=all_)
+        return await read_inbox(
+            client, wanted(settings, saga=saga, since=since, labels=label or ()), every=all_, nested=True
+        )
 
     from workers.inbox import grouped
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from cli.story_notifications import notification_lines
 from cli.story_steps import step_lines
 from cli.story_words import Line, Story, clock, length, listed, moment, plain, reason_text, rich_line, short
+from sagas.blocked import blocked_steps
 
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -124,10 +125,12 @@ def _nested(story: Story) -> list[Line]:
 
 def _parked(story: Story, now: datetime) -> list[Line]:
     lines: list[Line] = []
+    nested = blocked_steps(story)
     for one in story.get("parked") or ():
         since = moment(one["since"])
+        for_whom = "a nested saga" if one["step"] in nested else "a person"
         lines += [[]] if lines else []
-        lines.append([("⏸ ", "red"), (one["step"], "bold red"), (" waits for a person", "bold red")])
+        lines.append([("⏸ ", "red"), (one["step"], "bold red"), (f" waits for {for_whom}", "bold red")])
         lines.append([("  stuck    ", "dim"), (_OPERATIONS.get(one["op"]) or one["op"], "")])
         lines.append([("  why      ", "dim"), (one["why"], "")])
         if since is not None:

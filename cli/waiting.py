@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cli.output import print_document, say
+from sagas.blocked import waits_for_a_person
 
 if TYPE_CHECKING:
     from temporalio.client import Client as Temporal
@@ -23,13 +24,13 @@ _SLOWEST = 1.0
 def exit_code(story: Mapping[str, Any]) -> int:
     """The exit code for a `saga show` document (cli.md): 7 while something can still happen by itself."""
     reason = story.get("reason") or {}
+    if waits_for_a_person(story):
+        return PARKED
     match story["state"]:
         case "COMPLETED":
             return DONE
         case "COMPENSATED":
             return CANCELLED if reason.get("kind") == "cancelled" else COMPENSATED
-        case "PARKED":
-            return PARKED
         case "RESIDUE":
             return RESIDUE
         case "RUNNING" | "COMMITTED" | "COMPENSATING":
@@ -60,7 +61,7 @@ async def stories(temporal: Temporal, saga_id: str, *, web_ui: str | None) -> As
 
     from sagas.wire import UNDO_SUFFIX
     from workers.runs import describe
-    from workers.stories import FINAL_STATES, read_story
+    from workers.stories import FINAL_STATES, read_story, with_blocking_checked
 
     async def end() -> None:
         undoing = await describe(temporal, saga_id + UNDO_SUFFIX)
@@ -74,7 +75,7 @@ async def stories(temporal: Temporal, saga_id: str, *, web_ui: str | None) -> As
     pause = _POLL
     try:
         while True:
-            story = await read_story(temporal, saga_id, web_ui=web_ui)
+            story = await with_blocking_checked(temporal, await read_story(temporal, saga_id, web_ui=web_ui))
             yield story
             if story["state"] in FINAL_STATES:
                 return

@@ -15,6 +15,7 @@ import typer
 from cli.context import options, with_client
 from cli.interrupts import on_ctrl_c
 from cli.output import print_document, say, to_json, wants_json
+from sagas.blocked import waits_for_a_person
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 def watch(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
-    until: Annotated[str | None, typer.Option(help="`parked`: leave also when the saga waits for a person")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="`parked`: leave also when the saga, or one nested in it, waits for a person")
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help="how long to watch, for example 1m")] = None,
 ) -> int:
     """Follow a saga to its end; the exit code tells how it ended. Ctrl-C only ends the watching."""
@@ -36,7 +39,7 @@ def watch(
     from cli.waiting import STILL_RUNNING, exit_code
     from workers.stories import FINAL_STATES
 
-    left_early = story["state"] not in FINAL_STATES and not (until == "parked" and story["state"] == "PARKED")
+    left_early = story["state"] not in FINAL_STATES and not (until == "parked" and waits_for_a_person(story))
     if options().format == "json":
         print_document(story, human=lambda: None)
     if left_early:
@@ -62,7 +65,7 @@ async def _follow(
             except (TimeoutError, StopAsyncIteration):
                 return story
             draw(story)
-            if until_parked and story["state"] == "PARKED":
+            if until_parked and waits_for_a_person(story):
                 return story
 
 
@@ -127,9 +130,9 @@ class _Changes:
             attempts = f", attempt {row['attempts']}" if row["attempts"] else ""
             why = f": {row['error']['message']}" if row["error"] else ""
             facts[row["id"]] = f"  {row['id']} {row['state'] or 'PENDING'}{attempts}{why}"
-        for one in story.get("parked") or ():
+        for number, one in enumerate(story.get("parked") or []):
             commands = "".join(f"\n      {command}" for command in one.get("commands") or ())
-            facts[f"parked {one['step']}"] = f"  {one['step']} waits for a person: {one['why']}{commands}"
+            facts[f"parked {number}"] = f"  {one['step']} waits for a person: {one['why']}{commands}"
         for name, text in facts.items():
             if self._shown.get(name) != text:
                 print(f"{now}  {text}", flush=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.blocked import blocked_steps
+
 MARKS = {
     "PENDING": "·",
     "RUNNING": "▶",
@@ -28,8 +30,10 @@ GAP = "\u00a0"
 def details_table(story: Mapping[str, Any]) -> str:
     """The whole text. ``story`` is the `saga show` document; long sagas show their first and last steps."""
     lines = [f"**{story['saga']}** is **{story['state']}**" + _because(story.get("reason"))]
+    nested = blocked_steps(story)
     for entry in story.get("parked") or ():
-        lines += ["", f"⏸ **{entry['step']}** {_waits(entry['op'])}: {entry['why']}"]
+        waits = "waits for a nested saga" if entry["step"] in nested else _waits(entry["op"])
+        lines += ["", f"⏸ **{entry['step']}** {waits}: {entry['why']}"]
         commands = entry.get("commands") or ()
         if commands:
             lines += ["", "What a person may do:", "", "```", *commands, "```"]

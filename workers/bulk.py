@@ -11,10 +11,11 @@ from typing import Any
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 
+from sagas.blocked import waits_for_a_person
 from sagas.errors import RefusedError
-from workers.runs import describe, state_of
+from workers.runs import RunInfo, describe, state_of
 from workers.starting import EndedBefore, Request, Starter
-from workers.stories import closed_state
+from workers.stories import closed_state, read_story, with_blocking_checked
 
 _LOOK = 2.0
 """Seconds between two looks at a saga that has not ended: it may be parked, and then frees its place."""
@@ -175,13 +176,20 @@ async def _end(temporal: Temporal, saga_id: str) -> str:
             state = state_of(described.run)
             if not described.run.running:
                 return await closed_state(described.run)
-            if state == "PARKED":
-                return state
+            if state == "PARKED" or await _is_blocked(temporal, described.run):
+                return "PARKED"
             if closed.done():
                 closed.result()
                 return state  # somebody has started it once more
     finally:
         closed.cancel()
+
+
+async def _is_blocked(temporal: Temporal, run: RunInfo) -> bool:
+    """Whether a nested saga that waits for a person blocks it; only a saga that had to wait has the attribute."""
+    if "SagaStep" not in run.attributes:
+        return False
+    return waits_for_a_person(await with_blocking_checked(temporal, await read_story(temporal, run.id)))
 
 
 async def _closed(temporal: Temporal, saga_id: str) -> None:

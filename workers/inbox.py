@@ -10,14 +10,16 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 
+from sagas.blocked import blocked_steps
 from sagas.wire import UNDO_SUFFIX
 from workers.listing import Wanted, query_of, quoted
-from workers.runs import RunInfo, list_runs
+from workers.runs import list_runs
 from workers.stories import read_story
 
 _AT_ONCE = 16
-_TROUBLE = "SagaState IN ('PARKED', 'COMPENSATING', 'COMMITTED')"
-"""Sagas in which something can be parked while the rest goes on; a plain running one is found with ``every`` only."""
+_TROUBLE = "(SagaState IN ('PARKED', 'COMPENSATING', 'COMMITTED') OR (SagaState = 'RUNNING' AND SagaStep IS NOT NULL))"
+"""Sagas in which something can be parked while the rest goes on, and those that a nested saga blocks or has blocked; a
+plain running one is found with ``every`` only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +48,42 @@ class Inbox:
     unasked: Mapping[str, str]
 
 
-async def read_inbox(temporal: Temporal, wanted: Wanted, *, every: bool = False) -> Inbox:
-    """Ask all sagas in trouble (``every``: all that run) what is parked. Raises UsageError: a filter is wrong."""
+async def read_inbox(temporal: Temporal, wanted: Wanted, *, every: bool = False, nested: bool = False) -> Inbox:
+    """Ask all sagas in trouble (``every``: all that run) what is parked. Raises UsageError: a filter is wrong.
+
+    ``nested``: what blocks one of them is told too when it is parked in a nested saga that the filter does not name.
+    """
     where = "ExecutionStatus = 'Running'" + ("" if every else f" AND {_TROUBLE}")
     if wanted.where:
         where = f"({wanted.where}) AND {where}"
     narrowed = Wanted(wanted.saga, (), wanted.since, wanted.labels, where, wanted.task_queue)
-    runs = [run async for run in list_runs(temporal, query_of(narrowed))]
+    ids = list(
+        dict.fromkeys([run.id.removesuffix(UNDO_SUFFIX) async for run in list_runs(temporal, query_of(narrowed))])
+    )
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(run: RunInfo) -> dict[str, Any]:
+    async def ask(saga_id: str) -> dict[str, Any]:
         async with gate:
-            return await read_story(temporal, run.id)
+            return await read_story(temporal, saga_id)
 
-    waiting: list[Waiting] = []
-    unasked: dict[str, str] = {}
-    for run, story in zip(runs, await asyncio.gather(*(ask(run) for run in runs)), strict=True):
-        if story.get("incomplete") and not story.get("parked"):
-            unasked[run.id.removesuffix(UNDO_SUFFIX)] = story["incomplete"]
-        waiting += waiting_in(story)
-    return Inbox(tuple(waiting), unasked)
+    stories: dict[str, dict[str, Any]] = {}
+    while ids:
+        stories |= zip(ids, await asyncio.gather(*(ask(id) for id in ids)), strict=True)
+        blocking = [child["id"] for id in ids for child in stories[id].get("children") or () if child.get("waits")]
+        ids = [id for id in dict.fromkeys(blocking) if nested and id not in stories]
+    unasked = {
+        id: story["incomplete"] for id, story in stories.items() if story.get("incomplete") and not story.get("parked")
+    }
+    return Inbox(tuple(one for story in stories.values() for one in waiting_in(story)), unasked)
 
 
 def waiting_in(story: Mapping[str, Any]) -> list[Waiting]:
+    """What is parked in this saga itself; a nested saga tells of its own."""
+    elsewhere = blocked_steps(story)
     return [
         Waiting(story["saga"], story["id"], one["step"], one["op"], one["why"], one["since"], tuple(one["decisions"]))
         for one in story.get("parked") or ()
+        if one["step"] not in elsewhere
     ]
 
 

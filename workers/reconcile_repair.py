@@ -14,6 +14,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities.guard import Address, Guard
+from sagas.blocked import waits_for_a_person
 from sagas.errors import SagaError
 from sagas.settings import Settings
 from sagas.wire import UNDO_SUFFIX
@@ -142,7 +143,7 @@ async def _end(temporal: Temporal, saga_id: str) -> dict[str, Any]:
     while True:
         undo = await describe(temporal, saga_id + UNDO_SUFFIX)
         story = await read_story(temporal, saga_id)
-        if undo is None or not undo.run.running or story["state"] == "PARKED" or time.monotonic() > until:
+        if undo is None or not undo.run.running or waits_for_a_person(story) or time.monotonic() > until:
             return story
         await asyncio.sleep(0.5)
 

@@ -17,6 +17,7 @@ from temporalio.client import (
     WorkflowHistoryEventFilterType,
 )
 
+from sagas.blocked import waits_for_a_person
 from sagas.errors import UsageError
 from sagas.wire import NOTIFY, STARTED_MEMO, UNDO_SUFFIX
 from workers.answering import NoAnswer, Workers
@@ -77,6 +78,22 @@ async def running_of(temporal: Temporal, saga_id: str) -> Description | None:
         if described is not None and described.run.running:
             return described
     return None
+
+
+async def with_blocking_checked(temporal: Temporal, story: Mapping[str, Any]) -> dict[str, Any]:
+    """The story, without ``blocks: saga`` when a nested saga has gone on and its report of that is still on the way.
+
+    Whoever waits for a saga after a decision about a nested one would leave at once otherwise.
+    """
+    if story["state"] == "PARKED" or not waits_for_a_person(story):
+        return dict(story)
+    children = story["children"]
+    blocking = {one["id"] for child in children for one in child.get("waits") or ()}
+    for saga_id in sorted(blocking):
+        nested = await read_story(temporal, saga_id)
+        if not nested.get("incomplete") and not waits_for_a_person(nested):
+            return {**story, "children": [{**one, "blocks": "step"} if one.get("waits") else one for one in children]}
+    return dict(story)
 
 
 def unknown_saga(temporal: Temporal, saga_id: str) -> UsageError:

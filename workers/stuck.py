@@ -16,6 +16,7 @@ from typing import Any
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
+from sagas.blocked import blocked_steps
 from sagas.wire import LOAD, UNDO_SUFFIX
 from workers.answering import DUE, Workers, timed_out
 from workers.definitions import definition_of
@@ -160,7 +161,11 @@ def _tells_itself(activity_id: str, told: Collection[str]) -> bool:
 
 def told_reasons(story: Mapping[str, Any]) -> list[str]:
     """What a running saga says of itself: parked, overdue, an operation that was tried many times."""
-    reasons = [f"{one['step']} is parked ({one['op']}): {one['why']}" for one in story.get("parked") or ()]
+    nested = blocked_steps(story)
+    reasons = [
+        f"{one['step']} is {'blocked' if one['step'] in nested else 'parked'} ({one['op']}): {one['why']}"
+        for one in story.get("parked") or ()
+    ]
     if story.get("overdue"):
         reasons.append("it is overdue: it runs longer than its warn_after")
     for step in story.get("steps") or ():

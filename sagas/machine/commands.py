@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -122,6 +122,19 @@ class UndoSaga:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportParked:
+    """Tell the parent saga what waits for a person here; nothing answers it. Only nested sagas send it.
+
+    ``waits`` has the parked operations of this saga and of those nested in it, each with the ``id`` and name of its
+    ``saga``; empty: it goes on. ``blocked``: nothing else can run here.
+    """
+
+    state: str
+    blocked: bool
+    waits: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The state people search for has changed. Never sent on the plain path to COMPLETED."""
 
@@ -158,4 +171,16 @@ class Finish:
     reason: Mapping[str, Any] | None = field(default=None)
 
 
-Command = Call | CancelCall | StartTimer | CancelTimer | StartSaga | CancelSaga | UndoSaga | Record | Notify | Finish
+Command = (
+    Call
+    | CancelCall
+    | StartTimer
+    | CancelTimer
+    | StartSaga
+    | CancelSaga
+    | UndoSaga
+    | ReportParked
+    | Record
+    | Notify
+    | Finish
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +36,18 @@ class SagaEnded:
     state: Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
     at: float
     story: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildParked:
+    """A nested saga (or its undo) reports what waits for a person in it; see :class:`ReportParked`."""
+
+    saga_id: str
+    undo: bool
+    state: str
+    blocked: bool
+    waits: Sequence[Mapping[str, Any]]
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +104,14 @@ class UndoRequested:
     who: str
 
 
-Event = Started | CallEnded | SagaEnded | TimerFired | CancelRequested | SignalReceived | DecisionMade | UndoRequested
+Event = (
+    Started
+    | CallEnded
+    | SagaEnded
+    | ChildParked
+    | TimerFired
+    | CancelRequested
+    | SignalReceived
+    | DecisionMade
+    | UndoRequested
+)

@@ -15,6 +15,7 @@ from sagas.machine import (
     forward,
     nested,
     notify,
+    parked,
     permission,
     resolve,
     waits,
@@ -22,6 +23,7 @@ from sagas.machine import (
 from sagas.machine.events import (
     CallEnded,
     CancelRequested,
+    ChildParked,
     DecisionMade,
     Event,
     SagaEnded,
@@ -43,6 +45,8 @@ def take(run: Run, event: Event) -> None:
             _call_ended(run, event)
         case SagaEnded():
             _saga_ended(run, event)
+        case ChildParked():
+            parked.reported(run, event)
         case TimerFired():
             _timer_fired(run, event)
         case CancelRequested():
@@ -137,6 +141,8 @@ def _timer_fired(run: Run, event: TimerFired) -> None:
 
 
 def _cancel(run: Run, event: CancelRequested) -> None:
+    if event.kind == "parent":
+        run.reported = None  # the parent takes it that nothing blocks it now, and hears when that is not so
     if run.finished or run.committed or run.cancel_requested:
         return
     run.cancel_requested = True

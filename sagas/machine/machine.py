@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from sagas.definition.model import Definition
-from sagas.machine import arguments, asking_again, backward, intake, permission, settling, stored
+from sagas.machine import arguments, asking_again, backward, intake, parked, permission, settling, stored
 from sagas.machine.commands import Command
 from sagas.machine.events import CallEnded, DecisionMade, Event
 from sagas.machine.plan import Plan
@@ -128,6 +128,7 @@ class Machine:
         run.now, run.out = event.at, []
         intake.take(run, event)
         settling.settle(run)
+        parked.report(run)
         commands, run.out = run.out, []
         return commands
 

@@ -41,7 +41,14 @@ def child_id(run: Run, entry: Entry) -> str:
     return step_key(run.saga_id, entry.id, entry.generation)
 
 
+def forget_report(child: dict[str, Any]) -> None:
+    """Nothing in the nested saga waits for a person any more; see :mod:`sagas.machine.parked`."""
+    child.pop("waits", None)
+    child.pop("blocked", None)
+
+
 def cancel(run: Run, entry: Entry, message: str) -> CancelSaga:
+    run.children[entry.id].pop("blocked", None)  # it may go on now; if it cannot, it reports once more
     return CancelSaga(entry.id, child_id(run, entry), message)
 
 
@@ -57,6 +64,7 @@ def ended(run: Run, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:
     child = run.children.get(entry.id)
     if child is not None:
         child["state"] = event.state
+        forget_report(child)
     if event.state == "RESIDUE":
         run.residue += [dict(row) for row in story.get("residue") or ()]
     if flight.ask == "undo":

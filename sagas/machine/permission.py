@@ -37,6 +37,9 @@ def refusal(run: Run, decision: DecisionMade) -> str | None:
         return f"{who} has already decided about {entry.id} ({entry.decision['decision']}): the first decision wins"
     parked = run.parked.get(entry.id)
     op = parked.op if parked else op_of(run, entry)
+    blocking = run.children.get(entry.id, {}).get("waits")
+    if parked is None and blocking:
+        return f"{entry.id} waits for the nested saga {blocking[0]['id']}: decide there about {blocking[0]['step']}"
     if parked is None and not _stuck(run, entry, op, decision.at):
         return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
     return (

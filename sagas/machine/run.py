@@ -72,6 +72,8 @@ class Run:
         self.residue: list[dict[str, Any]] = []
         self.not_done: list[str] = []
         self.children: dict[str, dict[str, Any]] = {}
+        self.reported: dict[str, Any] | None = None
+        """What the parent saga was told last about parked operations; None: that there are none."""
         self.notifications: list[dict[str, Any]] = []
         """Who was told what, and when; what became of it only the runs that deliver know."""
 

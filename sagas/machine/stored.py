@@ -59,6 +59,8 @@ def dump(run: Run) -> dict[str, Any]:
     data["kept_bytes"] = run.kept_bytes
     if run.notifications:
         data["notifications"] = run.notifications
+    if run.reported is not None:
+        data["reported"] = run.reported
     for name in PLAIN:
         data[name] = getattr(run, name)
     return data
@@ -83,6 +85,7 @@ def load(data: Mapping[str, Any]) -> Run:
     run.now = data["now"]
     run.kept_bytes = data.get("kept_bytes", 0)  # snapshots made before the budget have none
     run.notifications = list(data.get("notifications", ()))
+    run.reported = data.get("reported")
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: Parked(**parked) for parked in data["parked"]}
     run.steps = {record["id"]: unpack_step(record) for record in data["steps"]}

@@ -7,12 +7,13 @@ from collections import Counter
 from typing import Any
 
 from sagas.definition.model import Definition, Step
+from sagas.machine import parked
 from sagas.machine.arguments import DefinitionFault, labels
 from sagas.machine.keys import entry_id
 from sagas.machine.moments import iso
-from sagas.machine.permission import can_undo, decisions_of
-from sagas.machine.run import OUTPUT, Run
-from sagas.machine.state import Entry, Operation, Parked
+from sagas.machine.permission import can_undo
+from sagas.machine.run import Run
+from sagas.machine.state import Entry, Operation
 
 
 def story(run: Run, at: float) -> dict[str, Any]:
@@ -39,10 +40,10 @@ def story(run: Run, at: float) -> dict[str, Any]:
         "overdue": run.overdue,
         "steps_omitted": None,
         "parent": run.parent,
-        "children": [dict(child) for child in run.children.values()],
+        "children": parked.children(run),
         "web_ui": None,  # the caller knows where the server's pages are
         "steps": [row for step in run.definition.steps for row in _rows(run, step)],
-        "parked": [_parked(run, parked) for parked in run.parked.values()],
+        "parked": parked.rows(run),
         "not_done": list(run.not_done),
         "residue": [dict(row) for row in run.residue],
         "operator": [dict(row) for row in run.operator],
@@ -116,30 +117,6 @@ def _operation(uses: str | None, operation: Operation | None) -> dict[str, Any] 
         "error": operation.error,
         "ended_at": iso(operation.ended_at),
     }
-
-
-def _parked(run: Run, parked: Parked) -> dict[str, Any]:
-    entry = run.entry(parked.step)
-    possible = ["retry", "done"] if parked.step == OUTPUT or entry is None else decisions_of(run, entry, parked.op)
-    return {
-        "step": parked.step,
-        "op": parked.op,
-        "since": iso(parked.since),
-        "why": parked.why,
-        "decisions": possible,
-        "commands": [_command(run, parked, entry, decision) for decision in possible],
-    }
-
-
-def _command(run: Run, parked: Parked, entry: Entry | None, decision: str) -> str:
-    command = f"saga resolve {run.saga_id} {parked.step} {decision} --reason '…'"
-    pivot = entry is not None and run.step(entry).pivot and run.phase == "forward"
-    unguarded = entry is not None and not run.step(entry).do.guarded
-    if decision == "done" and parked.op == "do":
-        command += " --result '{…}'"
-    if (decision == "done" and (parked.op == "undo" or pivot)) or (decision == "compensate" and pivot and unguarded):
-        command += " --evidence '…'"
-    return command
 
 
 OMITTED = "omitted"

@@ -10,12 +10,17 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
 from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import CancelSaga, StartSaga, UndoSaga
-from sagas.machine.events import SagaEnded
-from sagas.wire import CANCEL_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
+from sagas.machine.commands import CancelSaga, ReportParked, StartSaga, UndoSaga
+from sagas.machine.events import ChildParked, SagaEnded
+from sagas.wire import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
 from sagas.workflow.failures import child_end
 from sagas.workflow.limits import Pace, one_line, to_payload
 from sagas.workflow.work import Work
+
+REPORTS_PARKED = "reports-parked"
+"""The patch with which nested sagas report what is parked in them, and parents take the reports."""
+
+_REPORTING = "report to the parent"
 
 
 class Children:
@@ -87,12 +92,47 @@ class Children:
             workflow.logger.info("nested saga %s could not be told to cancel: %s", command.saga_id, error)
 
 
+class ParkedReports:
+    """Reports of this run to its parent saga, one after the other: an older one must not arrive last."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._next: ReportParked | None = None
+
+    def send(self, report: ReportParked) -> None:
+        parent = workflow.info().parent
+        # Sagas that parked before there were such reports go on as their history says.
+        if parent is None or not workflow.patched(REPORTS_PARKED):
+            return
+        self._next = report
+        if _REPORTING not in self._work:
+            self._work.spawn(_REPORTING, self._send(parent))
+
+    async def _send(self, parent: workflow.ParentInfo) -> None:
+        while (report := self._next) is not None:
+            self._next = None
+            told = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
+            await _signal(parent, PARKED_SIGNAL, {**told, "waits": list(report.waits)})
+        self._work.done(_REPORTING)
+
+
+def parked_report(told: Mapping[str, Any]) -> ChildParked:
+    """What :class:`ParkedReports` of a nested saga has sent, as an event."""
+    id = told["id"]
+    undo = id.endswith(UNDO_SUFFIX)
+    return ChildParked(
+        id.removesuffix(UNDO_SUFFIX), undo, told["state"], told["blocked"], told["waits"], workflow.time()
+    )
+
+
 async def tell_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
     """A nested saga that ends RESIDUE past its commit point closes Completed: its parent has to hear of it."""
     told = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
+    await _signal(parent, RESIDUE_SIGNAL, told)
+
+
+async def _signal(parent: workflow.ParentInfo, name: str, told: Mapping[str, Any]) -> None:
     try:
-        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(
-            RESIDUE_SIGNAL, told
-        )
+        await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(name, told)
     except FailureError as error:
         workflow.logger.info("the parent %s is over, it could not be told: %s", parent.workflow_id, error)

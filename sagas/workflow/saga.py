@@ -22,6 +22,7 @@ from sagas.machine.commands import (
     Finish,
     Notify,
     Record,
+    ReportParked,
     StartSaga,
     StartTimer,
     UndoSaga,
@@ -29,12 +30,12 @@ from sagas.machine.commands import (
 from sagas.machine.events import CancelRequested, Event, TimerFired
 from sagas.machine.machine import Machine
 from sagas.machine.story import blank, shrink
-from sagas.wire import CANCEL_SIGNAL, RESIDUE_SIGNAL, STARTED_MEMO, UNDO_SUFFIX, pack_state
+from sagas.wire import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, STARTED_MEMO, UNDO_SUFFIX, pack_state
 from sagas.workflow import messages
 from sagas.workflow.attempts import Attempts
 from sagas.workflow.failures import closed_without, refused
 from sagas.workflow.limits import HISTORY_ROOM, STORY_LIMIT, Pace, fitting, one_line, story_payload
-from sagas.workflow.nested import Children, tell_parent
+from sagas.workflow.nested import REPORTS_PARKED, Children, ParkedReports, parked_report, tell_parent
 from sagas.workflow.notify import Notices
 from sagas.workflow.opening import handed_on, open_run
 from sagas.workflow.visibility import Visibility
@@ -52,6 +53,7 @@ class SagaWorkflow:
         self._work = Work()
         self._attempts = Attempts(self._work, pace, self._feed)
         self._children = Children(self._work, pace, self._feed)
+        self._reports = ParkedReports(self._work)
         self._notices = Notices(self._work, pace)
         self._visibility = Visibility()
         self._finish: Finish | None = None
@@ -187,6 +189,8 @@ class SagaWorkflow:
                 self._children.cancel(command)
             case UndoSaga():
                 self._children.undo(command)
+            case ReportParked():
+                self._reports.send(command)
             case Record():
                 self._visibility.record(command)
             case Notify():
@@ -223,6 +227,11 @@ class SagaWorkflow:
     @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
     def child_left_residue(self, story: dict[str, Any]) -> None:
         self._children.left_residue(story)
+
+    @workflow.signal(name=PARKED_SIGNAL, description="Something in a nested saga of this one waits for a person.")
+    def child_parked(self, told: dict[str, Any]) -> None:
+        if workflow.patched(REPORTS_PARKED):  # a worker without it may have taken the signal as one of a `wait`
+            self._feed(parked_report(told))
 
     @workflow.signal(dynamic=True, description="Answers a `wait` step of that name.")
     def signalled(self, name: str, args: Sequence[RawValue]) -> None:

@@ -16,6 +16,7 @@ from activities.connections import Connections
 from activities.request import rows
 from activities.request.reply import Reply
 from sagas import Absent, Done, Rejected, Unknown
+from sagas.errors import UsageError
 from sagas.settings.model import Connection
 from tests.http_server import PaymentServer
 from tests.integration.engine.world import World, handle, resolve, until
@@ -108,6 +109,21 @@ def decide(step: str, decision: str, **more: Any) -> After:
         await resolve(client, id, step, decision, evidence="looked", **more)
 
     return after
+
+
+def decide_in_child(step: str, decision: str) -> After:
+    async def after(client: Client, id: str) -> None:
+        await until(lambda: _child_is_parked(client, id))
+        await client.resolve(f"{id}/c", {"step": step, "decision": decision, "reason": "because", "who": "ada"})
+
+    return after
+
+
+async def _child_is_parked(client: Client, id: str) -> bool:
+    try:
+        return (await client.show(f"{id}/c"))["state"] == "PARKED"
+    except UsageError:
+        return False  # it has not been started yet
 
 
 def reply(*replies: tuple[str, str, Any]) -> After:
@@ -402,6 +418,23 @@ SCENARIOS = (
         (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),
         "COMPENSATED",
         {"do y": [Rejected("no")]},
+    ),
+    Scenario(
+        "child-parked",
+        (
+            saga("parent", A, "id: c, uses: saga, with: {name: child}"),
+            CHILD.replace("id: y,", "id: y, on_failure: park,"),
+        ),
+        "COMPLETED",
+        {"do y": [Rejected("no"), 1]},
+        after=decide_in_child("y", "retry"),
+    ),
+    Scenario(
+        "child-undo-parked",
+        (saga("parent", A, "id: c, uses: saga, with: {name: child}", NO), CHILD),
+        "COMPENSATED",
+        {"undo x": [Rejected("no"), 1]},
+        after=decide_in_child("x", "retry"),
     ),
     Scenario("event-held-and-published", (saga("tells", A, HELD, B),), "COMPLETED"),
     Scenario("event-held-and-dropped", (saga("tells", A, HELD, NO),), "COMPENSATED"),

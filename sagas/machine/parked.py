@@ -1,0 +1,125 @@
+"""What waits for a person, as people see it: the parked operations of a saga, and those of its nested sagas.
+
+A nested saga reports its parked operations to its parent, which passes them on to its own. So each saga of a chain
+names the one that blocks it, without asking any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sagas.machine.commands import Record, ReportParked
+from sagas.machine.events import ChildParked
+from sagas.machine.moments import iso
+from sagas.machine.nested import child_id, forget_report
+from sagas.machine.permission import decisions_of
+from sagas.machine.run import OUTPUT, Run
+from sagas.machine.state import Entry, Flight, Parked
+
+MOST_REPORTED = 10
+"""Parked operations in one report: it names what blocks the parent, and is no list for bulk work."""
+
+LONGEST_WHY = 300
+"""Characters of the reason in a report."""
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    """The field ``parked`` of the story: what is parked here, then each step that a nested saga blocks."""
+    nested = [
+        {
+            "step": child["step"],
+            "op": "do" if (entry := run.entry(child["step"])) is None or entry.undo is None else "undo",
+            "since": one["since"],
+            "why": f"the nested saga {one['id']} waits for a person at {one['step']}: {one['why']}",
+            "decisions": one["decisions"],
+            "commands": one["commands"],
+        }
+        for child in run.children.values()
+        for one in child.get("waits", ())
+    ]
+    return [_row(run, parked) for parked in run.parked.values()] + nested
+
+
+def children(run: Run) -> list[dict[str, Any]]:
+    """The field ``children`` of the story. ``blocks`` says whether the saga or only the step waits for the child."""
+    told = []
+    for child in run.children.values():
+        row = {name: value for name, value in child.items() if name != "blocked"}
+        if child.get("waits"):
+            row["blocks"] = "saga" if _is_blocked(run) else "step"
+        told.append(row)
+    return told
+
+
+def report(run: Run) -> None:
+    """Tell the parent what waits here, when that has changed. The end of a saga needs no report."""
+    if run.parent is None:
+        return
+    told = None
+    if not run.finished and (waits := list(_waits(run))):
+        told = {"state": run.state, "blocked": _is_blocked(run), "waits": waits[:MOST_REPORTED]}
+    if told != run.reported:
+        run.reported = told
+        if not run.finished:
+            run.emit(ReportParked(run.state, told is not None and told["blocked"], told["waits"] if told else []))
+
+
+def reported(run: Run, event: ChildParked) -> None:
+    """Keep what a nested saga in flight has reported."""
+    flight = next((one for one in run.flights.values() if _is_of(run, one, event)), None)
+    if flight is None:
+        return  # it is over
+    child = run.children[flight.entry]
+    if event.waits and not child.get("waits") and run.state != "PARKED":
+        run.emit(Record(run.state, flight.entry, None))  # `saga parked` finds the parent by it
+    child |= {"state": event.state, "waits": [dict(one) for one in event.waits], "blocked": event.blocked}
+    if not event.waits:
+        forget_report(child)
+
+
+def _is_of(run: Run, flight: Flight, event: ChildParked) -> bool:
+    entry = run.entry(flight.entry)
+    if flight.kind != "saga" or entry is None:
+        return False
+    return child_id(run, entry) == event.saga_id and (flight.ask == "undo") == event.undo
+
+
+def _is_blocked(run: Run) -> bool:
+    """Nothing can run here until a person decides: all that is in flight are nested sagas of which the same holds."""
+    waiting = [flight for flight in run.flights.values() if not flight.background]
+    return run.state == "PARKED" or (
+        waiting != [] and all(f.kind == "saga" and run.children.get(f.entry, {}).get("blocked") for f in waiting)
+    )
+
+
+def _waits(run: Run) -> Iterator[dict[str, Any]]:
+    for parked in run.parked.values():
+        row = _row(run, parked)
+        yield {"id": run.saga_id, "saga": run.definition.saga, **row, "why": row["why"][:LONGEST_WHY]}
+    for child in run.children.values():
+        yield from child.get("waits", ())
+
+
+def _row(run: Run, parked: Parked) -> dict[str, Any]:
+    entry = run.entry(parked.step)
+    possible = ["retry", "done"] if parked.step == OUTPUT or entry is None else decisions_of(run, entry, parked.op)
+    return {
+        "step": parked.step,
+        "op": parked.op,
+        "since": iso(parked.since),
+        "why": parked.why,
+        "decisions": possible,
+        "commands": [_command(run, parked, entry, decision) for decision in possible],
+    }
+
+
+def _command(run: Run, parked: Parked, entry: Entry | None, decision: str) -> str:
+    command = f"saga resolve {run.saga_id} {parked.step} {decision} --reason '…'"
+    pivot = entry is not None and run.step(entry).pivot and run.phase == "forward"
+    unguarded = entry is not None and not run.step(entry).do.guarded
+    if decision == "done" and parked.op == "do":
+        command += " --result '{…}'"
+    if (decision == "done" and (parked.op == "undo" or pivot)) or (decision == "compensate" and pivot and unguarded):
+        command += " --evidence '…'"
+    return command

@@ -1,0 +1,70 @@
+"""What the commands say of a saga that a parked nested saga blocks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.integration.cli.conftest import Shell, fresh, write_project
+from tests.integration.cli.test_start_and_show import until
+from tests.lab import lab
+from tests.processes import TemporalServer
+
+GROUP = """
+saga: group
+steps:
+  - {id: bus, uses: work, compensate: unwork}
+  - {id: trips, uses: saga, with: {name: trip, input: {mode: reject}}}
+"""
+
+
+@pytest.fixture
+async def nested(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Shell]:
+    """With a worker that also knows a saga with a nested one."""
+    folder = tmp_path / "project"
+    write_project(folder, temporal)
+    (folder / "group.saga.yaml").write_text(GROUP)
+    async with lab(Project(load_settings(config=str(folder / "saga.toml")))) as client:
+        yield Shell(folder, capsys, client)
+
+
+async def test_every_command_leads_from_the_parent_to_the_parked_child(nested: Shell) -> None:
+    id = fresh("group")
+    child = f"{id}/trips"
+    nested.break_undo(True)
+    started = await nested.saga("start", "group", "--id", id, "--wait")
+    assert started.code == 4, started
+    watched = await nested.saga("watch", id, "--until", "parked", "--timeout", "60s")
+    assert watched.code == 4, watched
+    assert f"the nested saga {child} waits for a person at car" in watched.out
+    shown = (await nested.saga("show", id)).out
+    assert "⏸ trips waits for a nested saga" in shown
+    assert f"saga resolve {child} car retry --reason" in shown
+    groups = await until(nested, ("parked", "--saga", "group"), lambda rows: bool(rows))
+    assert [(one["saga"], one["step"], one["op"], one["ids"]) for one in groups] == [("trip", "car", "undo", [child])]
+    everything = (await nested.saga("--json", "parked")).json
+    assert [one["count"] for one in everything] == [1]
+    stuck = (await nested.saga("--json", "list", "--stuck", "--saga", "group")).json
+    assert [row["id"] for row in stuck] == [id]
+    assert stuck[0]["stuck"][0].startswith(f"trips is blocked (do): the nested saga {child} waits")
+    misplaced = await nested.saga("resolve", id, "trips", "retry", "--reason", "x")
+    assert misplaced.code == 9
+    assert f"{child}: decide there about car" in misplaced.err
+
+    nested.break_undo(False)
+    assert (await nested.saga("resolve", child, "car", "retry", "--reason", "they agreed")).code == 0
+    watched = await nested.saga("--json", "watch", id, "--until", "parked", "--timeout", "60s")
+    assert (watched.code, watched.json["state"], watched.json["parked"]) == (3, "COMPENSATED", [])
+
+
+async def test_rows_whose_sagas_are_blocked_free_their_places(nested: Shell) -> None:
+    file = nested.folder / "groups.jsonl"
+    file.write_text("{}\n{}\n")
+    nested.break_undo(True)
+    answer = await nested.saga("--json", "start", "group", "--from", str(file), "--concurrency", "1")
+    assert answer.code == 4, answer
+    assert answer.json["ended"] == {"PARKED": 2}
