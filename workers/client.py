@@ -99,7 +99,8 @@ class Client:
         return await read_story(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
-        """Ask for the undo of a running saga: ``accepted``, ``recorded`` (the pivot is in flight) or ``already``.
+        """Ask for the undo of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
+        ``requested`` (it is on record, and no worker has answered yet).
 
         Raises RefusedError past the point of no return, or when the saga is over.
         """

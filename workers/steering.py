@@ -10,7 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import (
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -25,12 +30,19 @@ from workers.runs import Description, describe
 from workers.stories import read_story, unknown_saga
 
 PATIENCE = 20.0
-"""Seconds a worker may take for an update; it answers within one workflow task."""
+"""Seconds a worker may take for a decision or a question; it answers within one workflow task."""
+
+CANCEL_PATIENCE = 15.0
+"""The same for a cancel, which is recorded without an answer after that. A worker that was just started again answers
+after 10: so long Temporal offers the task to the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """How a cancel was taken: ``accepted``, ``recorded`` or ``already``; ``note`` is for people."""
+    """How a cancel was taken: ``accepted``, ``recorded``, ``already``, or ``requested`` when no worker has answered.
+
+    ``note`` is for people.
+    """
 
     answer: str
     note: str
@@ -40,6 +52,10 @@ class _JustEnded(RefusedError):
     """Its worker is not asked any more."""
 
 
+class NoAnswer(UsageError):
+    """A worker may poll, but none has answered."""
+
+
 def _just_ended(saga_id: str) -> _JustEnded:
     return _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}")
 
@@ -47,17 +63,19 @@ def _just_ended(saga_id: str) -> _JustEnded:
 async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> Cancelled:
     """Ask for the undo of a running saga.
 
-    Without a worker it becomes Temporal's own cancel, which the saga finds when a worker is back. Raises RefusedError
-    past the point of no return or when the saga is over; UsageError when there is no such saga.
+    A worker says at once what it means for the saga. When none answers, the cancel becomes Temporal's own, which is in
+    the history of the run from then on; the saga takes the first of the two that it finds. Raises RefusedError past the
+    point of no return or when the saga is over; UsageError when there is no such saga.
     """
     described = await _running(temporal, saga_id)
-    if not await count_pollers(temporal, described.run.task_queue):
-        text = reason if who is None else f"{reason} ({who})"
-        await temporal.get_workflow_handle(described.run.id).cancel(reason=text.strip())
-        waits = f"{nobody_polls(described.run.task_queue)}; the saga finds the cancel when one does"
-        return Cancelled("recorded", f"{waits}, and heeds it unless it is past the point of no return")
     try:
-        answer = await _update(temporal, described.run.id, "cancel", {"reason": reason, "who": who})
+        if not await count_pollers(temporal, described.run.task_queue):
+            return await _request_cancel(temporal, described, reason, who)
+        try:
+            request = {"reason": reason, "who": who}
+            answer = await _update(temporal, described.run.id, "cancel", request, CANCEL_PATIENCE)
+        except NoAnswer:
+            return await _request_cancel(temporal, described, reason, who)
     except _JustEnded:
         # It may have ended of this very cancel, sooner than the answer was on its way.
         story = await read_story(temporal, described.run.id)
@@ -74,6 +92,22 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
         case "past the point of no return":
             raise RefusedError(f"{saga_id} is past the point of no return", help=f"saga show {saga_id}")
     raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=f"saga show {saga_id}")
+
+
+async def _request_cancel(temporal: Temporal, described: Description, reason: str, who: str | None) -> Cancelled:
+    if not described.raw.workflow_extended_info.cancel_requested:
+        text = reason if who is None else f"{reason} ({who})"
+        try:
+            await temporal.get_workflow_handle(described.run.id).cancel(reason=text.strip())
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise _just_ended(described.run.id) from error
+            raise
+    return Cancelled(
+        "requested",
+        "recorded in Temporal; no worker has answered yet. When one runs the saga, it is undone unless it is past the"
+        " point of no return",
+    )
 
 
 async def signal(
@@ -112,7 +146,7 @@ async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any])
     """Decide about a stuck step; the story after it. Raises RefusedError when the decision is not possible."""
     described = await _running(temporal, saga_id)
     await _someone_polls(temporal, described)
-    return await _update(temporal, described.run.id, "resolve", dict(decision))
+    return await _update(temporal, described.run.id, "resolve", dict(decision), PATIENCE)
 
 
 async def rehearse(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> list[str]:
@@ -126,9 +160,16 @@ async def rehearse(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]
 
     described = await _running(temporal, saga_id)
     await _someone_polls(temporal, described)
-    packed = await temporal.get_workflow_handle(described.run.id).query(
-        "machine", result_type=str, rpc_timeout=timedelta(seconds=PATIENCE)
-    )
+    handle = temporal.get_workflow_handle(described.run.id)
+    try:
+        packed = await handle.query("machine", result_type=str, rpc_timeout=timedelta(seconds=PATIENCE))
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+        raise NoAnswer(
+            f"{saga_id} cannot be asked what the decision would lead to: {error}",
+            help="saga list --stuck    tells whether its worker is in trouble",
+        ) from error
+    if packed is None:
+        raise RefusedError(f"{saga_id} has not begun yet, so there is nothing to decide")
     machine = Machine.restore(unpack_state(packed))
     fields = {name: decision.get(name) for name in ("step", "decision", "reason", "who", "definition", "result")}
     event = DecisionMade(
@@ -211,10 +252,10 @@ async def _someone_polls(temporal: Temporal, described: Description) -> None:
         raise UsageError(f"{nobody_polls(queue)}, so {described.run.id} cannot answer", help=NEXT_STEP)
 
 
-async def _update(temporal: Temporal, saga_id: str, name: str, argument: Any) -> Any:
+async def _update(temporal: Temporal, saga_id: str, name: str, argument: Any, patience: float) -> Any:
     handle = temporal.get_workflow_handle(saga_id)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             return await handle.execute_update(name, argument)
     except WorkflowUpdateFailedError as error:
         cause = error.cause
@@ -223,9 +264,10 @@ async def _update(temporal: Temporal, saga_id: str, name: str, argument: Any) ->
             raise RefusedError(sentence if saga_id in sentence else f"{saga_id}: {sentence}") from None
         raise UsageError(f"{saga_id} did not take the {name}: {cause}") from error
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-        raise UsageError(
-            f"{saga_id} did not answer the {name} within {PATIENCE:g} s",
-            help="saga list --stuck    tells whether its worker is in trouble",
+        raise NoAnswer(
+            f"no worker has answered the {name} of {saga_id} within {patience:g} s; it is not recorded, but a worker"
+            " that comes back soon may still take it",
+            help=f"saga list --stuck    tells why; look at `saga show {saga_id}` before you ask again",
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:

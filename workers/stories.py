@@ -21,6 +21,7 @@ from sagas.blocked import waits_for_a_person
 from sagas.errors import UsageError
 from sagas.wire import NOTIFY, STARTED_MEMO, UNDO_SUFFIX
 from workers.answering import NoAnswer, Workers
+from workers.cancels import cancel_on_record
 from workers.notifications import with_notifications
 from workers.progress import operations_under_way, with_progress
 from workers.runs import Description, RunInfo, describe, state_of
@@ -134,6 +135,8 @@ async def story_of(
         ask = may_be_asked(run)
         asking = workers or Workers(temporal)
         story = await (_ask(asking, described, patience) if ask else bare_story(run))
+    if run.running and story.get("incomplete"):
+        story["cancel_requested"] = await cancel_on_record(temporal, described)
     if run.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
         story = await _ended_by_temporal(temporal, run, story)
     if run.paused:

@@ -149,6 +149,21 @@ async def test_cancel_many(shell: Shell) -> None:
         assert (await shell.saga("watch", id)).code == 6
 
 
+async def test_cancel_many_asks_those_after_a_refusal_too(shell: Shell) -> None:
+    first, order, last = fresh("many"), fresh("order"), fresh("many")
+    await shell.saga("start", "ask", "--id", first)
+    await shell.saga("start", "order", "--set", f'number="{order}"')
+    await until(shell, ("show", order), lambda story: story["state"] == "COMMITTED")
+    await shell.saga("start", "ask", "--id", last)
+    await until(shell, ("list", "--state", "RUNNING,COMMITTED"), lambda rows: len(rows) == 3)
+    answer = await shell.saga("--json", "cancel", "--where", "StartTime > '2000-01-01T00:00:00Z'", "--yes")
+    assert answer.code == 9, answer
+    assert {row["id"]: row["answer"] for row in answer.json} == {first: "accepted", order: "refused", last: "accepted"}
+    for id in (first, last):
+        assert (await shell.saga("watch", id)).code == 6
+    assert (await shell.saga("cancel", "--where", "WorkflowType = 'ask'", "--wait")).code == 2
+
+
 async def test_a_signal_can_say_no(shell: Shell) -> None:
     id = fresh("asked")
     await shell.saga("start", "ask", "--id", id)
