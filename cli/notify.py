@@ -10,6 +10,7 @@ import typer
 
 from cli.context import target, with_client
 from cli.output import print_document, say
+from sagas.errors import RefusedError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -38,7 +39,7 @@ def notify(
 
     rows = with_client(tell)
     print_document(rows, human=lambda: _print(saga_id, rows))
-    return 0
+    return RefusedError.exit_code if any("failure" in row for row in rows) else 0
 
 
 def _print(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -48,4 +49,5 @@ def _print(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         say(f"{saga_id} has notified nobody")
     for row in rows:
-        say(f"{row['id']}: {row['done']}" if "done" in row else plain(notification_line(row, datetime.now(UTC))))
+        done = ": ".join(row[name] for name in ("id", "done", "failure") if name in row)
+        say(done if "done" in row else plain(notification_line(row, datetime.now(UTC))))

@@ -12,7 +12,7 @@ import typer
 from cli.context import load_settings, target, with_client
 from cli.output import confirm, print_document, say, warn
 from cli.people import json_object, json_option, name_target, needed, who
-from sagas.errors import RefusedError, UsageError
+from sagas.errors import RefusedError, SagaError, UsageError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -63,6 +63,8 @@ def resolve(
     saga resolve ID STEP retry --reason TEXT [--with JSON] [--definition FILE]
     saga resolve ID STEP done --reason TEXT [--result JSON] [--evidence TEXT]
     saga resolve --where QUERY STEP skip --reason TEXT
+
+    With --where every saga is asked, and the exit code is the highest of all.
     """
     saga_id, step, decision = _positions(words, where)
     if where is None and (op or error):
@@ -179,31 +181,37 @@ def _many(filter: Filter, made: dict[str, Any], dry_run: bool, yes: bool) -> int
         several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
         confirm(f"`{made['decision']}` for {len(found)} parked steps: {several}", yes=yes)
 
-    async def decide(client: Client, _: Settings) -> list[dict[str, Any]]:
+    async def decide_all(client: Client, _: Settings) -> list[dict[str, Any] | SagaError]:
+        from workers.many import ask_each
         from workers.steering import rehearse, resolve
 
-        told = []
-        for one in found:
+        async def decide(one: Waiting) -> dict[str, Any]:
             decision = {**made, "step": one.step, "who": made["who"] or client.identity}
-            row: dict[str, Any] = {"id": one.saga_id, "step": one.step}
-            try:
-                if dry_run:
-                    row["next"] = await rehearse(client, one.saga_id, decision)
-                else:
-                    await resolve(client, one.saga_id, decision)
-                told.append({**row, "accepted": True})
-            except RefusedError as error:
-                told.append({**row, "accepted": False, "refusal": error.message})
-        return told
+            if dry_run:
+                return {"next": await rehearse(client, one.saga_id, decision)}
+            await resolve(client, one.saga_id, decision)
+            return {}
 
-    told = with_client(decide)
+        return await ask_each(found, decide, saga_of=lambda one: one.saga_id)
+
+    from workers.many import worst_code
+
+    answers = with_client(decide_all)
+    told = [
+        {"id": one.saga_id, "step": one.step}
+        | ({"accepted": False, "refusal": it.message} if isinstance(it, SagaError) else {**it, "accepted": True})
+        for one, it in zip(found, answers, strict=True)
+    ]
 
     def human() -> None:
-        for row in told:
-            what = "; ".join(row.get("next") or ()) or "accepted"
-            say(f"{row['id']} {row['step']}: {what if row['accepted'] else 'refused: ' + row['refusal']}")
+        for row, it in zip(told, answers, strict=True):
+            if isinstance(it, SagaError):
+                what = f"{'refused' if isinstance(it, RefusedError) else 'failed'}: {it.message}"
+            else:
+                what = "; ".join(it.get("next") or ()) or "accepted"
+            say(f"{row['id']} {row['step']}: {what}")
         if dry_run:
             say("nothing was changed")
 
     print_document(told, human=human)
-    return 0 if all(row["accepted"] for row in told) else RefusedError.exit_code
+    return worst_code(answers)

@@ -10,9 +10,10 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.blocked import waits_for_a_person
-from sagas.errors import RefusedError
+from sagas.errors import SagaError
 from workers.runs import RunInfo, describe, state_of
 from workers.starting import EndedBefore, Request, Starter
 from workers.stories import closed_state, read_story, with_blocking_checked
@@ -94,8 +95,8 @@ async def start_all(
     """Start them all in the order of the rows, counted in ``tally``; with ``follow`` also wait for their ends.
 
     A saga that is there already is not started again; its end counts as those of the others. ``stop``
-    ends the starting and the waiting; sagas that run go on, and a start that is on its way is counted. Trouble with
-    the server is raised.
+    ends the starting and the waiting; sagas that run go on, and a start that is on its way is counted. A row that
+    cannot be started counts as refused, and the others go on. Raises RPCError: the server cannot be reached.
     """
     waiting: set[asyncio.Task[None]] = set()
     places = asyncio.Semaphore(limits.concurrency)
@@ -109,7 +110,9 @@ async def start_all(
                 tally.there += 1
                 tally.count_end(error.state)
                 return
-            except RefusedError as error:
+            except (SagaError, RPCError) as error:
+                if isinstance(error, RPCError) and error.status is RPCStatusCode.UNAVAILABLE:
+                    raise  # no row could be started
                 tally.refused += 1
                 tally.troubles.append(f"{order.place}: {error.message}")
                 return

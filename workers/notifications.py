@@ -91,15 +91,23 @@ async def send_again(temporal: Temporal, story: Mapping[str, Any], name: str | N
     """Send the notification of this name, or all that were given up; the next attempt of a pending one comes now.
 
     It keeps its event id, so a receiver that got it after all knows the repetition. Returns their rows with ``done``:
-    ``sent again``, or ``tried now``. Raises UsageError: there is no such notification; RefusedError: Temporal has
-    forgotten it, or there is nothing to send.
+    ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` when it is one of several. Raises UsageError:
+    there is no such notification; RefusedError: Temporal has forgotten it, or there is nothing to send.
     """
     wanted = named(story, name)
     if name is None:
         wanted = [row for row in wanted if row["state"] not in ("DELIVERED", None)]
         if not wanted:
             raise RefusedError(f"no notification of {story['id']} waits or was given up")
-    return [{**row, "done": await _send(temporal, row)} for row in wanted]
+    rows: list[dict[str, Any]] = []
+    for row in wanted:
+        try:
+            rows.append({**row, "done": await _send(temporal, row)})
+        except RefusedError as error:
+            if len(wanted) == 1:
+                raise
+            rows.append({**row, "done": "not sent", "failure": error.message})
+    return rows
 
 
 async def _send(temporal: Temporal, row: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import Shell
+from tests.integration.cli.conftest import Shell, fresh
 from tests.integration.cli.test_start_and_show import until
 
 
@@ -114,3 +114,16 @@ async def test_ctrl_c_stops_the_starting_and_says_how_to_go_on(shell: Shell) -> 
     assert child.returncode == 130, told
     assert "Run the same command again to go on" in told.decode()
     assert (await shell.saga("show", "long-2000")).code == 2
+
+
+async def test_a_row_that_cannot_be_started_does_not_stop_the_others(shell: Shell) -> None:
+    first, last = fresh("row"), fresh("row")
+    file = shell.folder / "orders.jsonl"
+    file.write_text("".join(json.dumps({"number": one}) + "\n" for one in (first, f"{first}~undo", last)))
+    answer = await shell.saga("--json", "start", "order", "--from", str(file), "--concurrency", "1", "--detach")
+    assert answer.code == 1, answer
+    assert (answer.json["started"], answer.json["refused"]) == (2, 1)
+    assert "~undo" in answer.json["troubles"][0]
+    for id in (first, last):
+        await shell.saga("signal", id, "delivered")
+        assert (await shell.saga("watch", id)).code == 0
