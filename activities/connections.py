@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import URL, event, make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from activities import sqlite
 from activities.guard.guard import Guard
 from sagas.errors import UsageError
 
@@ -90,6 +91,8 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
         arguments = {"application_name": f"saga-worker-{os.getpid()}", "connect_timeout": CONNECT_TIMEOUT}
     elif backend in ("mysql", "mariadb"):
         arguments = {"connect_timeout": CONNECT_TIMEOUT}
+    elif backend == "sqlite":
+        arguments = {"factory": sqlite.Connection}
     try:
         engine = create_async_engine(
             target,
@@ -102,7 +105,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
     if backend == "sqlite":
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        sqlite.stop_abandoned_statements(engine.sync_engine)
     return engine
 
 
@@ -115,10 +118,3 @@ def _url(name: str, text: str) -> URL:
     if backend not in DRIVERS:
         raise UsageError(f"connection {name}: {backend} is not supported; use PostgreSQL, MySQL, MariaDB or SQLite")
     return url.set(drivername=DRIVERS[backend]) if "+" not in url.drivername else url
-
-
-def _prepare_sqlite(connection: Any, _: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")  # readers do not block the writer
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.close()

@@ -109,7 +109,8 @@ class SqlAlchemyTransaction:
 
     async def rollback(self) -> None:
         await self.sql.close()
-        if self._cut_short or isinstance(self.sql.error, asyncio.CancelledError):
+        cut_short = self._cut_short or isinstance(self.sql.error, asyncio.CancelledError)
+        if cut_short or self._connection.invalidated:  # SQLAlchemy would say ROLLBACK on a new connection
             await self._abandon()
         else:
             try:

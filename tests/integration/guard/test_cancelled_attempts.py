@@ -1,0 +1,194 @@
+"""An attempt cancelled at any point leaves no lock and no open transaction, without the garbage collector's help."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import types
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from activities.connections import Connections
+from activities.guard import Address, Sql
+from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
+
+PATIENCE = 10.0
+"""Seconds another attempt waits for a lock."""
+
+ATTEMPT = 120.0
+"""Seconds the cancelled attempt might have taken: its own lock and idle limits do not explain that a lock is free."""
+
+_OPEN_TRANSACTIONS = {
+    "postgres": "select pid, state, query from pg_stat_activity where xact_start is not null"
+    " and pid <> pg_backend_pid() and backend_type = 'client backend'",
+    "mariadb": "select trx_mysql_thread_id, trx_state, trx_query from information_schema.innodb_trx",
+    "sqlite": "pragma wal_checkpoint(truncate)",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest_asyncio.fixture
+async def other(laboratory: Laboratory) -> AsyncIterator[Laboratory]:
+    """The same database, seen through a pool that no attempt is cancelled in."""
+    opened = await open_laboratory(laboratory.kind, laboratory.url)
+    yield opened
+    await opened.connections.close()
+
+
+@types.coroutine
+def _cancelled_at(
+    suspension: int, attempt: Coroutine[Any, Any, Any], reached: asyncio.Event
+) -> Generator[Any, Any, Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    count = 0
+    error: BaseException | None = None
+    while True:
+        try:
+            waits_for = attempt.send(None) if error is None else attempt.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        count += 1
+        if count == suspension:
+            reached.set()
+            asyncio.get_running_loop().call_soon(task.cancel)
+        error = None
+        try:
+            yield waits_for
+        except BaseException as thrown:  # noqa: BLE001 - the attempt says what becomes of it
+            error = thrown
+
+
+async def cancelled_at(suspension: int, attempt: Coroutine[Any, Any, Any]) -> bool:
+    """Cancel the attempt while it waits for the ``suspension``-th time; False: it never waited so often."""
+    reached = asyncio.Event()
+
+    async def run() -> Any:
+        return await _cancelled_at(suspension, attempt, reached)
+
+    await asyncio.wait({asyncio.create_task(run())})
+    return reached.is_set()
+
+
+async def nothing_is_left(other: Laboratory, address: Address) -> None:
+    """A seal of the same entry gets its locks, and soon no transaction is open."""
+    outcome = await other.guard.seal(address, **clock(PATIENCE))
+    assert outcome.kind in ("done", "late"), outcome
+    end = time.monotonic() + PATIENCE
+    while left := await other.rows(_OPEN_TRANSACTIONS[other.kind]):
+        if other.kind == "sqlite" and not left[0][0]:
+            return  # the checkpoint found neither a writer nor a reader
+        assert time.monotonic() < end, left
+        await asyncio.sleep(0.05)
+
+
+def connections(laboratory: Laboratory) -> Connections:
+    return Connections({"shop": {"url": laboratory.url}}, pool_size=1)
+
+
+async def act(sql: Sql) -> str:
+    """An action that writes, reads many rows, and is busy elsewhere in between."""
+    await sql.execute("insert into effects values ('cancelled', 'charge', 1, 'applied', 0)")
+    await asyncio.sleep(0)
+    await sql.all("select * from saga_guard")
+    await asyncio.sleep(0)
+    await sql.execute("update effects set at_time = 1 where saga_id = 'cancelled'")
+    return "done"
+
+
+@pytest.mark.parametrize("pool", ["new", "used"])
+async def test_cancelled_at_every_point(laboratory: Laboratory, other: Laboratory, pool: str) -> None:
+    """``new``: connecting and SQLAlchemy's first questions are points, too."""
+    worker = connections(laboratory)
+    suspension, reached = 0, True
+    while reached:
+        suspension += 1
+        if pool == "new":
+            await worker.close()
+            worker = connections(laboratory)
+        address = new_address()
+        reached = await cancelled_at(suspension, worker.guard("shop").do(address, "h", act, **clock(ATTEMPT)))
+        await nothing_is_left(other, address)
+    assert suspension > 5
+    await worker.close()
+
+
+ENDLESS = {
+    "postgres": "select pg_sleep(120)",
+    "mariadb": "select sleep(120)",
+    "sqlite": "with recursive n (i) as (select 1 union all select i + 1 from n) select count(*) from n",
+}
+
+
+@pytest.mark.parametrize("end", ["cancelled", "timed out"])
+async def test_in_the_middle_of_a_statement(laboratory: Laboratory, other: Laboratory, end: str) -> None:
+    address = new_address()
+    reached = asyncio.Event()
+
+    async def endless(sql: Sql) -> None:
+        await act(sql)
+        reached.set()
+        await sql.all(ENDLESS[laboratory.kind])
+
+    time_left = clock(ATTEMPT if end == "cancelled" else 1.5)
+    attempt = asyncio.create_task(laboratory.guard.do(address, "h", endless, **time_left))
+    await reached.wait()
+    if end == "cancelled":
+        attempt.cancel()
+    await asyncio.wait({attempt})
+    assert attempt.cancelled() if end == "cancelled" else attempt.result().kind == "failed"
+    await nothing_is_left(other, address)
+
+
+async def test_a_plain_function_in_the_middle_of_a_statement(laboratory: Laboratory, other: Laboratory) -> None:
+    """Its thread cannot be cancelled; its statement can."""
+    address = new_address()
+    threads: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
+
+    async def endless(sql: Sql) -> None:
+        await act(sql)
+        thread = asyncio.create_task(asyncio.to_thread(sql.sync().all, ENDLESS[laboratory.kind]))
+        threads.put_nowait(thread)
+        await asyncio.shield(thread)
+
+    attempt = asyncio.create_task(laboratory.guard.do(address, "h", endless, **clock(ATTEMPT)))
+    thread = await threads.get()
+    attempt.cancel()
+    await asyncio.wait({attempt, thread})
+    assert attempt.cancelled()
+    assert thread.cancelled() or thread.exception() is not None
+    await nothing_is_left(other, address)
+
+
+async def test_while_it_waits_for_a_lock(laboratory: Laboratory, other: Laboratory) -> None:
+    address = new_address()
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def holds(sql: Sql) -> None:
+        reached.set()
+        await go_on.wait()
+
+    holder = asyncio.create_task(other.guard.do(address, "h", holds, **clock(ATTEMPT)))
+    await reached.wait()
+    waiter = asyncio.create_task(laboratory.guard.undo(address, act, **clock(ATTEMPT)))
+    done, _ = await asyncio.wait({waiter}, timeout=0.5)
+    assert not done
+    waiter.cancel()
+    if laboratory.kind != "sqlite":  # there the wait goes on in a thread, and a lock it gets is released at once
+        await asyncio.wait({waiter})
+    go_on.set()
+    assert (await holder).kind == "done"
+    await asyncio.wait({waiter})
+    assert waiter.cancelled()
+    await nothing_is_left(other, address)
