@@ -38,7 +38,9 @@ _FIRST = (
     f"INSERT INTO saga_guard ({_COLUMNS}) SELECT %s, %s, %s, %s, %s, %s, %s, %s"
     " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s) ON CONFLICT DO NOTHING RETURNING 1"
 )
-_INSERT = f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+_NEXT = (
+    f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+)
 _RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
 _ROWS = (
     "SELECT op, reason, args_hash, result FROM saga_guard"
@@ -89,7 +91,7 @@ class PostgresTransaction:
         if not self.answered:
             cursor = await self._send(_FIRST, (*row, self._scheduled_at))
             return await cursor.fetchone() is not None
-        cursor = await self._send(_INSERT + " ON CONFLICT DO NOTHING RETURNING 1", row)
+        cursor = await self._send(_NEXT, row)
         return await cursor.fetchone() is not None
 
     async def rows(self) -> Mapping[RowOp, GuardRow]:
@@ -101,10 +103,7 @@ class PostgresTransaction:
 
     async def commit(self, save: Save | None) -> None:
         text, values = "COMMIT", ()
-        if save is not None and save.insert is not None:
-            values = (*self._key(), save.op, save.insert, None, save.result, self._scheduled_at)
-            text = f"{_INSERT}; COMMIT"
-        elif save is not None and save.result is not None:
+        if save is not None and save.result is not None:
             values = (save.result, *self._key(), save.op)
             text = f"{_RESULT}; COMMIT"
         if save is not None and save.held is not None:

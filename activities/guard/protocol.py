@@ -1,8 +1,9 @@
 """The guard's rules: what a row that is there, or is not, means. guarantees §4, in code.
 
 Each function is one transaction's script. It ends in a :class:`Verdict`: the answer, and whether to commit.
-Insert order is always do, confirm, undo, and every script begins with an insert: the second one waits for the
-first, on a row both name, and from then on the rows decide.
+Insert order is always do, confirm, undo, and a script inserts its own row before it runs an action. A row whose
+transaction is still open makes the second insert wait; a committed one does not, so an insert that was won earlier
+excludes nobody: each action has to win the row of its own operation.
 """
 
 from __future__ import annotations
@@ -81,21 +82,22 @@ async def undo(
         await fill_seal(tx)
         return Verdict(nothing_to_undo(), commit=True)
     fenced = await tx.insert("confirm", "undo")
+    first = await tx.insert("undo", "undo")
     rows = await tx.rows()
     if is_sealed(rows["do"]):
         return Verdict(unknown_effect() if known_done else nothing_to_undo())
-    if has_been_undone(rows):
+    if not first:
         return Verdict(done(rows["undo"]))
     action = body
     if not fenced and rows["confirm"].reason == "confirm":
         if confirmed is None:
             return Verdict(stays_confirmed())
         if confirmed == "elsewhere":
-            return _decided("undo", "undo", CONFIRMED)
+            return _decided("undo", CONFIRMED)
         action = confirmed
     if mode == "mark" and action is body:
-        return _decided("undo", "undo", ELSEWHERE)
-    return await _act(tx, action, "undo", insert="undo")
+        return _decided("undo", ELSEWHERE)
+    return await _act(tx, action, "undo")
 
 
 async def confirm(tx: Transaction, body: Body | None, mode: Mode) -> Verdict:
@@ -109,7 +111,7 @@ async def confirm(tx: Transaction, body: Body | None, mode: Mode) -> Verdict:
     if not won:
         return Verdict(done(rows["confirm"]))
     if mode == "mark":
-        return _decided("confirm", None, ELSEWHERE)
+        return _decided("confirm", ELSEWHERE)
     return await _act(tx, body, "confirm")
 
 
@@ -210,20 +212,17 @@ async def _own(tx: Transaction, op: RowOp, reason: Reason, body: Body | None) ->
     return await _act(tx, body, op)
 
 
-async def _act(tx: Transaction, body: Body | None, op: RowOp, insert: Reason | None = None) -> Verdict:
-    """Run the action; its result goes into the row of ``op``, which is inserted first if it is not there yet."""
+async def _act(tx: Transaction, body: Body | None, op: RowOp) -> Verdict:
+    """Run the action; its result goes into the row of ``op``, which this transaction has inserted."""
     result = codec.encode(None if body is None else await body(tx.sql))
-    return Verdict(Outcome.done(codec.decode(result), attempt=None), commit=True, save=_save(op, result, insert))
+    outcome = Outcome.done(codec.decode(result), attempt=None)
+    return Verdict(outcome, commit=True, save=Save(op, result, held_after(op)))
 
 
-def _decided(op: RowOp, insert: Reason | None, word: str) -> Verdict:
+def _decided(op: RowOp, word: str) -> Verdict:
     """Decided here; the action lives elsewhere."""
     outcome = Outcome.done(attempt=None, marker=MARKERS[word])
-    return Verdict(outcome, commit=True, save=_save(op, codec.encode_marker(word), insert))
-
-
-def _save(op: RowOp, result: str | None, insert: Reason | None) -> Save:
-    return Save(op, result, insert, held_after(op))
+    return Verdict(outcome, commit=True, save=Save(op, codec.encode_marker(word), held_after(op)))
 
 
 def done(row: GuardRow) -> Outcome:

@@ -31,7 +31,6 @@ _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
 _BELOW = text("SELECT 1 FROM saga_watermark WHERE watermark > :created_at")
 _RESULT = text(f"UPDATE saga_guard SET result = :result WHERE {_ENTRY} AND op = :op")
 _HELD = text(f"UPDATE saga_outbox SET status = :status WHERE {_ENTRY} AND status = 'HELD'")
-_PLAIN = text(f"INSERT INTO saga_guard ({_COLUMNS}) VALUES ({_PLACES})")
 
 
 class SqlAlchemyTransaction:
@@ -92,10 +91,7 @@ class SqlAlchemyTransaction:
         return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in found}
 
     async def commit(self, save: Save | None) -> None:
-        if save is not None and save.insert is not None:
-            row = {**self._entry, "op": save.op, "reason": save.insert, "args_hash": None, "result": save.result}
-            await self._send(_PLAIN, {**row, "created_at": self._scheduled_at})
-        elif save is not None and save.result is not None:
+        if save is not None and save.result is not None:
             await self._send(_RESULT, {**self._entry, "op": save.op, "result": save.result})
         if save is not None and save.held is not None:
             await self._send(_HELD, {**self._entry, "status": HELD_BECOMES[save.held]})

@@ -31,14 +31,13 @@ Held = Literal["release", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What is stored with the effect: the result of a row inserted before, or a row of its own.
+    """What is stored with the effect: the result of a row that this transaction has inserted.
 
     ``held`` decides about the entry's held events in the same transaction; None leaves them held.
     """
 
     op: RowOp
     result: str | None
-    insert: Reason | None = None
     held: Held | None = None
 
 

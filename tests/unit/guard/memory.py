@@ -10,9 +10,10 @@ from activities.guard import protocol
 from activities.guard.address import Address
 from activities.guard.deliveries import Script
 from activities.guard.guard import Guard
+from activities.guard.outcomes import outcome_of
 from activities.guard.transaction import HELD_BECOMES, GuardRow, Reason, RowOp, Save
 from sagas.errors import Rejected
-from sagas.outcomes import Failure, Outcome
+from sagas.outcomes import Outcome
 from tests.unit.guard.model import Event, State
 
 TIMES: dict[str, float] = {"scheduled_at": 0.0, "deadline": 0.0}
@@ -79,10 +80,9 @@ class MemoryTransaction:
             state = self.memory.states.get(self.generation, State())
             if state.event == "HELD":
                 self.memory.states[self.generation] = replace(state, event=HELD_BECOMES[save.held])
-        if save is not None and (save.insert is not None or save.result is not None):
-            row = self.memory.rows.get((self.generation, save.op))
-            reason = save.insert or (row.reason if row else "do")
-            self.memory.rows[self.generation, save.op] = GuardRow(reason, row.args_hash if row else None, save.result)
+        if save is not None and save.result is not None:
+            row = self.memory.rows[self.generation, save.op]
+            self.memory.rows[self.generation, save.op] = replace(row, result=save.result)
 
     async def rollback(self) -> None: ...
 
@@ -110,7 +110,7 @@ class MemoryGuard(Guard):
         try:
             verdict = await script(tx)
         except Rejected as refusal:
-            return Outcome("rejected", failure=Failure("Rejected", refusal.message))
+            return outcome_of(refusal)
         if verdict.commit:
             await tx.commit(verdict.save)
             self.memory = tx.memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,12 +75,16 @@ def test_an_undo_row_refuses_the_action(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_undo_row_is_written_with_the_compensation(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = MemoryTransaction.commit
+    insert, commit = MemoryTransaction.insert, MemoryTransaction.commit
 
-    async def forgetful(self: MemoryTransaction, save: Save | None) -> None:
-        await real(self, None if save is not None and save.op == "undo" else save)
+    async def no_undo_row(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+        return op == "undo" or await insert(self, op, reason, **more)
 
-    monkeypatch.setattr(MemoryTransaction, "commit", forgetful)
+    async def without_its_result(self: MemoryTransaction, save: Save | None) -> None:
+        await commit(self, replace(save, result=None) if save is not None and save.op == "undo" else save)
+
+    monkeypatch.setattr(MemoryTransaction, "insert", no_undo_row)
+    monkeypatch.setattr(MemoryTransaction, "commit", without_its_result)
     assert "it was compensated twice" in broken_promises()
 
 

@@ -1,0 +1,249 @@
+"""Every pair of messages at once, in every state that up to two messages before them leave, on every database.
+
+What the two are told, and what is in the tables afterwards, must be what one after the other gives, in one of the two
+orders. The guard over rows in memory says what that is; tests/unit/guard compares it with the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations_with_replacement, product
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from activities.connections import Connections
+from activities.guard import Address, Guard, codec
+from activities.guard.deliveries import Script
+from activities.guard.protocol import Verdict
+from activities.guard.tables import guard as rows
+from activities.guard.tables_messaging import outbox
+from activities.guard.transaction import GuardRow, RowOp, Transaction
+from sagas.outcomes import Outcome
+from tests.integration.guard.conftest import Laboratory, clock
+from tests.unit.guard.memory import TIMES, Memory, MemoryGuard, body, now
+from tests.unit.guard.messages import MESSAGES
+from tests.unit.guard.model import State
+
+HOLD = {"postgres": 0.02, "mariadb": 0.02, "sqlite": 0.0}
+"""Seconds that a transaction stays open, so that the other one comes as far or waits for it."""
+
+PAIRS_AT_ONCE = {"postgres": 16, "mariadb": 16, "sqlite": 1}
+"""SQLite has one writer: with more than two messages at once all but one would only wait."""
+
+effects = sa.table("effects", *(sa.column(name) for name in ("saga_id", "step", "generation", "kind", "at_time")))
+
+Told = tuple[Any, ...]
+"""An outcome, as its caller sees it."""
+
+Found = tuple[Mapping[RowOp, GuardRow], State]
+"""The rows of an entry, and its effects."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Two messages after some others, and what may become of them: one result for each order."""
+
+    saga_id: str
+    before: tuple[str, ...]
+    pair: tuple[str, str]
+    serial: tuple[tuple[tuple[Told, ...], Found], ...]
+
+
+def all_cases() -> Iterator[Case]:
+    """All but the pairs of which neither does anything in that state: both only read what is there."""
+    for before, memory in _states().items():
+        idle = {name for name in MESSAGES if _is_idle(memory, name)}
+        for pair in combinations_with_replacement(MESSAGES, 2):
+            if idle.issuperset(pair):
+                continue
+            there, told_there = _after(memory, pair)
+            back, told_back = _after(memory, pair[::-1])
+            serial = ((told_there, _found(there)), (told_back[::-1], _found(back)))
+            yield Case(f"pair-{uuid4()}", before, pair, serial)
+
+
+@cache
+def _states() -> Mapping[tuple[str, ...], Memory]:
+    """What up to two messages leave. Rows that differ in their results alone are the same to every message."""
+    found: dict[Any, tuple[tuple[str, ...], Memory]] = {}
+    for length in range(3):
+        for before in product(MESSAGES, repeat=length):
+            memory, _ = _after(Memory({}, {}), before)
+            rows = frozenset(
+                (op, row.reason, row.args_hash is None, row.result is None, str(codec.decode_marker(row.result)))
+                for (_, op), row in memory.rows.items()
+            )
+            found.setdefault((rows, memory.state(1).event), (before, memory))
+    return dict(found.values())
+
+
+def _is_idle(memory: Memory, message: str) -> bool:
+    after, (told,) = _after(memory, [message])
+    return _found(after) == _found(memory) and told[0] != "rejected"
+
+
+def _after(memory: Memory, messages: Sequence[str]) -> tuple[Memory, tuple[Told, ...]]:
+    guard = MemoryGuard(memory)
+
+    async def send(name: str) -> Any:
+        return await MESSAGES[name](guard, Address("saga", "step"), body, TIMES)
+
+    told = tuple(_told(now(send(name))) for name in messages)
+    return guard.memory, told
+
+
+def _told(outcome: Outcome | None) -> Told:
+    if outcome is None:
+        return ("open",)
+    failure = outcome.failure.type if outcome.failure else None
+    return (outcome.kind, outcome.marker, repr(outcome.result), failure, outcome.parks, outcome.retryable)
+
+
+def _found(memory: Memory) -> Found:
+    return {op: row for (_, op), row in memory.rows.items()}, memory.state(1)
+
+
+class Meeting:
+    """Where the two transactions of a case wait for each other before they end."""
+
+    def __init__(self, hold: float) -> None:
+        self._hold = hold
+        self._missing = 2
+        self._all_here = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until the other one is here, too, or has ended, or most probably waits for a lock of this one."""
+        self.leave()
+        try:
+            async with asyncio.timeout(self._hold):
+                await self._all_here.wait()
+        except TimeoutError:
+            return
+
+    def leave(self) -> None:
+        self._missing -= 1
+        if self._missing <= 0:
+            self._all_here.set()
+
+
+_meeting: ContextVar[Meeting] = ContextVar("_meeting")
+
+
+class HoldingGuard(Guard):
+    """Holds each transaction open at its end: that is where the other message can do harm."""
+
+    async def run(self, address: Address, op: Any, script: Script, *more: Any, **limits: Any) -> Outcome:
+        async def held(tx: Transaction) -> Verdict:
+            try:
+                return await script(tx)
+            finally:
+                await _meeting.get().wait()
+
+        return await super().run(address, op, held, *more, **limits)
+
+
+async def send(laboratory: Laboratory, guard: Guard, case: Case, name: str, meeting: Meeting) -> Told:
+    """What the message is told in the end: after an infrastructure failure it is sent again."""
+    _meeting.set(meeting)
+    address = Address(case.saga_id, "step")
+
+    def make_body(kind: str | None) -> Any:
+        return laboratory.body(kind, address)
+
+    outcome: Outcome | None = None
+    for _ in range(20):
+        outcome = await MESSAGES[name](guard, address, make_body, clock(60))
+        if outcome is None or not outcome.infrastructure:
+            meeting.leave()
+            return _told(outcome)
+        assert outcome.kind == "failed", outcome
+    raise AssertionError(f"{name} of {case.pair} after {case.before} never got through: {outcome}")
+
+
+async def test_every_pair_is_told_what_one_order_gives(laboratory: Laboratory) -> None:
+    pairs_at_once = PAIRS_AT_ONCE[laboratory.kind]
+    connections = Connections({"shop": {"url": laboratory.url}}, pool_size=2 * pairs_at_once)
+    guard = HoldingGuard("shop", connections.engine("shop"))
+    cases = list(all_cases())
+    await _prepare(laboratory, cases)
+    places = asyncio.Semaphore(pairs_at_once)
+    told: dict[str, tuple[Told, ...]] = {}
+
+    async def run(case: Case) -> None:
+        async with places:
+            meeting = Meeting(HOLD[laboratory.kind])
+            both = [send(laboratory, guard, case, name, meeting) for name in case.pair]
+            told[case.saga_id] = tuple(await asyncio.gather(*both))
+
+    async with asyncio.TaskGroup() as group:
+        for case in cases:
+            group.create_task(run(case))
+    await connections.close()
+    found = await _read(laboratory)
+    ended = {case: (told[case.saga_id], found.get(case.saga_id, ({}, State()))) for case in cases}
+    wrong = [
+        f"{case.pair} after {case.before}: {end}\n  is neither of {case.serial}"
+        for case, end in ended.items()
+        if end not in case.serial
+    ]
+    assert not wrong, f"{len(wrong)} of {len(cases)}, for instance\n" + "\n".join(wrong[:5])
+
+
+async def _prepare(laboratory: Laboratory, cases: Sequence[Case]) -> None:
+    """Send the messages before the pairs once for each state, and copy what they leave for every pair."""
+    copies: dict[sa.FromClause, list[dict[str, Any]]] = {rows: [], effects: [], outbox: []}
+    states = {case.before for case in cases}
+    left = {before: await _left_by(laboratory, before) for before in states}
+    for case in cases:
+        for table, found in left[case.before].items():
+            new = ({**row, "saga_id": case.saga_id} for row in found)
+            copies[table] += ({**row, "event_id": str(uuid4())} for row in new) if table is outbox else new
+    async with laboratory.engine.connect() as connection:
+        await connection.exec_driver_sql("BEGIN")
+        for table, copied in copies.items():
+            await connection.execute(sa.insert(table), copied)  # pyright: ignore[reportArgumentType]
+        await connection.exec_driver_sql("COMMIT")
+
+
+async def _left_by(laboratory: Laboratory, messages: Sequence[str]) -> dict[sa.FromClause, list[dict[str, Any]]]:
+    address = Address(f"before-{uuid4()}", "step")
+    for name in messages:
+        await MESSAGES[name](laboratory.guard, address, lambda kind: laboratory.body(kind, address), clock())
+    found: dict[sa.FromClause, list[dict[str, Any]]] = {}
+    async with laboratory.engine.connect() as connection:
+        for table in (rows, effects, outbox):
+            columns = [column for column in table.c if column.name != "id"]
+            query = sa.select(*columns).where(table.c.saga_id == address.saga_id)
+            found[table] = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return found
+
+
+async def _read(laboratory: Laboratory) -> dict[str, Found]:
+    """What each case has left; the copies go, so that other tests find small tables."""
+    found: dict[str, tuple[dict[RowOp, GuardRow], State]] = {}
+
+    def of(row: Any) -> tuple[dict[RowOp, GuardRow], State]:
+        return found.setdefault(row["saga_id"], ({}, State()))
+
+    async with laboratory.engine.connect() as connection:
+        for table in (rows, effects, outbox):
+            ours = table.c.saga_id.like("pair-%")
+            for row in (await connection.execute(sa.select(table).where(ours))).mappings():
+                there, state = of(row)
+                if table is rows:
+                    there[row["op"]] = GuardRow(row["reason"], row["args_hash"], row["result"])
+                    if row["op"] in ("do", "confirm", "undo"):
+                        state = replace(state, **{row["op"]: row["reason"]})
+                elif table is effects:
+                    state = replace(state, **{row["kind"]: getattr(state, row["kind"]) + 1})
+                else:
+                    state = replace(state, event=row["status"])
+                found[row["saga_id"]] = there, state
+            await connection.execute(sa.delete(table).where(ours))
+    return found
