@@ -75,7 +75,9 @@ async def enter(sql: Sql, entry: Entry, status: Status, reason: str | None = Non
     )
     if touched:
         return None
-    row: Mapping[str, str] = await sql.one(_READ, consumer=entry.consumer, event_id=entry.event_id)
+    # A plain read of MySQL would not see the row that the insert has waited for, if the transaction has read before.
+    read = f"{_READ} LOCK IN SHARE MODE" if dialect in _MYSQL else _READ
+    row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
     return Found(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
@@ -142,31 +142,39 @@ async def take_over(
     before, and stood still, must not stage again under a row that describes what is published by now.
     """
     now = time.time()
-    found = (await connection.execute(_one(target).with_for_update())).mappings().first()
-    if found is None:
-        values = {
-            "saga_id": target.saga_id,
-            "step": target.step,
-            "generation": target.generation,
-            "output": target.output,
-            "publish_key": target.key,
-            "epoch": 1,
-            "state": "STAGING",
-            "saga": saga,
-            "place": place,
-            "together": together,
-            "spec": json.dumps(spec),
-            "created_at": now,
-            "updated_at": now,
-        }
-        await connection.execute(sa.insert(outputs).values(values))
-    elif found["state"] not in ("STAGING", "QUARANTINED"):
-        raise Overtaken(f"the output {target.output} of {target.step} is {found['state'].lower()} already")
-    else:
-        change = sa.update(outputs).where(*_is(target))
-        change = change.values(epoch=outputs.c.epoch + 1, updated_at=now, cleaned_at=None)
-        await connection.execute(change)
+    values = {
+        "saga_id": target.saga_id,
+        "step": target.step,
+        "generation": target.generation,
+        "output": target.output,
+        "publish_key": target.key,
+        "epoch": 0,
+        "state": "STAGING",
+        "saga": saga,
+        "place": place,
+        "together": together,
+        "spec": json.dumps(spec),
+        "created_at": now,
+        "updated_at": now,
+    }
+    await connection.execute(_insert_once(connection.dialect.name, values))
+    state = (await connection.execute(lock_state(target))).scalar_one()
+    if state not in ("STAGING", "QUARANTINED"):
+        raise Overtaken(f"the output {target.output} of {target.step} is {state.lower()} already")
+    change = sa.update(outputs).where(*_is(target))
+    await connection.execute(change.values(epoch=outputs.c.epoch + 1, updated_at=now, cleaned_at=None))
     return OutputRow.read((await connection.execute(_one(target))).mappings().one())
+
+
+def _insert_once(dialect: str, values: Mapping[str, Any]) -> sa.Insert:
+    """Leaves a row that is there as it is, and waits for an open transaction that has inserted it.
+
+    On MySQL it also locks that row: IGNORE would share it, and two that share it and then both want it deadlock.
+    """
+    if dialect in ("mysql", "mariadb"):
+        return mysql.insert(outputs).values(values).on_duplicate_key_update(output=outputs.c.output)
+    insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return insert(outputs).values(values).on_conflict_do_nothing()
 
 
 async def note(connection: AsyncConnection, target: Target, epoch: int, **values: Any) -> None:

@@ -1,0 +1,104 @@
+"""Rows beside the guard's that two transactions insert at once: requests, inboxes, outputs of Spark steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+from activities import inbox
+from activities.guard import Address, Sql
+from activities.request import rows
+from activities.request.rows import Waiter
+from sagas.outcomes import Outcome
+from spark_steps import ledger
+from spark_steps.keys import Target
+from spark_steps.staging_attempt import transaction
+from tests.integration.guard.conftest import Laboratory, clock
+
+HERE = Address("other-rows", "step")
+
+
+async def one_after_the_other(laboratory: Laboratory, body: Callable[[Sql], Awaitable[Any]]) -> tuple[Outcome, Outcome]:
+    """The outcomes of two transactions, of which the second begins while the first is open."""
+    written, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held(sql: Sql) -> Any:
+        result = await body(sql)
+        written.set()
+        await go_on.wait()
+        return result
+
+    first = asyncio.create_task(laboratory.guard.ask(HERE, held, **clock()))
+    await written.wait()
+    second = asyncio.create_task(laboratory.guard.ask(HERE, body, **clock()))
+    done, _ = await asyncio.wait({second}, timeout=0.3)
+    assert not done, "the second must wait"
+    go_on.set()
+    outcome = await second
+    for _ in range(5):
+        if not outcome.infrastructure:
+            break
+        outcome = await laboratory.guard.ask(HERE, body, **clock())
+    return await first, outcome
+
+
+async def receive_twice(laboratory: Laboratory) -> None:
+    entry = inbox.Entry("shop", str(uuid4()), "orders", 0, 7)
+    first, second = await one_after_the_other(laboratory, lambda sql: inbox.enter(sql, entry, "DONE"))
+    assert (first.kind, first.result) == ("done", None)
+    assert (second.kind, second.result) == ("done", inbox.Found("DONE", None)), second
+
+
+async def ask_twice(laboratory: Laboratory) -> None:
+    key = str(uuid4())
+    row = {"step_key": key, "saga_id": "s", "step": "a", "generation": 1, "op": "do", "created_at": 0.0}
+
+    async def ask(sql: Sql) -> bool:
+        found = await rows.lock(sql, row)
+        await rows.wait(sql, key, Waiter(b"token", 1))
+        return found.fresh
+
+    first, second = await one_after_the_other(laboratory, ask)
+    assert (first.kind, first.result) == ("done", True)
+    assert (second.kind, second.result) == ("done", False), second
+
+
+async def test_a_message_received_twice_at_once(laboratory: Laboratory) -> None:
+    await receive_twice(laboratory)
+
+
+async def test_a_message_received_twice_at_every_isolation_level(levels: Laboratory) -> None:
+    await receive_twice(levels)
+
+
+async def test_a_command_asked_for_twice_at_once(laboratory: Laboratory) -> None:
+    await ask_twice(laboratory)
+
+
+async def test_a_command_asked_for_twice_at_every_isolation_level(levels: Laboratory) -> None:
+    await ask_twice(levels)
+
+
+async def test_two_attempts_take_an_output_over_at_once(laboratory: Laboratory) -> None:
+    await ledger.create(laboratory.engine)
+    target = Target(f"saga-{uuid4()}", "day", 1)
+    taken, go_on = asyncio.Event(), asyncio.Event()
+
+    async def take_over(wait: bool) -> int:
+        async with transaction(laboratory.engine) as connection:
+            row = await ledger.take_over(connection, target, saga="day", place="facts", spec={}, together=False)
+            taken.set()
+            if wait:
+                await go_on.wait()
+        return row.epoch
+
+    first = asyncio.create_task(take_over(wait=True))
+    await taken.wait()
+    others = [asyncio.create_task(take_over(wait=False)) for _ in range(3)]
+    done, _ = await asyncio.wait(others, timeout=0.3)
+    assert not done, "the others must wait"
+    go_on.set()
+    assert await first == 1
+    assert sorted([await other for other in others]) == [2, 3, 4]
