@@ -27,7 +27,7 @@ from activities.python_action import BadArguments, bind, run_action
 from activities.request.performing import REQUEST_ACTIONS, Requests
 from sagas import builtins_messaging as messaging
 from sagas.actions import Action, Actions
-from sagas.errors import AlreadyCompensated, Rejected, UsageError
+from sagas.errors import AlreadyCompensated, Rejected, Unavailable, UsageError
 from sagas.outcomes import Failure, Outcome
 from sagas.probing import Absent, Done, Unknown
 from sagas.step import Step
@@ -220,7 +220,10 @@ class Dispatcher:
             return await self._requests.perform(invocation, attempt)
         performer = self._performers.get(invocation.action)
         if performer is not None:
-            return await unguarded(lambda _: performer.read(invocation, attempt), invocation.op)
+            try:
+                return await unguarded(lambda _: performer.read(invocation, attempt), invocation.op)
+            except Unavailable as error:
+                return outcome_of(error)
         body = self._body(invocation.action, invocation.arguments, invocation, attempt)
         home = self._home(invocation) if invocation.op == "probe" else None
         if home is not None:
@@ -246,7 +249,7 @@ async def unguarded(body: Body, op: str) -> Outcome:
         return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
     except AlreadyCompensated as error:
         return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
-    except NotServed:
+    except (NotServed, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
         return Outcome("unknown", failure=Failure(type(error).__name__, str(error) or type(error).__name__))

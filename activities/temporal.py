@@ -161,7 +161,8 @@ def failure_of(outcome: Outcome, number: int, intervals: Sequence[float] = ()) -
     Expected answers are benign: no stack trace in the log for a no.
     """
     failure = outcome.failure or Failure("Unknown", "no reason was given")
-    final = outcome.kind in ("rejected", "late") or not outcome.retryable
+    # An attempt that does not count goes back to the saga at once: the platform would count it.
+    final = outcome.kind in ("rejected", "late") or not outcome.retryable or not outcome.counted
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
     wait = None
     if not final:

@@ -58,6 +58,10 @@ class Infrastructure(Exception):
     """A database or a network is in trouble; the attempt is repeated and says nothing about the business."""
 
 
+class Unavailable(Infrastructure):
+    """What runs the action did not start, or was lost; nothing happened, and this was no attempt of the action."""
+
+
 class Parked(Exception):
     """Only a person can go on; nothing was changed.
 

@@ -56,6 +56,7 @@ class Outcome:
     nobody told, as with a worker in another language.
     ``retryable`` is False when trying again cannot help (bad arguments, a result too large).
     ``not_started`` is True when no worker knew the action: such attempts are not counted.
+    ``counted`` is False when what runs the action was lost before it had an effect: such an attempt is not counted.
     ``parks`` names a reason why only a person can go on (key used with other arguments …).
     ``retry_after`` is the delay in seconds the participant asked for before the next attempt; None: it asked for none.
     """
@@ -68,6 +69,7 @@ class Outcome:
     retryable: bool = True
     not_started: bool = False
     infrastructure: bool = False
+    counted: bool = True
     parks: str | None = None
     retry_after: float | None = None
 

@@ -173,6 +173,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
     data: dict[str, Any] = {"outcome": outcome.kind, "attempt": attempt, "details": dict(failure.details)}
     if outcome.infrastructure:
         data["infrastructure"] = True
+    if not outcome.counted:
+        data["counted"] = False
     if not outcome.retryable:
         data["retryable"] = False
     if outcome.parks is not None:
@@ -204,6 +206,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         marker=ours.get("marker"),
         retryable=ours.get("retryable", True),
         infrastructure=ours.get("infrastructure", False),
+        counted=ours.get("counted", True),
         parks=ours.get("parks"),
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sagas.errors import Infrastructure
+from sagas.errors import Infrastructure, Unavailable
 from spark_steps.errors import JobFailed
 
 LENGTH = 500
@@ -22,17 +22,23 @@ _LOST = (
     "Py4JNetworkError",
     "Answer from Java side is empty",
     "An error occurred while trying to connect to the Java server",
-    "ExecutorLostFailure",
-    "Executor heartbeat timed out",
     "SparkContext was shut down",
     "stopped SparkContext",
-    "FetchFailedException",
-    "cancelled as part of",
-    "OPERATION_CANCELED",
     "StatusCode.UNAVAILABLE",
     "SESSION_CLOSED",
     "INVALID_HANDLE",
 )
+"""Spark itself is gone: its JVM, its context, the session on the Connect server."""
+
+_INTERRUPTED = (
+    "ExecutorLostFailure",
+    "Executor heartbeat timed out",
+    "FetchFailedException",
+    "cancelled as part of",
+    "OPERATION_CANCELED",
+)
+"""Spark has repeated what it could, and gave the job up, or somebody has cancelled it."""
+
 _NOISE = re.compile(r"^(org\.apache\.spark\.|java\.(lang|io|util)\.|scala\.)?[\w.$]*(Exception|Error): ")
 _ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]*): (.+)")
 
@@ -40,10 +46,13 @@ _ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]
 def explain(error: BaseException, what: str, folders: Sequence[str] = ()) -> JobFailed | Infrastructure:
     """``what`` failed, for example ``the job shop.jobs:facts``. ``folders`` are where the user's files are.
 
-    Infrastructure is what another attempt may not meet again: a JVM, an executor, a connection was lost.
+    Infrastructure is what another attempt may not meet again. Unavailable, which says nothing about the job: the JVM,
+    the context or the session was lost.
     """
     text = _text(error)
     if _of_spark(error) and any(one in text for one in _LOST):
+        return Unavailable(f"{what} was interrupted: {sentence(error)}")
+    if _of_spark(error) and any(one in text for one in _INTERRUPTED):
         return Infrastructure(f"{what} was interrupted: {sentence(error)}")
     if any(one in text for one in _FULL):
         return JobFailed(f"{what} could not write: the disk is full")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from activities.attempt import Attempt, Body
 from activities.connections import Connections
 from activities.guard.sql_handle import Sql
 from sagas.builtins_spark import PUBLISH, SPARK, UNPUBLISH
-from sagas.errors import UsageError
+from sagas.errors import Unavailable, UsageError
 from sagas.wire import Invocation
 from spark_steps import ledger
+from spark_steps.errors import Unequipped
 from spark_steps.ledger import Overtaken
 from spark_steps.progress import Progress
 from spark_steps.publishing import Publishing
@@ -35,7 +37,8 @@ class SparkSteps:
         engine = self._databases.engine(invocation.guard.connection)
         if action == SPARK:
             staging = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
-            await staging.run()
+            with _another_worker_may():
+                await staging.run()
             return _staged(staging)
         publishing = Publishing(self._settings, engine, invocation)
         Progress(attempt).say("publishing" if action == PUBLISH else "taking back")
@@ -52,10 +55,22 @@ class SparkSteps:
             engine = self._databases.engine(self._settings.ledger)
             return await staged_files(engine, invocation.saga_id, step, output)
 
-        return await reconcile_step(self._runner, self._settings, invocation.arguments, attempt, staged)
+        with _another_worker_may():
+            return await reconcile_step(
+                self._runner, self._settings, invocation.arguments, attempt, staged, invocation.key
+            )
 
     async def close(self) -> None:
         await self._runner.close()
+
+
+@contextlib.contextmanager
+def _another_worker_may() -> Iterator[None]:
+    """What this machine lacks is no mistake of the definition: the step waits for a machine that has it."""
+    try:
+        yield
+    except Unequipped as error:
+        raise Unavailable(f"{error.message}; {error.help}") from error
 
 
 def _staged(staging: StagingAttempt) -> Body:

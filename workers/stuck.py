@@ -175,6 +175,10 @@ def told_reasons(story: Mapping[str, Any]) -> list[str]:
             if row.get("state") in states and (row.get("attempts") or 0) > MANY_ATTEMPTS:
                 error = (row.get("error") or {}).get("message") or "no answer"
                 reasons.append(f"{what}{step['id']} was tried {row['attempts']} times; the last failure: {error}")
+        uncounted = ((step.get("error") or {}).get("details") or {}).get("uncounted")
+        if step.get("state") == "RUNNING" and uncounted:
+            times = "once" if uncounted == 1 else f"{uncounted} times in a row"
+            reasons.append(f"{step['id']} could not be tried, {times}: {step['error']['message']}")
     return reasons
 
 

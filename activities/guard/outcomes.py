@@ -5,7 +5,7 @@ from __future__ import annotations
 from activities.guard import errors, protocol
 from activities.guard.codec import UnusableResult
 from activities.guard.transaction import BelowWatermark
-from sagas.errors import AlreadyCompensated, Infrastructure, Parked, Rejected, UsageError
+from sagas.errors import AlreadyCompensated, Infrastructure, Parked, Rejected, Unavailable, UsageError
 from sagas.outcomes import Failure, Outcome
 
 
@@ -30,7 +30,12 @@ def outcome_of(error: BaseException, doom: BaseException | None = None) -> Outco
             # The action uses the engine in a way that cannot work; trying again cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
         case Infrastructure():
-            return Outcome("failed", failure=Failure("Infrastructure", str(error)), infrastructure=True)
+            return Outcome(
+                "failed",
+                failure=Failure("Infrastructure", str(error)),
+                infrastructure=True,
+                counted=not isinstance(error, Unavailable),
+            )
         case Parked():
             return Outcome(
                 "failed", failure=Failure("Parked", error.why, error.details), retryable=False, parks=error.why

@@ -72,7 +72,7 @@ def _do(run: Run, entry: Entry, flight: Flight) -> Call:
         action.uses,
         entry.arguments,
         step.name,
-        retry=retry_of(step),
+        retry=_left(entry, retry_of(step)),
         execution=step.execution,
         guard=Guard(action.connection, holds=action.holds) if action.connection else None,
         earlier_attempts=entry.made,
@@ -231,6 +231,13 @@ def asked_once(step: Step) -> bool:
 def retry_of(step: Step) -> Retry:
     """The retries the platform makes within one forward call."""
     return replace(step.do.retry, max_attempts=1) if asked_once(step) else _finite(step.do.retry)
+
+
+def _left(entry: Entry, retry: Retry) -> Retry:
+    """The retries of a call that follows an attempt which did not count: what the calls before it have left."""
+    if not entry.uncounted:
+        return retry
+    return replace(retry, max_attempts=max(retry.max_attempts - max(entry.made - entry.tries_from, 0), 1))
 
 
 def alternate(step: Step, undo: Operation) -> Action:

@@ -59,8 +59,12 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
         # Perhaps one more than known: no longer alone, though it does not count against the retries.
         entry.made, entry.tries_from = entry.made + 1, entry.tries_from + 1
     entry.last_end = run.now
+    uncounted = outcome.not_started or not outcome.counted
+    entry.uncounted = entry.uncounted + 1 if uncounted else 0
     if outcome.failure is not None and outcome.kind != "done":
         entry.error = outcome.failure.to_json()
+        if uncounted:
+            entry.error["details"]["uncounted"] = entry.uncounted
     elif outcome.parks is not None:
         entry.error = Failure("Parked", outcome.parks).to_json()
     if outcome.not_started and entry.made == 0:
@@ -78,7 +82,7 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
         run.post(Decide(entry, entry.decision))
     elif run.phase == "backward":
         settle_backward(run, entry)
-    elif outcome.not_started and not _gate_closed(run, entry):
+    elif uncounted and not _gate_closed(run, entry):
         again_later(run, entry, step.do.retry.max_interval)
     elif outcome.parks is not None:
         run.park(entry, "do", outcome.parks)

@@ -67,8 +67,9 @@ class Entry:
 
     ``made`` counts the attempts of this generation at the least, ``attempts`` all of them (None: unknown).
     ``resolved``: nothing of the forward action is there, and nothing will be. ``asked``: a probe had its say going
-    backward. ``tries_from``, ``tries_since``: what a person's retry does not count any more. ``continued``: its failure
-    is treated as if it had not run. ``decision``: what a person decided, until it is carried out.
+    backward. ``tries_from``, ``tries_since``: what a person's retry does not count any more. ``uncounted``: how many
+    attempts in a row have ended without counting. ``continued``: its failure is treated as if it had not run.
+    ``decision``: what a person decided, until it is carried out.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Entry:
     rounds: int = 0
     tries_from: int = 0
     tries_since: float | None = None
+    uncounted: int = 0
     arguments: dict[str, Any] | None = None
     override: dict[str, Any] | None = None
     started_at: float | None = None

@@ -86,7 +86,7 @@ class Attempts:
             outcome = decode_done(value)
         self._running.pop(call.id, None)
         self._asked_to_stop.discard(call.id)
-        self._end(call.id, outcome, 0 if outcome.not_started else outcome.attempt)
+        self._end(call.id, outcome, _counted(outcome))
 
     def _activity_id(self, id: str) -> str:
         """Temporal takes no second activity under the id of one that is still open there."""
@@ -133,6 +133,15 @@ class Attempts:
     def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
         self._work.done(id)
         self._ended(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
+
+
+def _counted(outcome: Outcome) -> int | None:
+    """How many attempts of the call count; None: nobody told."""
+    if outcome.not_started:
+        return 0
+    if not outcome.counted and outcome.attempt is not None:
+        return outcome.attempt - 1
+    return outcome.attempt
 
 
 def _grace_timer(id: str) -> str:

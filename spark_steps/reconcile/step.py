@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
@@ -38,8 +39,9 @@ async def reconcile_step(
     arguments: Mapping[str, Any],
     attempt: Attempt,
     staged: Staged | None = None,
+    key: str = "",
 ) -> dict[str, Any]:
-    """The result of the step: verdict, counts, fingerprints and samples.
+    """The result of the step: verdict, counts, fingerprints and samples. ``key`` is the same for all attempts.
 
     Raises Rejected when the sides differ, unless ``severity`` is ``warn``; UsageError for wrong arguments.
     """
@@ -58,8 +60,9 @@ async def reconcile_step(
     }
     progress = Progress(attempt)
     progress.say("comparing")
+    tag = f"reconcile-{hashlib.sha256(key.encode()).hexdigest()[:32]}-e{uuid.uuid4().int}"
     try:
-        found = await runner.run("reconcile", request, tag=f"reconcile-{uuid.uuid4().hex}", on_progress=progress.add)
+        found = await runner.run("reconcile", request, tag=tag, on_progress=progress.add)
     finally:
         await asyncio.to_thread(StageArea(settings.stage).remove, folder)
     if found["verdict"] == "different" and arguments.get("severity", "error") == "error":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -10,7 +12,8 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from sagas.errors import Infrastructure
+from sagas.errors import Unavailable
+from spark_steps.errors import RunnerLost
 from spark_steps.problems import disk_refuses, explain
 from spark_steps.runner.messages import (
     BEAT,
@@ -23,7 +26,7 @@ from spark_steps.runner.messages import (
 )
 from spark_steps.runner.run import Run
 from spark_steps.runner.session import sessions_for
-from spark_steps.runner.tasks import WORDS, find_task
+from spark_steps.runner.tasks import WORDS, Task, find_task
 from spark_steps.settings import SparkSettings
 
 JVM_PATIENCE = 5.0
@@ -46,15 +49,26 @@ class Server:
             if run is not None:
                 threading.Thread(target=run.cancel, daemon=True).start()
             return
+        try:
+            task = find_task(message["task"])  # in this one thread, as all imports of ours
+        except Exception as error:  # noqa: BLE001 - no run can begin here; the worker hears why
+            traceback.print_exc()
+            unavailable = Unavailable(f"the Spark runner cannot load the task {message['task']}: {named(error)}")
+            self.say({"answer": message["run"], "error": error_to_json(unavailable)})
+            return
         run = Run(message["run"], message["tag"], self._settings, self._sessions, self.say)
         self._runs[run.number] = run
-        threading.Thread(target=self._perform, args=(run, message), name=run.tag, daemon=True).start()
+        threading.Thread(target=self._perform, args=(run, task, message), name=run.tag, daemon=True).start()
 
     def say(self, message: dict[str, Any]) -> None:
         data = encode(message)
         with self._writing:
             while data:
                 data = data[os.write(self._descriptor, data) :]
+
+    def give_up(self, why: RunnerLost) -> NoReturn:
+        self.say({"lost": str(why), "memory": why.memory})
+        end(70)
 
     def beat(self) -> None:
         """For ever: a sign of life each second, if Spark lives too, and the progress of each run."""
@@ -70,8 +84,7 @@ class Server:
     def _look(self, number: int, told: dict[int, dict[str, Any]]) -> None:
         ended = self._sessions.ended(0)
         if ended is not None:
-            self.say({"lost": ended})
-            end(70)
+            self.give_up(ended)
         self._sessions.ping()
         self.say({"beat": number})
         for key in told.keys() - self._runs.keys():
@@ -84,10 +97,10 @@ class Server:
                 told[run.number] = values
                 run.progress(values)
 
-    def _perform(self, run: Run, message: dict[str, Any]) -> None:
+    def _perform(self, run: Run, task: Task, message: dict[str, Any]) -> None:
         run.begin()
         try:
-            answer: dict[str, Any] = {"result": find_task(message["task"])(run, message["request"])}
+            answer: dict[str, Any] = {"result": task(run, message["request"])}
         except BaseException as error:  # noqa: BLE001 - every end of a run is an answer
             if not isinstance(error, Cancelled | Stale):
                 traceback.print_exc()
@@ -106,12 +119,26 @@ class Server:
             return Cancelled()
         ended = self._sessions.ended(JVM_PATIENCE if broken_connection(error) else 0)
         if ended is not None:
-            return Infrastructure(ended)
+            return ended
         if isinstance(error, OSError):
             return disk_refuses(error, WORDS.get(task, task)) or error
         if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             return error
         return explain(error, f"the task {task}")
+
+
+def import_spark(settings: SparkSettings) -> None:
+    """Before any run: the modules of PySpark import each other, and two threads that begin with different ones at one
+    moment find them unfinished. Raises ImportError, or whatever a broken installation raises."""
+    for name in ("pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types"):
+        importlib.import_module(name)
+    if settings.remote:
+        with contextlib.suppress(ImportError):  # a package of Connect's is missing: the first session says which
+            importlib.import_module("pyspark.sql.connect.session")
+
+
+def named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def broken_connection(error: BaseException | None) -> bool:
@@ -138,8 +165,15 @@ def main() -> None:
     messages = os.fdopen(os.dup(0), "rb")  # not inheritable: no child of ours keeps the worker's pipe open
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
-    server = Server(settings_from_json(decode(messages.readline())["settings"]), descriptor)
+    settings = settings_from_json(decode(messages.readline())["settings"])
+    server = Server(settings, descriptor)
     threading.Thread(target=server.beat, name="beat", daemon=True).start()
+    try:
+        import_spark(settings)
+    except Exception as error:  # noqa: BLE001 - the worker hears it, and its log is the place for the rest
+        traceback.print_exc()
+        server.give_up(RunnerLost(f"PySpark cannot be imported: {named(error)}"))
+    server.say({"ready": True})
     for line in messages:
         server.handle(decode(line))
     end(0)

@@ -8,21 +8,21 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from sagas.errors import UsageError
+from spark_steps.errors import Unequipped
 from spark_steps.runner.java import QUIET, check_java, identity
 
 
 def options() -> str:
-    """Options for the JVM of a driver; none where there is no file. Raises UsageError: there is no Java."""
+    """Options for the JVM of a driver; none where there is no file. Raises Unequipped: there is no Java."""
     file = archive()
     return f'"-XX:SharedArchiveFile={file}" {" ".join(QUIET)}' if file.exists() else ""
 
 
 def archive() -> Path:
-    """Where the file of this Java and this PySpark is, or would be. Raises UsageError: there is no Java."""
+    """Where the file of this Java and this PySpark is, or would be. Raises Unequipped: there is no Java."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise UsageError("there is no PySpark here", help="pip install 'saga-orchestrator[spark]'")
+        raise Unequipped("there is no PySpark here", help="pip install 'saga-orchestrator[spark]'")
     jars = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
     found = [(str(jar), stat.st_size, stat.st_mtime_ns) for jar in jars for stat in [jar.stat()]]
     mark = f"{identity(check_java())} {found}"  # Java itself compares the same

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sagas.errors import Infrastructure
-from spark_steps.errors import JobFailed
+from sagas.errors import Infrastructure, Unavailable
+from spark_steps.errors import JobFailed, RunnerLost, Unequipped
+from spark_steps.runner.losses import Losses
 from spark_steps.runner.memory import MARGIN
 from spark_steps.runner.messages import AGAIN, error_from_json
 from spark_steps.runner.process import RunnerProcess
@@ -22,6 +24,8 @@ CANCEL_PATIENCE = 4.0
 
 SILENCE = 60
 """Seconds without a sign of life after which a runner counts as frozen."""
+
+_ATTEMPT = re.compile(r"-e\d+$")
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,8 @@ class Runner:
         self._silence = silence
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
+        self._losses = Losses()
+        self._apart = asyncio.Lock()
         self._process: RunnerProcess | None = None
         self._retired: set[RunnerProcess] = set()
 
@@ -54,29 +60,47 @@ class Runner:
         tag: str,
         on_progress: Callable[[dict[str, Any]], None] = lambda values: None,
     ) -> dict[str, Any]:
-        """The task's answer. ``tag`` names the run in Spark (its jobs carry it).
+        """The task's answer. ``tag`` names the run in Spark (its jobs carry it); before ``-e`` and a number at its end
+        it is the same in each attempt.
 
-        Raises JobFailed (definite, nothing is visible), UsageError (the definition or the settings are wrong),
-        Infrastructure (the runner was lost: try again). When the awaiting task is cancelled, so are the run's jobs,
-        and this returns when they have stopped or the runner was killed.
+        Raises JobFailed (definite, nothing is visible), UsageError (the definition or the settings are wrong;
+        Unequipped: this machine lacks something), Infrastructure (try again; Unavailable: it was no attempt of the
+        job), Parked (each runner of this run is lost). When the awaiting task is cancelled, so are the run's jobs, and
+        this returns when they have stopped or the runner was killed.
         """
+        name = f"{task} {_ATTEMPT.sub('', tag)}"
+        message = {"task": task, "request": dict(request), "tag": tag}
+        if not self._losses.apart(name):
+            return await self._answered(name, message, on_progress, apart=False)
+        async with self._apart:  # one at a time, for each takes as much memory as a whole runner may
+            return await self._answered(name, message, on_progress, apart=True)
+
+    async def _answered(
+        self, name: str, message: Mapping[str, Any], on_progress: Callable[[dict[str, Any]], None], *, apart: bool
+    ) -> dict[str, Any]:
         while True:
-            process = await self._ready()
+            process = await self._ready(apart=apart)
             number = next(self._numbers)
             try:
-                await process.ask(number, {"task": task, "request": dict(request), "tag": tag}, on_progress)
-                message = await process.answer(number)
+                await process.ask(number, message, on_progress)
+                answer = await process.answer(number)
             except asyncio.CancelledError:
                 await asyncio.shield(self._stop(process, number))
                 raise
+            except RunnerLost as error:
+                raise self._losses.lost(name, error, alone=process.company == {number}) from error
             finally:
                 await asyncio.shield(self._tidy(process))
-            if "result" in message:
-                return message["result"]
-            error = error_from_json(message["error"])
-            again = message["error"]["kind"] == AGAIN
-            if again or isinstance(error, Infrastructure):
+            if "result" in answer:
+                self._losses.survived(name)
+                return answer["result"]
+            error = error_from_json(answer["error"])
+            again = answer["error"]["kind"] == AGAIN
+            if again or isinstance(error, Infrastructure | Unequipped):
                 await self._retire(process)  # what ails it would meet the next run too
+            if isinstance(error, RunnerLost):
+                raise self._losses.lost(name, error, alone=process.company == {number}) from error
+            self._losses.survived(name)
             if not again:
                 raise error
 
@@ -88,8 +112,13 @@ class Runner:
             self._retired.clear()
         await asyncio.gather(*(one.close() for one in processes))
 
-    async def _ready(self) -> RunnerProcess:
+    async def _ready(self, *, apart: bool) -> RunnerProcess:
+        """A process that takes a run; ``apart``: a new one that takes no other."""
         async with self._lock:
+            if apart:
+                process = await self._start()
+                self._retired.add(process)
+                return process
             now = self._process
             if now is not None and now.lost is None and now.started_runs >= self._settings.recycle_after:
                 # It still has runs under way, else it would be closed already. It ends with the last of them.
@@ -99,10 +128,16 @@ class Runner:
                 if self._process is not None:
                     logger.warning("a new Spark runner starts: %s", self._process.lost)
                 self._process = None
-                process = RunnerProcess(self._settings, margin=self._margin, silence=self._silence)
-                await process.start()
-                self._process = process
+                self._process = await self._start()
             return self._process
+
+    async def _start(self) -> RunnerProcess:
+        process = RunnerProcess(self._settings, margin=self._margin, silence=self._silence)
+        try:
+            await process.start()
+        except OSError as error:
+            raise Unavailable(f"the Spark runner did not start: {error}") from error
+        return process
 
     async def _stop(self, process: RunnerProcess, number: int) -> None:
         """Cancel a run and see it end."""
@@ -127,7 +162,10 @@ class Runner:
     async def _tidy(self, process: RunnerProcess) -> None:
         """Close a process that is idle and has done its share, or has been retired."""
         async with self._lock:
-            if process.busy or process.lost is not None:
+            if process.lost is not None:
+                self._retired.discard(process)
+                return
+            if process.busy:
                 return
             if process in self._retired:
                 self._retired.discard(process)

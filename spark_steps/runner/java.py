@@ -14,20 +14,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sagas.errors import UsageError
+from spark_steps.errors import Unequipped
 
 QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 """Java warns of each class that it cannot share, and of a file that does not fit."""
 
 
 def check_java(what: str = "Spark") -> str:
-    """The program that Spark starts, or whatever else needs it. Raises UsageError: there is no Java, so no ``what``."""
+    """The program that Spark starts, or whatever else needs it. Raises Unequipped: there is no Java, so no ``what``."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(program)
     if found is None:
         where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is none on the PATH"
-        raise UsageError(
+        raise Unequipped(
             f"{what} needs Java 17 or newer: {where}", help="install a JDK (Debian: openjdk-17-jre-headless)"
         )
     return found

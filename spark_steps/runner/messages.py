@@ -4,8 +4,9 @@ Worker to runner, on its standard input: first ``{"settings": …}``, then ``{"r
 "tag": …}`` and ``{"cancel": id}``. End of file means that the worker is gone.
 
 Runner to worker, on a pipe of its own, so that the prints of jobs break nothing: ``{"beat": n}`` every second while it
-is alive, ``{"lost": sentence}`` before it gives itself up, ``{"progress": id, "values": …}``, and for each run one
-``{"answer": id, "result": …}`` or ``{"answer": id, "error": …}``.
+is alive, ``{"ready": true}`` once it can run anything, ``{"lost": sentence, "memory": bool}`` before it gives itself
+up, ``{"progress": id, "values": …}``, and for each run one ``{"answer": id, "result": …}`` or ``{"answer": id,
+"error": …}``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sagas.errors import Infrastructure, Rejected, UsageError
+from sagas.errors import Infrastructure, Rejected, Unavailable, UsageError
 from sagas.settings import KafkaSettings
 from sagas.settings.secrets import Secret
-from spark_steps.errors import JobFailed
+from spark_steps.errors import JobFailed, RunnerLost, Unequipped
 from spark_steps.settings import SparkSettings
 
 BEAT = 1.0
 """Seconds between two signs of life."""
+
+LOST = "lost"
+"""The kind of an error that says: the runner, or its JVM, was lost."""
 
 AGAIN = "again"
 """The kind of an error that says: nothing was done, ask a fresh runner."""
@@ -70,10 +74,16 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     match error:
         case JobFailed():
             return {"kind": "job", "message": error.message, "details": error.details}
+        case Unequipped():
+            return {"kind": "unequipped", "message": error.message, "help": error.help}
         case UsageError():
             return {"kind": "usage", "message": error.message, "help": error.help}
         case Rejected():
             return {"kind": "rejected", "message": error.message, "details": error.details}
+        case RunnerLost():
+            return {"kind": LOST, "message": str(error), "memory": error.memory}
+        case Unavailable():
+            return {"kind": "unavailable", "message": str(error)}
         case Infrastructure():
             return {"kind": "infrastructure", "message": str(error)}
         case Cancelled():
@@ -90,9 +100,15 @@ def error_from_json(data: Mapping[str, Any]) -> Exception:
     match data["kind"]:
         case "job":
             return JobFailed(message, data["details"])
+        case "unequipped":
+            return Unequipped(message, help=data["help"])
         case "usage":
             return UsageError(message, help=data["help"])
         case "rejected":
             return Rejected(message, **data["details"])
+        case "lost":
+            return RunnerLost(message, memory=data["memory"])
+        case "unavailable":
+            return Unavailable(message)
         case _:
             return Infrastructure(message)

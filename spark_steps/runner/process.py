@@ -19,9 +19,10 @@ from typing import Any
 
 import psutil
 
-from sagas.errors import Infrastructure, UsageError
+from sagas.errors import Infrastructure, Unavailable
+from spark_steps.errors import RunnerLost, Unequipped
 from spark_steps.runner.memory import GIB, heap_bytes, resident_bytes
-from spark_steps.runner.messages import decode, encode, settings_to_json
+from spark_steps.runner.messages import LOST, decode, encode, settings_to_json
 from spark_steps.settings import SparkSettings
 
 LINE_LIMIT = 2**28
@@ -43,7 +44,8 @@ class Asked:
 
 
 class RunnerProcess:
-    """``lost`` is the sentence why it is of no use any more, None as long as it lives."""
+    """``lost`` is the sentence why it is of no use any more, None as long as it lives. ``company`` are the numbers of
+    the runs it had when it was lost."""
 
     def __init__(self, settings: SparkSettings, *, margin: int, silence: int) -> None:
         self._settings = settings
@@ -54,7 +56,9 @@ class RunnerProcess:
         self._tasks: list[asyncio.Task[None]] = []
         self._child: Process | None = None
         self._scratch: Path | None = None
-        self.lost: str | None = None
+        self._ready = False
+        self._error: Infrastructure | None = None
+        self.company: frozenset[int] = frozenset()
         self.started_runs = 0
         self.log = Path()
 
@@ -64,13 +68,17 @@ class RunnerProcess:
         return self._child.pid
 
     @property
+    def lost(self) -> str | None:
+        return None if self._error is None else str(self._error)
+
+    @property
     def busy(self) -> bool:
         return bool(self._asked)
 
     async def start(self) -> None:
-        """Raises UsageError: PySpark is not installed."""
+        """Raises Unequipped: PySpark is not installed; OSError: the process cannot be started."""
         if importlib.util.find_spec("pyspark") is None:
-            raise UsageError(
+            raise Unequipped(
                 "Spark steps need PySpark, which is not installed", help="pip install 'saga-orchestrator[spark]'"
             )
         folder = self._settings.work_folder
@@ -109,7 +117,8 @@ class RunnerProcess:
         await self._send({"run": number, **message})
 
     async def answer(self, number: int, patience: float | None = None) -> dict[str, Any]:
-        """The run's answer. Raises Infrastructure when the process is lost, TimeoutError after ``patience`` seconds."""
+        """The run's answer. Raises RunnerLost or Unavailable when the process is lost, TimeoutError after ``patience``
+        seconds."""
         asked = self._asked[number]
         try:
             return await asyncio.wait_for(asyncio.shield(asked.answer), patience)
@@ -120,9 +129,9 @@ class RunnerProcess:
     async def cancel(self, number: int) -> None:
         await self._send({"cancel": number})
 
-    async def kill(self, why: str) -> None:
+    async def kill(self, why: str, *, memory: bool = False) -> None:
         """End the process and everything it started, now; runs that wait get ``why``."""
-        self._lose(why)
+        self._lose(why, memory=memory)
         if self._child is not None:
             await asyncio.to_thread(kill_tree, self._child.pid)
             await self._child.wait()
@@ -156,23 +165,26 @@ class RunnerProcess:
     async def _send(self, message: Mapping[str, Any]) -> None:
         assert self._child is not None
         assert self._child.stdin is not None
-        if self.lost is not None:
-            raise Infrastructure(self.lost)
+        if self._error is not None:
+            raise self._error
         try:
             self._child.stdin.write(encode(message))
             await self._child.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
-            self._lose(f"the Spark runner has ended; its log is {self.log}")
-            raise Infrastructure(self.lost) from None
+            raise self._lose(f"the Spark runner has ended; its log is {self.log}") from None
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Until the pipe is closed, which happens with the end of the process, however it came."""
-        while line := await reader.readline():
+        while (line := await reader.readline()).endswith(b"\n"):  # it may have been killed in the middle of one
             message = decode(line)
             self._beats += 1
-            if "lost" in message:
-                self._lose(f"{message['lost']}; see {self.log}")
+            if "ready" in message:
+                self._ready = True
+            elif "lost" in message:
+                self._lose(f"{message['lost']}; see {self.log}", memory=message["memory"])
             elif "answer" in message:
+                if message.get("error", {}).get("kind") == LOST:
+                    self._note_company()  # the answers of the other runs follow
                 asked = self._asked.get(message["answer"])
                 if asked is not None and not asked.answer.done():
                     asked.answer.set_result(message)
@@ -205,17 +217,25 @@ class RunnerProcess:
                 await self.kill(
                     f"the Spark runner used {used / GIB:.1f} GiB of memory, more than its cap of "
                     f"{self._cap / GIB:.1f} GiB, and was stopped: raise `memory` under [spark], now "
-                    f"{self._settings.memory}"
+                    f"{self._settings.memory}",
+                    memory=True,
                 )
                 return
 
-    def _lose(self, why: str) -> None:
-        if self.lost is None:
-            self.lost = why
+    def _lose(self, why: str, *, memory: bool = False) -> Infrastructure:
+        if self._error is None:
+            started = f"the Spark runner did not start: {why}"
+            self._error = RunnerLost(why, memory=memory) if self._ready else Unavailable(started)
+        self._note_company()
         for asked in self._asked.values():
             if not asked.answer.done():
-                asked.answer.set_exception(Infrastructure(self.lost))
+                asked.answer.set_exception(self._error)
                 asked.answer.exception()  # seen: whoever gave up waiting does not come for it
+        return self._error
+
+    def _note_company(self) -> None:
+        """The first sign of the end counts: afterwards one run after the other is told."""
+        self.company = self.company or frozenset(n for n, one in self._asked.items() if not one.answer.done())
 
     async def _after_end(self) -> None:
         ours = asyncio.current_task()

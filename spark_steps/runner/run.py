@@ -39,7 +39,7 @@ class Run:
 
     @property
     def spark(self) -> SparkSession:
-        """Opened on first use. Raises UsageError (no Java, no PySpark), Infrastructure (Spark did not start)."""
+        """Opened on first use. Raises Unequipped (no Java, no PySpark), Unavailable (Spark did not start)."""
         if self._session is None:
             self._session = self._sessions.open(self.tag)
             self.check()

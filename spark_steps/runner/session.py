@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sagas.errors import Infrastructure, UsageError
+from sagas.errors import Unavailable
+from spark_steps.errors import RunnerLost, Unequipped
 from spark_steps.runner import class_archive
 from spark_steps.runner.java import check_java
 from spark_steps.runner.properties import properties_file
@@ -47,8 +48,8 @@ class Sessions(Protocol):
         """How far the jobs with this tag are: ``stages``, ``stage`` (done), ``tasks``, ``tasks_done``, ``rows``."""
         ...
 
-    def ended(self, patience: float) -> str | None:
-        """One sentence if Spark's process has ended, or ends within ``patience`` seconds."""
+    def ended(self, patience: float) -> RunnerLost | None:
+        """What to say if Spark's process has ended, or ends within ``patience`` seconds."""
         ...
 
     def ping(self) -> None:
@@ -99,7 +100,7 @@ class ClassicSessions:
         names = ("stages", "stage", "tasks", "tasks_done", "rows")
         return {**dict(zip(names, totals, strict=True)), "spark_ui": self.ui}
 
-    def ended(self, patience: float) -> str | None:
+    def ended(self, patience: float) -> RunnerLost | None:
         gateway = self._gateway()
         if gateway is None:
             return None
@@ -108,11 +109,12 @@ class ClassicSessions:
         except subprocess.TimeoutExpired:
             return None
         if code == OUT_OF_MEMORY:
-            return (
+            return RunnerLost(
                 f"Spark's JVM ran out of memory: raise `memory` under [spark], now {self._settings.memory}, "
-                "or use more partitions"
+                "or use more partitions",
+                memory=True,
             )
-        return f"Spark's JVM has ended with exit code {code}"
+        return RunnerLost(f"Spark's JVM has ended with exit code {code}")
 
     def ping(self) -> None:
         gateway = self._gateway()
@@ -154,7 +156,7 @@ class ClassicSessions:
         except Exception as error:  # whatever the JVM says: it is one sentence for a person
             from spark_steps.problems import sentence
 
-            raise Infrastructure(f"Spark did not start at {self._settings.master}: {sentence(error)}") from error
+            raise Unavailable(f"Spark did not start at {self._settings.master}: {sentence(error)}") from error
         self.ui = first.sparkContext.uiWebUrl
         self._first = first
 
@@ -200,14 +202,14 @@ class ConnectSessions:
             session.addTag(tag)
             session.registerProgressHandler(self._handler(tag))
         except PySparkImportError as error:
-            raise UsageError(
+            raise Unequipped(
                 f"Spark Connect needs more packages: {str(error).splitlines()[0]}",
                 help="pip install 'saga-orchestrator[spark-connect]'",
             ) from None
         except PySparkException as error:
             from spark_steps.problems import sentence
 
-            raise Infrastructure(f"Spark Connect at {self._settings.remote}: {sentence(error)}") from error
+            raise Unavailable(f"Spark Connect at {self._settings.remote}: {sentence(error)}") from error
         return session
 
     def release(self, session: SparkSession, tag: str) -> None:
@@ -220,7 +222,7 @@ class ConnectSessions:
     def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
         return self._progress.get(tag, {})
 
-    def ended(self, patience: float) -> str | None:
+    def ended(self, patience: float) -> RunnerLost | None:
         return None
 
     def ping(self) -> None:
