@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from sagas.errors import Infrastructure, Unavailable
-from spark_steps.errors import RunnerLost, Unequipped
+from sagas.errors import Infrastructure, Unavailable, UsageError
+from spark_steps.errors import RunnerLost
 from spark_steps.runner.memory import GIB, heap_bytes, resident_bytes
 from spark_steps.runner.messages import LOST, decode, encode, settings_to_json
 from spark_steps.settings import SparkSettings
@@ -76,9 +76,9 @@ class RunnerProcess:
         return bool(self._asked)
 
     async def start(self) -> None:
-        """Raises Unequipped: PySpark is not installed; OSError: the process cannot be started."""
+        """Raises UsageError: PySpark is not installed; OSError: the process cannot be started."""
         if importlib.util.find_spec("pyspark") is None:
-            raise Unequipped(
+            raise UsageError(
                 "Spark steps need PySpark, which is not installed", help="pip install 'saga-orchestrator[spark]'"
             )
         folder = self._settings.work_folder

@@ -1,8 +1,11 @@
-"""What a fresh runner is asked first: several runs at one moment, and what it cannot even begin with."""
+"""A fresh runner: several runs at one moment, what it cannot begin with, and a job that kills each one."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,8 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from activities.attempt import Attempt
+from sagas.errors import Parked, Unavailable
+from spark_steps.runner import losses
 from spark_steps.runner.client import Runner
 from spark_steps.settings import SparkSettings
+from spark_steps.steps import SparkSteps
+from tests.integration.spark.desk import open_desk
 from tests.integration.spark.staged import stage
 from tests.integration.spark.test_staging import JOBS, QUICK, World, rows_of
 
@@ -54,3 +62,78 @@ async def test_a_fresh_runner_takes_a_job_and_an_audit_at_one_moment(world: Worl
     (manifest, report) = await asyncio.gather(world.one("staged_jobs:numbers"), audit)
     assert len(rows_of(manifest)) == 10
     assert report["verdict"] == "pass"
+
+
+async def test_a_runner_that_cannot_import_pyspark_says_so_and_that_is_no_attempt(tmp_path: Path) -> None:
+    broken = tmp_path / "pyspark"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('half of it is missing')")
+    runner = Runner(SparkSettings(root=tmp_path, python_path=(str(tmp_path),)))
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable) as found:
+                await runner.run("freeze", {"inputs": {}, "folder": "", "known": {}}, tag="x")
+            assert str(found.value).startswith(
+                "the Spark runner did not start: PySpark cannot be imported: ImportError: half of it is missing; see "
+            )
+    finally:
+        await runner.close()
+
+
+async def test_a_runner_that_has_no_place_for_its_log_is_no_attempt(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("a file")
+    runner = Runner(SparkSettings(root=tmp_path, work="work"))
+    with pytest.raises(Unavailable, match=r"^the Spark runner did not start: .*work"):
+        await runner.run("freeze", {"inputs": {}, "folder": "", "known": {}}, tag="x")
+
+
+async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
+    steps = SparkSteps(desk.settings, desk.databases)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    now = time.time()
+    attempt = Attempt(1, now, now + 60, lambda _: None, logging.getLogger("test"), saga="day")
+    try:
+        with pytest.raises(Unavailable, match=r"^Spark needs Java 17 or newer: JAVA_HOME is .*; install a JDK"):
+            await steps.prepare("spark", desk.invocation(), attempt)
+    finally:
+        await steps.close()
+        await desk.databases.close()
+
+
+KILLER = """
+
+def killer(spark, inputs):
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_a_job_that_kills_each_of_its_runners_is_set_apart_and_then_needs_a_person(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "APART_AFTER", 1)
+    monkeypatch.setattr(losses, "GIVE_UP_AFTER", 2)
+    (world.root / "killing_jobs.py").write_text(KILLER)
+    with pytest.raises(Unavailable, match="the Spark runner was killed by SIGKILL"):
+        await killed(world)
+    good = await world.one("staged_jobs:numbers")
+    assert world.runner.process is not None
+    shared = world.runner.process.pid
+    with pytest.raises(
+        Parked, match=r"^2 Spark runners in a row were lost while they ran this; the last time: the Spark"
+    ):
+        await killed(world)
+    assert world.runner.process.pid == shared, "it had a runner of its own"
+    assert rows_of(await world.one("staged_jobs:numbers")) == rows_of(good)
+
+
+async def killed(world: World) -> None:
+    spec = {"parquet": "out", "mode": "append"}
+    target = {"folder": (world.root / "killed").as_uri(), "key": "k", "generation": 1, "epoch": 1}
+    arguments = {"job": "killing_jobs:killer", "outputs": {"output": spec}}
+    shutil.rmtree(world.root / "killed", ignore_errors=True)
+    request = {"arguments": arguments, "inputs": {}, "targets": {"output": target}}
+    await world.runner.run("stage", request, tag=f"killer-e{next(world.numbers)}")
