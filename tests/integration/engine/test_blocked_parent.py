@@ -197,3 +197,23 @@ async def test_what_a_parent_knows_survives_its_worker(world: World) -> None:
         assert (story["state"], "terminated" in story["parked"][0]["why"]) == ("PARKED", True)
         story = await _told(client, saga)
         assert "terminated" in story["parked"][0]["why"]
+
+
+async def test_a_child_past_its_commit_point_goes_on_blocking_a_parent_that_turns_back(world: World) -> None:
+    child = "saga: child\nsteps:\n  - {id: x, uses: book, pivot: true}\n  - {id: y, uses: work, on_failure: park}\n"
+    parent = """
+        saga: parent
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: inner, uses: saga, with: {name: child}, compensate: {uses: unwork, with: {value: all}}}
+    """
+    world.plan["do y"] = [Rejected("never"), "after all"]
+    async with world.serving(parent, child) as client:
+        saga = await begin(client, "parent")
+        await _told(client, saga)
+        assert await client.cancel(saga) == "accepted"
+        story = await _told(client, saga)  # it was cleared by the cancel, and the child has reported again
+        assert [row["step"] for row in story["parked"]] == ["inner"]
+        await client.resolve(f"{saga}/inner", {"step": "y", "decision": "retry", "reason": "b", "who": "ada"})
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
