@@ -29,6 +29,9 @@ BEATEN = 3.0
 """Seconds without a heartbeat after which a guarded attempt is lost with its worker. The guard makes a wrong guess
 harmless: the next attempt waits for the transaction of the one before, and finds what it has left."""
 
+FEW_ATTEMPTS = 2
+"""With so few attempts none is given up early: a busy worker that is taken for dead would cost the saga its step."""
+
 TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
 
@@ -164,6 +167,7 @@ def _beats(call: Call) -> bool:
         and call.local
         and call.execution == "remote"
         and call.heartbeat is None
+        and call.retry.max_attempts > FEW_ATTEMPTS
         and call.timeout >= BEATEN + 1.0  # a timeout that is hardly longer is as fast, and Temporal's Web UI flags it
         and not call.at_most_once
         and call.action != REQUEST
