@@ -208,6 +208,21 @@ def test_actions(capsys: pytest.CaptureFixture[str]) -> None:
     assert "guarded: runs in one transaction on shop" in text
 
 
+def test_actions_show_arguments_as_definitions_give_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saga.toml").write_text('actions = ["./own.py"]\n')
+    (tmp_path / "own.py").write_text(
+        "from sagas import Step, action\n\n\n"
+        "@action('stock.move')\ndef move(step: Step, from_: str, to: str = 'b', **notes: int) -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = document(capsys, "actions", "stock.move")
+    assert [(one["name"], one["required"]) for one in found["arguments"]] == [("from", True), ("to", False)]
+    assert found["other_arguments"] == {"type": "integer", "schema": {"type": "integer"}}
+    assert "any other" in said(capsys, "actions", "stock.move")
+
+
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     plain = json.loads(said(capsys, "schema"))
     full = json.loads(said(capsys, "schema", "--with-actions"))
