@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-long check format bench clean
+.PHONY: setup demo test test-long check format docs bench clean
 
 setup: .venv/.installed
 
@@ -10,7 +10,7 @@ setup: .venv/.installed
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,kafka,mysql,spark,spark-connect,dev]'
-	$(BIN)/python -m spark_steps.runner.archiving || true
+	$(BIN)/python -m saga_spark.runner.archiving || true
 	touch $@
 
 demo: setup
@@ -36,6 +36,11 @@ test: setup
 
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+# The site, in build/site. A dead link fails the build.
+docs: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 # All measurements; one of them alone: make bench BENCH=staging
 bench: setup

@@ -25,12 +25,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.measure import ratio, seconds
-from spark_steps.reconcile.books import check
-from spark_steps.reconcile.compare import difference
-from spark_steps.reconcile.effects import Effects
-from spark_steps.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
-from spark_steps.reconcile.journal import ENTRIES, ENTRY_SCHEMA, SAGA_SCHEMA, SAGAS
-from spark_steps.reconcile.spec import Spec
+from saga_spark.reconcile.books import check
+from saga_spark.reconcile.compare import difference
+from saga_spark.reconcile.effects import Effects
+from saga_spark.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
+from saga_spark.reconcile.journal import ENTRIES, ENTRY_SCHEMA, SAGA_SCHEMA, SAGAS
+from saga_spark.reconcile.spec import Spec
 
 NOW = 1_790_000_000.0
 STEPS = ("reserve", "charge", "place")

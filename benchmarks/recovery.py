@@ -22,10 +22,10 @@ from statistics import median
 import psutil
 import psycopg
 
+from saga_workers.client import Client
+from saga_workers.dev.stack import Stack
 from sagas.project import Project
 from sagas.settings import load_settings
-from workers.client import Client
-from workers.dev.stack import Stack
 
 LINE = "{:<44} {:>8} {:>8} {:>8}"
 CROWD = 8

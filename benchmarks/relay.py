@@ -22,18 +22,18 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from activities.kafka.config import consumer_config, producer_config
-from activities.kafka.topics import Cluster
-from activities.kafka.wire import Record
-from activities.outbox import event_row
 from benchmarks.measure import ratio
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_activities.kafka.topics import Cluster
+from saga_activities.kafka.wire import Record
+from saga_activities.outbox import event_row
+from saga_workers.databases import set_up
+from saga_workers.dev.stack import Stack
+from saga_workers.relay.publisher import encode
+from saga_workers.relay.rows import EventRow
+from saga_workers.relay.run import run_relay
 from sagas.settings import KafkaSettings, Settings, load_settings
 from sagas.step import Event
-from workers.databases import set_up
-from workers.dev.stack import Stack
-from workers.relay.publisher import encode
-from workers.relay.rows import EventRow
-from workers.relay.run import run_relay
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"
 SETTINGS = """

@@ -24,10 +24,10 @@ from benchmarks.definitions import KINDS, definition
 from benchmarks.handwritten import Order
 from benchmarks.measure import Figures, crowd, latencies
 from benchmarks.report import print_growth, print_pair
+from saga_workers.client import Client
+from saga_workers.dev.stack import Stack
 from sagas.project import Project
 from sagas.settings import load_settings
-from workers.client import Client
-from workers.dev.stack import Stack
 
 HERE = Path(__file__).parent
 LENGTHS = (3, 30, 300)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_steps.job import Output
-from spark_steps.keys import Mark, Target
-from spark_steps.manifest import Manifest
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import Publication
+from saga_spark.job import Output
+from saga_spark.keys import Mark, Target
+from saga_spark.manifest import Manifest
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.registry import sink_for
+from saga_spark.sinks.sink import Publication
 
 
 def settings(root: Path, **more: Any) -> SparkSettings:

@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.measure import ratio, seconds
 from benchmarks.staged import Step, settings
-from spark_steps.audit.task import audit
-from spark_steps.inputs import freeze
-from spark_steps.runner.run import Run
-from spark_steps.runner.session import ClassicSessions
-from spark_steps.settings import SparkSettings
-from spark_steps.stage import stage
-from workers.demo.promotions import prepare
+from saga_spark.audit.task import audit
+from saga_spark.inputs import freeze
+from saga_spark.runner.run import Run
+from saga_spark.runner.session import ClassicSessions
+from saga_spark.settings import SparkSettings
+from saga_spark.stage import stage
+from saga_workers.demo.promotions import prepare
 
 LINE = "{:<34} {:>9} {:>9} {:>12} {:>9}"
 COLUMNS = ["product_id", "store_id", "week"]

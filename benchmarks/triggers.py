@@ -22,16 +22,16 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from activities.kafka.config import producer_config
-from activities.kafka.topics import Cluster
 from benchmarks.measure import ratio
+from saga_activities.kafka.config import producer_config
+from saga_activities.kafka.topics import Cluster
+from saga_workers.client import Client
+from saga_workers.dev.stack import Stack
+from saga_workers.process import run_parts
+from saga_workers.temporal_client import connect
+from saga_workers.trigger.run import STARTS, Parts, plan
 from sagas.project import Project
 from sagas.settings import load_settings
-from workers.client import Client
-from workers.dev.stack import Stack
-from workers.process import run_parts
-from workers.temporal_client import connect
-from workers.trigger.run import STARTS, Parts, plan
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"
 PARTITIONS = 4

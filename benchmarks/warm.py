@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.measure import ratio
 from benchmarks.staged import Step, settings
-from spark_steps.runner.client import Runner
+from saga_spark.runner.client import Runner
 
 ROWS = 1000
 

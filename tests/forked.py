@@ -17,21 +17,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PRELOADED = (
-    "cli.main",
-    "cli.relay",
-    "cli.trigger",
-    "cli.worker",
+    "saga_cli.main",
+    "saga_cli.relay",
+    "saga_cli.trigger",
+    "saga_cli.worker",
     "confluent_kafka.admin",
     "psycopg_pool",
     "pydantic.type_adapter",
     "sqlalchemy.dialects.postgresql.psycopg",
     "temporalio.worker",
     "typer._adapters",
-    "workers.logs",
-    "workers.relay.check_back",
-    "workers.relay.run",
-    "workers.run",
-    "workers.trigger.run",
+    "saga_workers.logs",
+    "saga_workers.relay.check_back",
+    "saga_workers.relay.run",
+    "saga_workers.run",
+    "saga_workers.trigger.run",
     "tests.forked_frozen",
 )
 
@@ -105,7 +105,7 @@ def _live(words: list[str], folder: str, env: dict[str, str], log: str, first: C
     sys.argv = ["saga", *words]
     if first is not None:
         first()
-    from cli.main import main
+    from saga_cli.main import main
 
     main()
 

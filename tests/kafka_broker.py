@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from saga_workers.dev.kafka_jars import NoKafkaError, jars
+from saga_workers.dev.kafka_server import KafkaServer, share_classes
+from saga_workers.dev.ports import choose
 from sagas.settings import KafkaSettings
 from tests.processes import Process
-from workers.dev.kafka_jars import NoKafkaError, jars
-from workers.dev.kafka_server import KafkaServer, share_classes
-from workers.dev.ports import choose
 
 PATIENCE = 60.0
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
+from saga_workers.serve import make_worker
 from sagas.actions import NOTE, Actions
 from sagas.project import Project
 from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection, TemporalSettings
-from workers.client import Client
-from workers.headers import HeaderInterceptor
-from workers.serve import make_worker
 
 
 def make_project(
@@ -63,7 +63,7 @@ async def lab(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
 
 async def finished(client: Client, saga_id: str, patience: str = "60s") -> dict[str, Any]:
     """The story when the saga is over or parked."""
-    from cli.waiting import wait_for_end
+    from saga_cli.waiting import wait_for_end
 
     return await wait_for_end(client, saga_id, patience)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from saga_workers.dev.ports import HOST, choose
+from saga_workers.dev.service import http_get
+from saga_workers.dev.temporal import SEARCH_ATTRIBUTES, find_program
 from tests.forked import Forked
-from workers.dev.ports import HOST, choose
-from workers.dev.service import http_get
-from workers.dev.temporal import SEARCH_ATTRIBUTES, find_program
 
 
 class Process:
@@ -152,7 +152,7 @@ class CommandProcess(Process):
         verb, *options = words
         argv = [verb, "--health", f"{HOST}:{port}", *options]
         if fresh:
-            argv = [sys.executable, "-P", "-m", "cli.main", *argv]
+            argv = [sys.executable, "-P", "-m", "saga_cli.main", *argv]
         own = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         super().__init__(name, argv, project, lambda: http_get(port, "/readyz")[0] == 200, own)
         self._fresh, self._first = fresh, first

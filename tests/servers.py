@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from workers.dev.ports import HOST, choose
+from saga_workers.dev.ports import HOST, choose
 
 PATIENCE = 60.0
 

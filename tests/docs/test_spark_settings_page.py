@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spark_steps.settings import KEYS, RETENTION, SparkSettings
+from saga_spark.settings import KEYS, RETENTION, SparkSettings
 
 PAGE = Path(__file__).parents[2] / "docs/reference/spark-settings.md"
 

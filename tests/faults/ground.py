@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from activities.guard.schema import ddl
+from saga_activities.guard.schema import ddl
 from tests.fault_proxy import FaultProxy, fault_proxy
 from tests.faults.cells import Cell, Row
 from tests.faults.channel import OFTEN, Channel

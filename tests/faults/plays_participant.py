@@ -103,7 +103,7 @@ async def saga(stage: Stage, *arguments: str) -> tuple[int, str]:
         sys.executable,
         "-P",
         "-m",
-        "cli.main",
+        "saga_cli.main",
         *arguments,
         cwd=stage.folder,
         env={**os.environ, "SAGA_TEMPORAL__TASK_QUEUE": stage.flows if stage.split else stage.queue},

@@ -8,12 +8,12 @@ import json
 import pytest
 from temporalio.client import Client as Temporal
 
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
 from sagas.errors import RefusedError
 from tests.faults.cells import TARGETS
 from tests.faults.plays_participant import saga
 from tests.faults.stage import Stage, default_input
-from workers.client import Client
-from workers.headers import HeaderInterceptor
 
 ANSWERS = {TARGETS["B"]: "accepted", TARGETS["P"]: "recorded", TARGETS["C"]: "already"}
 

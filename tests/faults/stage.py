@@ -17,6 +17,8 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
+from saga_workers.client import Client, Run
+from saga_workers.temporal_client import connect
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.fault_proxy import FaultProxy
@@ -24,8 +26,6 @@ from tests.faults.gates import PATIENCE, Gate, Point, Target
 from tests.faults.history import activities_of
 from tests.processes import TemporalServer, WorkerProcess
 from tests.servers import HOST, DatabaseServer
-from workers.client import Client, Run
-from workers.temporal_client import connect
 
 if TYPE_CHECKING:
     from tests.faults.channel import Channel

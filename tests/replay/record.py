@@ -18,10 +18,10 @@ from pathlib import Path
 from temporalio.client import WorkflowFailureError, WorkflowHistory
 from temporalio.service import RPCError
 
+from saga_workers.client import Client
 from tests.integration.engine.world import handle, open_world
 from tests.processes import TemporalServer
 from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
-from workers.client import Client
 
 HISTORIES = Path(__file__).parent / "histories"
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from sqlalchemy import text
 
-from activities.connections import Connections
-from activities.request import rows
-from activities.request.reply import Reply
+from saga_activities.connections import Connections
+from saga_activities.request import rows
+from saga_activities.request.reply import Reply
+from saga_workers.client import Client
+from saga_workers.replies.waking import wake
 from sagas import Absent, Done, Rejected, Unknown
 from sagas.errors import UsageError
 from sagas.settings.model import Connection
 from tests.http_server import PaymentServer
 from tests.integration.engine.world import World, handle, resolve, until
 from tests.lab import finished
-from workers.client import Client
-from workers.replies.waking import wake
 
 After = Callable[[Client, str], Awaitable[Any]]
 QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"

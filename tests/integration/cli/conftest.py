@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cli import main
+from saga_cli import main
+from saga_workers.client import Client
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.lab import lab
 from tests.processes import TemporalServer, WorkerProcess
-from workers.client import Client
 
 ACTIONS = """
 from pathlib import Path

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from saga_workers import steering
+from saga_workers.client import Client
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.integration.cli.conftest import Shell, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
 from tests.processes import TemporalServer, WorkerProcess
-from workers import steering
-from workers.client import Client
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_only_the_document_is_on_stdout(lonely: Shell, words: tuple[str, ...]) -
 
 
 def run(shell: Shell, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-P", "-m", "cli.main", "--config", str(shell.folder / "saga.toml"), "--json", *words]
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "--config", str(shell.folder / "saga.toml"), "--json", *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done
     return done

@@ -14,16 +14,21 @@ from pathlib import Path
 
 import pytest
 
+from saga_workers.runs import describe
 from tests.integration.cli.conftest import Shell, fresh
-from workers.runs import describe
 
 Child = asyncio.subprocess.Process
 
 
 async def launch(folder: Path, *words: str) -> Child:
-    argv = [sys.executable, "-P", "-m", "cli.main", *words, "--config", str(folder / "saga.toml")]
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", *words, "--config", str(folder / "saga.toml")]
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+    # A shell that runs the tests in the background lets them ignore Ctrl-C, and their children with them.
+    return await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe, preexec_fn=restore_interrupts)
+
+
+def restore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tuple[str, str]:

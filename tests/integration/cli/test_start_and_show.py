@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from saga_workers.runs import describe
 from tests.integration.cli.conftest import Shell, fresh
-from workers.runs import describe
 
 
 async def until(shell: Shell, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:

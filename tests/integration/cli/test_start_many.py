@@ -104,7 +104,7 @@ async def test_two_rows_with_one_id_are_a_mistake(shell: Shell) -> None:
 async def test_ctrl_c_stops_the_starting_and_says_how_to_go_on(shell: Shell) -> None:
     """Through the real executable: only a process of its own gets a signal of its own."""
     file = write(shell, "long.jsonl", [json.dumps({"nights": number}) for number in range(2000)])
-    argv = [sys.executable, "-P", "-m", "cli.main", "start", "trip", "--from", str(file), "--rate", "20"]
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "start", "trip", "--from", str(file), "--rate", "20"]
     argv += ["--config", str(shell.folder / "saga.toml"), "--batch", "long"]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)

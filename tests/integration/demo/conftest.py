@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from activities.guard.sql_handle import Sql
+from saga_activities.guard.sql_handle import Sql
+from saga_workers.demo.model import Basket, Line, Order, Plan, SentCoupon, Shelf, Week
+from saga_workers.demo.run import project_file
+from saga_workers.demo.shop import open_shop
 from sagas.actions import Actions, load_actions
 from sagas.settings import Settings, load_settings
 from sagas.step import Step
 from tests.servers import DatabaseServer, postgres
-from workers.demo.model import Basket, Line, Order, Plan, SentCoupon, Shelf, Week
-from workers.demo.run import project_file
-from workers.demo.shop import open_shop
 
 BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (Line("milk", 2, Decimal("3.98")),))
 

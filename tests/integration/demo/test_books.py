@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
+from saga_workers.demo.books import CHECKS, Books, Run, check_books, mismatches
 from tests.integration.demo.conftest import Till
-from workers.demo.books import CHECKS, Books, Run, check_books, mismatches
 
 DONE = Run("b-1", "checkout", "COMPLETED", "committed")
 UNDONE = Run("b-2", "checkout", "COMPENSATED", "backward")

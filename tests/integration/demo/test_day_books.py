@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from saga_workers.demo.books import Finding
+from saga_workers.demo.day_books import CHECKS, Closed, check_days
+from saga_workers.demo.days import Close, Sales
+from saga_workers.demo.lake import Lake
 from tests.integration.demo.conftest import Till
-from workers.demo.books import Finding
-from workers.demo.day_books import CHECKS, Closed, check_days
-from workers.demo.days import Close, Sales
-from workers.demo.lake import Lake
 
 RATE = Decimal("0.02")
 DAY = date(2017, 12, 18)

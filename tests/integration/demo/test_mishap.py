@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from saga_workers.demo.mishap import delete_order, put_back
 from tests.integration.demo.conftest import Till
-from workers.demo.mishap import delete_order, put_back
 
 EVERYTHING = (
     "select (select jsonb_agg(o) from orders o), (select jsonb_agg(l) from order_line l), "

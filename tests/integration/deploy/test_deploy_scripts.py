@@ -12,9 +12,9 @@ import psycopg
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
+from saga_workers.dev.temporal import find_program
 from tests.processes import TemporalServer
 from tests.servers import HOST, postgres
-from workers.dev.temporal import find_program
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 

@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from saga_workers.client import Client
+from saga_workers.temporal_client import connect
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.integration.engine.world import until
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
-from workers.client import Client
-from workers.temporal_client import connect
 
 ACTIONS = '''
 import asyncio

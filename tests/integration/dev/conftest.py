@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-SAGA = [sys.executable, "-P", "-m", "cli.main"]
+SAGA = [sys.executable, "-P", "-m", "saga_cli.main"]
 SERVERS = ("--only", "temporal,postgres")
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.kafka.topics import Cluster
+from saga_activities.kafka.topics import Cluster
+from saga_workers.dev.kafka_jars import NoKafkaError, jars
+from saga_workers.dev.stack import Stack
 from sagas.process_id import start_mark
 from sagas.settings import load_settings
 from tests.integration.dev.conftest import Project
-from workers.dev.kafka_jars import NoKafkaError, jars
-from workers.dev.stack import Stack
 
 ORDERS = """
 saga: orders

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from saga_spark.runner.client import Runner
+from saga_spark.settings import spark_settings
+from saga_workers.spark import why_not_here
+from saga_workers.spark_checks import examine_spark
 from sagas.settings import load_settings
-from spark_steps.runner.client import Runner
-from spark_steps.settings import spark_settings
 from tests.integration.dev.conftest import Project
-from workers.spark import why_not_here
-from workers.spark_checks import examine_spark
 
 SPARK = '[connections.shop]\nschema = "schema.sql"\n[spark]\nledger = "shop"\n'
 
@@ -42,7 +42,7 @@ async def test_status_tells_whether_a_runner_lives(project: Project) -> None:
         told = project.status()["spark"]
         assert told == {"state": "running", "pid": runner.process.pid, "log": str(runner.process.log)}
         assert runner.process.log.parent == project.root / "elsewhere"
-        assert "spark_steps.runner" in psutil.Process(told["pid"]).cmdline()
+        assert "saga_spark.runner" in psutil.Process(told["pid"]).cmdline()
         assert re.search(r"spark +running", project.saga("dev", "status"))
     finally:
         await runner.close()

@@ -21,14 +21,14 @@ import psycopg
 import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
+from saga_workers.dev.folder import DevFolder, Record
+from saga_workers.dev.process import MARK
+from saga_workers.dev.service import http_get
+from saga_workers.search_attributes import missing
+from saga_workers.temporal_client import connect
 from sagas.process_id import ProcessId, start_mark
 from sagas.settings import load_settings
 from tests.integration.dev.conftest import SAGA, Project
-from workers.dev.folder import DevFolder, Record
-from workers.dev.process import MARK
-from workers.dev.service import http_get
-from workers.search_attributes import missing
-from workers.temporal_client import connect
 
 
 def sql(status: dict, statement: LiteralString) -> list[tuple]:

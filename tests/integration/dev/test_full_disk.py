@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from saga_workers.dev.kafka_jars import NoKafkaError, jars
 from tests.integration.dev.conftest import SAGA, Project
-from workers.dev.kafka_jars import NoKafkaError, jars
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 

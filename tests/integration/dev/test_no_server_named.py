@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import main
+from saga_cli import main
 from tests.integration.dev.conftest import Project
 from tests.processes import TemporalServer
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from saga_workers.client import Client
 from sagas import Rejected, Step
 from tests.integration.engine.world import World, begin, gate, handle, row, soon, states, until
 from tests.lab import finished
-from workers.client import Client
 
 LINE = """
     saga: line

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from saga_workers.client import Client
 from sagas import Rejected, Step
 from tests.integration.engine.world import World, begin, gate, resolve, soon, until
 from tests.lab import finished
-from workers.client import Client
 
 BESIDE = """
     saga: parent

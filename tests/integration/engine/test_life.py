@@ -18,12 +18,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from saga_workers.plugin import SagaPlugin
 from sagas import Rejected
 from sagas.errors import RefusedError
 from tests.integration.engine.greeting import Greeting, greet
 from tests.integration.engine.world import World, begin, gate, handle, play, soon, states, until
 from tests.lab import finished, lab
-from workers.plugin import SagaPlugin
 
 PLAIN = """
     saga: plain

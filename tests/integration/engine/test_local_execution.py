@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.api.enums.v1 import EventType
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
 from sagas import AlreadyCompensated, Rejected, Step, action
 from sagas.project import Project
 from tests.integration.engine.world import World, begin, gate, handle, play, row, states, until

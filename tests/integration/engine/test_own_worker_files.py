@@ -13,6 +13,7 @@ from tests.processes import TemporalServer
 IMPORTS = """
 import asyncio
 import json
+import os
 import sys
 from datetime import timedelta
 
@@ -61,6 +62,8 @@ async def main(address, queue):
 
 if __name__ == "__main__":
     asyncio.run(main(*sys.argv[1:]))
+    sys.stdout.flush()
+    os._exit(0)  # the SDK's threads can crash an interpreter that winds down (temporalio/sdk-python#300)
 """
 
 ORDER = """
@@ -95,6 +98,8 @@ async def main(address, queue):
 
 if __name__ == "__main__":
     asyncio.run(main(*sys.argv[1:]))
+    sys.stdout.flush()
+    os._exit(0)  # the SDK's threads can crash an interpreter that winds down (temporalio/sdk-python#300)
 """
 
 
@@ -145,17 +150,9 @@ def test_a_workflow_runner_of_ones_own_keeps_its_settings(temporal: TemporalServ
     assert printed(run(tmp_path, "shop.py", files, temporal.address)) == [True, "pear"]
 
 
-def test_a_file_with_the_name_of_a_package_of_the_engine_is_named(temporal: TemporalServer, tmp_path: Path) -> None:
+def test_a_module_called_activities(temporal: TemporalServer, tmp_path: Path) -> None:
     files = {
         "activities.py": ACTIONS,
         "worker.py": f"{IMPORTS}\nfrom activities import greet\nfrom sagas import SagaPlugin\n{WORKFLOW}\n{MAIN}",
     }
-    done = run(tmp_path, "activities.py", files, temporal.address)
-    assert done.returncode != 0
-    message, help = done.stderr.splitlines()[-2:]
-    assert message.endswith(
-        f"the module activities at {tmp_path}/activities.py hides the saga engine's own package of that name"
-    )
-    assert help == (
-        'help: name your file by path in saga.toml (actions = ["./activities.py"]) and do not import it as activities'
-    )
+    assert printed(run(tmp_path, "activities.py", files, temporal.address)) == ["hello ada", "pear"]

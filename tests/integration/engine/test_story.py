@@ -14,10 +14,10 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from saga_workers.client import Client
 from sagas import Rejected
 from tests.integration.engine.world import World, begin, handle, play, resolve
 from tests.lab import finished
-from workers.client import Client
 
 THREE = """
     saga: three

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
 from sagas import Rejected, Step, action
 from tests.lab import finished, lab, make_project
 from tests.processes import TemporalServer

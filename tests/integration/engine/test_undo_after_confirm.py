@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
 from sagas.errors import RefusedError
 from sagas.settings.model import Connection
 from tests.integration.engine.world import World, begin, play, resolve, row, states, until

@@ -21,12 +21,12 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from temporalio.client import WorkflowHandle
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
 from sagas import Step, action
 from sagas.project import Project
 from sagas.settings.model import Connection
 from tests.lab import finished, lab, make_project
-from workers.client import Client
 
 GRACE = timedelta(seconds=1)
 

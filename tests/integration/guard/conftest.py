@@ -14,10 +14,10 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from activities.connections import ISOLATIONS, Connections
-from activities.guard import Address, Body, Guard, Sql
-from activities.guard.schema import create
-from activities.outbox import insert_event
+from saga_activities.connections import ISOLATIONS, Connections
+from saga_activities.guard import Address, Body, Guard, Sql
+from saga_activities.guard.schema import create
+from saga_activities.outbox import insert_event
 from sagas.errors import Rejected
 from sagas.step import Event
 from sagas.wire import Invocation

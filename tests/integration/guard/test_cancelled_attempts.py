@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from activities.connections import Connections
-from activities.guard import Address, Sql
+from saga_activities.connections import Connections
+from saga_activities.guard import Address, Sql
 from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
 
 PATIENCE = 10.0

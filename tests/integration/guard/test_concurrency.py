@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from activities.guard import Guard, Sql
-from activities.guard.postgresql import PostgresTransaction
-from activities.guard.transaction import Reason, RowOp
+from saga_activities.guard import Guard, Sql
+from saga_activities.guard.postgresql import PostgresTransaction
+from saga_activities.guard.transaction import Reason, RowOp
 from sagas.errors import Rejected
 from sagas.outcomes import Outcome
 from tests.integration.guard.conftest import Laboratory, clock, new_address

@@ -17,13 +17,13 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from activities.connections import Connections
-from activities.guard import Address, Guard, codec
-from activities.guard.deliveries import Script
-from activities.guard.protocol import Verdict
-from activities.guard.tables import guard as rows
-from activities.guard.tables_messaging import outbox
-from activities.guard.transaction import GuardRow, RowOp, Transaction
+from saga_activities.connections import Connections
+from saga_activities.guard import Address, Guard, codec
+from saga_activities.guard.deliveries import Script
+from saga_activities.guard.protocol import Verdict
+from saga_activities.guard.tables import guard as rows
+from saga_activities.guard.tables_messaging import outbox
+from saga_activities.guard.transaction import GuardRow, RowOp, Transaction
 from sagas.outcomes import Outcome
 from tests.integration.guard.conftest import Laboratory, clock
 from tests.unit.guard.memory import TIMES, Memory, MemoryGuard, body, now

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from activities.guard import Address
+from saga_activities.guard import Address
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 from tests.unit.guard.memory import answer, deliver
 from tests.unit.guard.model import EVENTS, Event, State, Watch, violations, watched

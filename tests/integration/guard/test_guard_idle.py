@@ -8,13 +8,13 @@ import signal
 import sys
 from pathlib import Path
 
-from activities.guard import Sql
+from saga_activities.guard import Sql
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 PUBLISHER = """
 import asyncio, sys, time
-from activities.connections import Connections
-from activities.guard import Address
+from saga_activities.connections import Connections
+from saga_activities.guard import Address
 
 async def main(url, saga_id):
     async def act(sql):

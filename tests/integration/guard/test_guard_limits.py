@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from activities.connections import Connections
-from activities.guard import Address, Sql
-from activities.guard.codec import MAX_RESULT_BYTES
+from saga_activities.connections import Connections
+from saga_activities.guard import Address, Sql
+from saga_activities.guard.codec import MAX_RESULT_BYTES
 from sagas.errors import Rejected
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 FROZEN_WORKER = """
 import asyncio, sys, time
-from activities.connections import Connections
-from activities.guard import Address
+from saga_activities.connections import Connections
+from saga_activities.guard import Address
 
 async def main(url, saga_id):
     async def act(sql):

@@ -7,11 +7,11 @@ import time
 import pytest
 from temporalio.client import Client as Temporal
 
+from saga_workers.dev.ports import choose
+from saga_workers.relay.check_back import UNANSWERED, CheckBack, Times
+from saga_workers.relay.held import decide, undecided
 from sagas.errors import RefusedError
 from tests.integration.guard.conftest import Laboratory, clock, new_address
-from workers.dev.ports import choose
-from workers.relay.check_back import UNANSWERED, CheckBack, Times
-from workers.relay.held import decide, undecided
 
 
 async def test_asking_in_vain_and_deciding(laboratory: Laboratory) -> None:

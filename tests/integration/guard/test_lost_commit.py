@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from activities.guard import deliveries, protocol
+from saga_activities.guard import deliveries, protocol
 from tests.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
 from tests.servers import DatabaseServer

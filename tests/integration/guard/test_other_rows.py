@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
-from activities import inbox
-from activities.guard import Address, Sql
-from activities.request import rows
-from activities.request.rows import Waiter
+from saga_activities import inbox
+from saga_activities.guard import Address, Sql
+from saga_activities.request import rows
+from saga_activities.request.rows import Waiter
+from saga_spark import ledger
+from saga_spark.keys import Target
+from saga_spark.staging_attempt import transaction
 from sagas.outcomes import Outcome
-from spark_steps import ledger
-from spark_steps.keys import Target
-from spark_steps.staging_attempt import transaction
 from tests.integration.guard.conftest import Laboratory, clock
 
 HERE = Address("other-rows", "step")

@@ -8,14 +8,14 @@ import os
 import pytest
 from sqlalchemy import text
 
-from activities.guard import Sql
-from activities.outbox import insert_event
+from saga_activities.guard import Sql
+from saga_activities.outbox import insert_event
+from saga_workers.relay.lag import read_lag, topics_used
+from saga_workers.relay.lease import Leases, this_process
+from saga_workers.relay.rows import OutboxRows
 from sagas.step import Event
 from sagas.wire import Invocation
 from tests.integration.guard.conftest import Laboratory, clock, new_address
-from workers.relay.lag import read_lag, topics_used
-from workers.relay.lease import Leases, this_process
-from workers.relay.rows import OutboxRows
 
 
 @pytest.fixture

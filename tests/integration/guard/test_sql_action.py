@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.emitting import sql_body
+from saga_activities.emitting import sql_body
 from sagas.outcomes import Outcome
 from sagas.wire import Invocation
 from tests.integration.guard.conftest import Laboratory, clock, new_address

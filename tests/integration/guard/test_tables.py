@@ -11,12 +11,12 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from activities.connections import open_engine
-from activities.guard import Address, Guard, Sql
-from activities.guard.schema import VERSION, NewerTables, create, ddl
-from activities.guard.tables import metadata
-from activities.guard.tables_messaging import outbox
-from activities.outbox import insert_event
+from saga_activities.connections import open_engine
+from saga_activities.guard import Address, Guard, Sql
+from saga_activities.guard.schema import VERSION, NewerTables, create, ddl
+from saga_activities.guard.tables import metadata
+from saga_activities.guard.tables_messaging import outbox
+from saga_activities.outbox import insert_event
 from sagas.step import Event
 from sagas.wire import Invocation
 from tests.integration.guard.conftest import clock, database_url

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from activities.guard import watermark
-from activities.guard.schema import create, ddl
-from activities.guard.sqlalchemy_transaction import SqliteTransaction
+from saga_activities.guard import watermark
+from saga_activities.guard.schema import create, ddl
+from saga_activities.guard.sqlalchemy_transaction import SqliteTransaction
 from tests.integration.guard.conftest import Laboratory, new_address, open_laboratory
 
 SOON = {"longest_transaction": 0.05}

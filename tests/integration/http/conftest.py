@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.http import HttpConnection, http_settings
+from saga_activities.http import HttpConnection, http_settings
 from sagas.settings.model import Connection
 from tests.http_server import PaymentServer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from activities.http import HttpConnection, run_http
+from saga_activities.http import HttpConnection, run_http
 from sagas.errors import UsageError
 from sagas.outcomes import Outcome
 from tests.http_server import CLIENT_ID, CLIENT_SECRET, PaymentServer

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities.http import HttpConnection, run_http
-from activities.http.response import MAX_BYTES
+from saga_activities.http import HttpConnection, run_http
+from saga_activities.http.response import MAX_BYTES
 from sagas.outcomes import Outcome
 from tests.http_server import PaymentServer
 

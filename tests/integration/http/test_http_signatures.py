@@ -9,7 +9,7 @@ import pytest
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from activities.http import run_http
+from saga_activities.http import run_http
 from sagas.errors import UsageError
 from tests.http_server import PaymentServer
 

@@ -14,17 +14,17 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from activities.connections import Connections
-from activities.guard.schema import create
+from saga_activities.connections import Connections
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
+from saga_workers.relay.check_back import CheckBack, Times
 from sagas.actions import NOTE, Actions
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.lab import finished, lab
 from tests.processes import WorkerProcess
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.headers import HeaderInterceptor
-from workers.relay.check_back import CheckBack, Times
 
 EFFECTS = "create table if not exists effects (what varchar(100), n integer)"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import workers.relay.shard
-from workers.relay.progress import Progress
-from workers.relay.publisher import Publisher
+import saga_workers.relay.shard
+from saga_workers.relay.progress import Progress
+from saga_workers.relay.publisher import Publisher
 
 
 class Forgetful(Publisher):
@@ -16,4 +16,4 @@ class Forgetful(Publisher):
 
 def forget() -> None:
     """Every relay of this process is one."""
-    workers.relay.shard.Publisher = Forgetful
+    saga_workers.relay.shard.Publisher = Forgetful

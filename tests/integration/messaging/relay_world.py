@@ -14,16 +14,16 @@ from typing import Any
 
 import psycopg
 
-from activities.connections import open_engine
-from activities.guard.schema import create
-from activities.outbox import event_row
+from saga_activities.connections import open_engine
+from saga_activities.guard.schema import create
+from saga_activities.outbox import event_row
+from saga_workers.relay.run import run_relay
 from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection
 from sagas.step import Event
 from tests.kafka_broker import Broker
 from tests.processes import RelayProcess
 from tests.servers import DatabaseServer
-from workers.relay.run import run_relay
 
 INSERT = """
 insert into saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,

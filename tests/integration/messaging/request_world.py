@@ -19,22 +19,22 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from activities.connections import Connections
-from activities.guard.schema import create
+from saga_activities.connections import Connections
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
+from saga_workers.relay.run import run_relay
+from saga_workers.replies.listener import ReplyListener
+from saga_workers.replies.topics import reply_topics
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.metrics import TriggerMetrics
+from saga_workers.trigger.records import Record
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.kafka_broker import Broker
 from tests.lab import finished, lab
 from tests.processes import Process, TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.headers import HeaderInterceptor
-from workers.relay.run import run_relay
-from workers.replies.listener import ReplyListener
-from workers.replies.topics import reply_topics
-from workers.trigger.dead_letters import DeadLetters
-from workers.trigger.metrics import TriggerMetrics
-from workers.trigger.records import Record
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from activities.kafka.config import consumer_config
-from activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka.config import consumer_config
+from saga_activities.kafka.transactions import TransactionalProducer
 from sagas import Message, bridge
 from sagas.settings import KafkaSettings
 from tests.forgetful_broker import TIMEOUT, lose_an_end

@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from saga_workers.trigger import bridging
+from saga_workers.trigger.bridging import Bridging
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.membership import membership
+from saga_workers.trigger.metrics import TriggerMetrics
 from sagas import Message, bridge
 from sagas.consumers import NOTE
 from sagas.settings import KafkaSettings
 from tests.integration.messaging.trigger_world import until, worked_off
 from tests.kafka_broker import Broker
-from workers.trigger import bridging
-from workers.trigger.bridging import Bridging
-from workers.trigger.dead_letters import DeadLetters
-from workers.trigger.membership import membership
-from workers.trigger.metrics import TriggerMetrics
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from activities.guard import Address
+from saga_activities.guard import Address
+from saga_workers.checks import examine
+from saga_workers.dev.ports import choose
+from saga_workers.relay.asking import judge
+from saga_workers.relay.check_back import UNANSWERED, CheckBack
+from saga_workers.relay.held import decide, undecided
+from saga_workers.relay.run import run_relay
 from sagas import Rejected, Step, action
 from sagas.errors import RefusedError
 from sagas.settings import load_settings
@@ -23,12 +29,6 @@ from tests.integration.messaging.events_world import EventsWorld, begin, open_wo
 from tests.lab import finished
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.checks import examine
-from workers.dev.ports import choose
-from workers.relay.asking import judge
-from workers.relay.check_back import UNANSWERED, CheckBack
-from workers.relay.held import decide, undecided
-from workers.relay.run import run_relay
 
 WAITING = """
 saga: waiting
@@ -145,7 +145,7 @@ async def test_a_person_decides_with_the_command(world: EventsWorld) -> None:
 async def saga_relay(world: EventsWorld, *options: str) -> tuple[int, str]:
     """The command, as a process: its exit code and what it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "cli.main", "relay", *options, cwd=world.folder, stdout=PIPE, stderr=PIPE
+        sys.executable, "-P", "-m", "saga_cli.main", "relay", *options, cwd=world.folder, stdout=PIPE, stderr=PIPE
     )
     out, _ = await process.communicate()
     return process.returncode or 0, out.decode()
@@ -250,7 +250,7 @@ async def test_a_confirm_that_a_person_skipped(world: EventsWorld) -> None:
 
 async def ghost(world: EventsWorld, address: Address) -> None:
     """A step done by somebody whose saga knows nothing of it."""
-    from activities.outbox import insert_event
+    from saga_activities.outbox import insert_event
 
     async def act(sql: Any) -> None:
         invocation = Invocation("tell", {}, str(address), address.saga_id, address.step, "do", address.generation)

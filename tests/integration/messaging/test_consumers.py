@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from saga_workers.relay.run import run_relay
 from sagas import Message, Rejected, action, consumer
 from tests.integration.messaging.trigger_world import (
     Shop,
@@ -29,7 +30,6 @@ from tests.kafka_broker import Broker
 from tests.lab import lab
 from tests.processes import TemporalServer, TriggerProcess
 from tests.servers import DatabaseServer, postgres
-from workers.relay.run import run_relay
 
 NOWHERE = "127.0.0.1:1"
 """An address of Temporal that nobody asks: consumers need none."""

@@ -14,14 +14,14 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from activities.connections import open_engine
-from activities.guard.schema import create
+from saga_activities.connections import open_engine
+from saga_activities.guard.schema import create
+from saga_workers.relay.run import run_relay
 from sagas.settings import load_settings
 from tests.integration.messaging.trigger_world import committed, fresh, until, worked_off, write_project
 from tests.kafka_broker import Broker
 from tests.processes import TriggerProcess
 from tests.servers import DatabaseServer, mariadb
-from workers.relay.run import run_relay
 
 MODULE = """
 from __future__ import annotations

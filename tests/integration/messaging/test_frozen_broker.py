@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.messaging.trigger_world import (
-    fresh,
-    open_shop,
-    produce_keyed,
-    until,
-    worked_off,
-    write_project,
-)
+from tests.integration.messaging.trigger_world import fresh, open_shop, produce_keyed, until, worked_off, write_project
 from tests.kafka_broker import Broker
 from tests.processes import TemporalServer, TriggerProcess
 from tests.servers import DatabaseServer

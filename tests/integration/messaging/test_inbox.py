@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from activities import inbox
-from activities.connections import Connections
-from activities.guard.schema import create
+from saga_activities import inbox
+from saga_activities.connections import Connections
+from saga_activities.guard.schema import create
+from saga_workers.trigger.consuming import Consuming
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.metrics import TriggerMetrics
+from saga_workers.trigger.records import Record
 from sagas import Message, Rejected, consumer
 from sagas.consumers import NOTE
 from sagas.settings import KafkaSettings
 from tests.integration.messaging.request_world import new_database
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer, mariadb
-from workers.trigger.consuming import Consuming
-from workers.trigger.dead_letters import DeadLetters
-from workers.trigger.metrics import TriggerMetrics
-from workers.trigger.records import Record
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 

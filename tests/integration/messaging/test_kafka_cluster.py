@@ -7,12 +7,12 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from activities.kafka.config import consumer_config, producer_config
-from activities.kafka.topics import Cluster, KafkaProblem, Offsets
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_activities.kafka.topics import Cluster, KafkaProblem, Offsets
+from saga_workers.dev.ports import choose
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
 from tests.kafka_broker import Broker
-from workers.dev.ports import choose
 
 
 def name() -> str:

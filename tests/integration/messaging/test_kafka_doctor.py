@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from activities.kafka.config import consumer_config, producer_config
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_workers.dev.ports import choose
+from saga_workers.finding import Finding
+from saga_workers.kafka_checks import examine_kafka
+from saga_workers.kafka_setup import commands, make_topics
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.kafka_broker import Broker
 from tests.processes import TemporalServer
-from workers.dev.ports import choose
-from workers.finding import Finding
-from workers.kafka_checks import examine_kafka
-from workers.kafka_setup import commands, make_topics
 
 DEFINITION = """
 saga: orders
@@ -103,7 +103,7 @@ async def test_topics_that_are_missing_are_made_by_setup(world: World, kafka: Br
 def test_the_command_makes_them_too(world: World, kafka: Broker, temporal: TemporalServer) -> None:
     def saga(*words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "TEMPORAL_ADDRESS": temporal.address}
-        argv = [sys.executable, "-P", "-m", "cli.main", *words]
+        argv = [sys.executable, "-P", "-m", "saga_cli.main", *words]
         root = world.project.settings.root
         return subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
 

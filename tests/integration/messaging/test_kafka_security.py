@@ -15,25 +15,25 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import admin as library
 
-from activities.kafka.config import consumer_config, producer_config
-from activities.kafka.errors import classify
-from activities.kafka.topics import Cluster, KafkaProblem
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_activities.kafka.errors import classify
+from saga_activities.kafka.topics import Cluster, KafkaProblem
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import Publication
+from saga_spark.sinks.topic import TopicSink
+from saga_spark.topic_input import freeze_topic
+from saga_workers.dev.ports import choose
+from saga_workers.kafka_checks import examine_kafka
+from saga_workers.relay.run import run_relay
+from saga_workers.relay.status import relay_status
 from sagas.errors import Infrastructure, SagaError, UsageError
 from sagas.project import Project
 from sagas.settings import KafkaSettings, load_settings
 from sagas.step import Event
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.sink import Publication
-from spark_steps.sinks.topic import TopicSink
-from spark_steps.topic_input import freeze_topic
 from tests.integration.messaging.relay_world import OutboxWorld
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
-from workers.dev.ports import choose
-from workers.kafka_checks import examine_kafka
-from workers.relay.run import run_relay
-from workers.relay.status import relay_status
 
 ACLS: Any = library
 AclOperation, ResourceType = ACLS.AclOperation, ACLS.ResourceType

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from saga_workers.relay.run import run_relay
 from sagas import Step, action
 from sagas.settings import load_settings
 from tests.fault_proxy import fault_proxy
@@ -18,7 +19,6 @@ from tests.kafka_broker import Broker
 from tests.lab import finished
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.relay.run import run_relay
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import psycopg
 import pytest_asyncio
 from confluent_kafka import Consumer, TopicPartition
 
-from activities.connections import open_engine
-from activities.kafka.config import consumer_config
+from saga_activities.connections import open_engine
+from saga_activities.kafka.config import consumer_config
+from saga_workers.relay.rows import OutboxRows
+from saga_workers.relay.status import relay_status
 from sagas.step import Event
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
-from workers.relay.rows import OutboxRows
-from workers.relay.status import relay_status
 
 
 @pytest_asyncio.fixture

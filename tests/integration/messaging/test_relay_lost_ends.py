@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from activities.kafka import wire
-from activities.kafka.topics import Cluster
-from activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka import wire
+from saga_activities.kafka.topics import Cluster
+from saga_activities.kafka.transactions import TransactionalProducer
+from saga_workers.relay.progress import Progress, encode
+from saga_workers.relay.publisher import progress_topic, transactional_id
 from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
-from workers.relay.progress import Progress, encode
-from workers.relay.publisher import progress_topic, transactional_id
 
 
 @pytest_asyncio.fixture

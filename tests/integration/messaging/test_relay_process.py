@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from saga_workers.dev.service import http_get
+from saga_workers.relay.lease import TERM
 from sagas.step import Event
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
 from tests.servers import DatabaseServer
-from workers.dev.service import http_get
-from workers.relay.lease import TERM
 
 TIMEOUT = 6.0
 
@@ -50,7 +50,7 @@ def metrics(port: int) -> dict[str, float]:
 
 
 def status(world: OutboxWorld) -> Any:
-    argv = [sys.executable, "-P", "-m", "cli.main", "relay", "--status", "-o", "json"]
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--status", "-o", "json"]
     done = subprocess.run(argv, cwd=world.folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["outboxes"][0]
@@ -165,7 +165,7 @@ async def test_nothing_goes_wrong_in_circles(world: OutboxWorld) -> None:
 
 def test_an_unknown_connection_is_one_sentence(world: OutboxWorld) -> None:
     world.write_project()
-    argv = [sys.executable, "-P", "-m", "cli.main", "relay", "--connection", "shops"]
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--connection", "shops"]
     done = subprocess.run(argv, cwd=world.folder, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "There is no connection shops in the settings; did you mean shop?" in done.stderr

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from activities.attempt import Attempt, AwaitsReply
-from activities.connections import Connections
-from activities.guard.schema import create
-from activities.guard.watermark import clean_up
-from activities.request import rows
-from activities.request.performing import Requests
-from activities.request.reply import Reply
+from saga_activities.attempt import Attempt, AwaitsReply
+from saga_activities.connections import Connections
+from saga_activities.guard.schema import create
+from saga_activities.guard.watermark import clean_up
+from saga_activities.request import rows
+from saga_activities.request.performing import Requests
+from saga_activities.request.reply import Reply
 from sagas.builtins_request import REPLY, REQUEST
 from sagas.errors import UsageError
 from sagas.outcomes import Outcome

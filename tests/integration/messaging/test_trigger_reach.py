@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from saga_workers.trigger.reader import Reader
+from saga_workers.trigger.records import Record
 from tests.integration.messaging.trigger_world import fresh, until
 from tests.kafka_broker import Broker
-from workers.trigger.reader import Reader
-from workers.trigger.records import Record
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 from temporalio.client import Client as Temporal
 
+from saga_workers.runs import list_runs
 from sagas import action
 from tests.integration.messaging.trigger_world import (
     committed,
@@ -27,7 +28,6 @@ from tests.integration.messaging.trigger_world import (
 from tests.kafka_broker import Broker
 from tests.lab import lab
 from tests.processes import TemporalServer, TriggerProcess
-from workers.runs import list_runs
 
 
 @action("shop.note")

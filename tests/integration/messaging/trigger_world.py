@@ -15,8 +15,14 @@ from typing import Any
 
 import psycopg
 
-from activities.connections import open_engine
-from activities.guard.schema import create
+from saga_activities.connections import open_engine
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
+from saga_workers.process import run_parts
+from saga_workers.runs import describe
+from saga_workers.temporal_client import connect
+from saga_workers.trigger.metrics import TriggerMetrics
+from saga_workers.trigger.run import Parts, plan
 from sagas.actions import NOTE as ACTION
 from sagas.actions import Actions
 from sagas.consumers import NOTE as READER
@@ -26,12 +32,6 @@ from sagas.settings import KafkaSettings
 from tests.kafka_broker import Broker
 from tests.lab import finished, make_project
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.process import run_parts
-from workers.runs import describe
-from workers.temporal_client import connect
-from workers.trigger.metrics import TriggerMetrics
-from workers.trigger.run import Parts, plan
 
 
 def project_of(

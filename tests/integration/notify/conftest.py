@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
+from saga_workers.client import Client
 from sagas.settings.model import Connection
 from tests.http_server import PaymentServer
 from tests.integration.engine.world import World, open_world
 from tests.processes import TemporalServer
 from tests.servers import free_port
-from workers.client import Client
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PATIENCE = 60.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from saga_workers.client import Client
+from saga_workers.temporal_client import connect
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.http_server import PaymentServer
@@ -12,8 +14,6 @@ from tests.integration.engine.world import until
 from tests.integration.notify.conftest import PATIENCE, SECRET, Receiver, notified, settled
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
-from workers.client import Client
-from workers.temporal_client import connect
 
 TOML = """
 actions = ["./actions.py"]

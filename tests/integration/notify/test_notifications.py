@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from saga_workers.client import Client
+from saga_workers.listing import Wanted, list_stories
+from saga_workers.notifications import send_again
+from saga_workers.stories import read_story
+from saga_workers.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from tests.integration.engine.world import World, begin, handle, play, resolve, until
 from tests.integration.notify.conftest import Receiver, notified, settled
-from workers.client import Client
-from workers.listing import Wanted, list_stories
-from workers.notifications import send_again
-from workers.stories import read_story
-from workers.stuck import list_stuck
 
 SOON = "intervals: [50ms, 50ms, 50ms, 50ms, 50ms]"
 TOLD = f"""

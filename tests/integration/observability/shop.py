@@ -7,12 +7,12 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.processes import TemporalServer
-from workers.client import Client
-from workers.headers import HeaderInterceptor
 
 CHECKOUT = """
 saga: checkout

@@ -15,18 +15,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from saga_workers.client import Client
+from saga_workers.dev.service import http_get
+from saga_workers.metrics import Metrics
+from saga_workers.query_server import requests_counter
+from saga_workers.relay.metrics import RelayMetrics
+from saga_workers.relay.standing import StandingOutboxes
+from saga_workers.standing import StandingMetrics
+from saga_workers.trigger.metrics import TriggerMetrics
 from sagas.project import Project
 from tests.integration.observability.shop import connect, make_shop
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
-from workers.client import Client
-from workers.dev.service import http_get
-from workers.metrics import Metrics
-from workers.query_server import requests_counter
-from workers.relay.metrics import RelayMetrics
-from workers.relay.standing import StandingOutboxes
-from workers.standing import StandingMetrics
-from workers.trigger.metrics import TriggerMetrics
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.api.enums.v1 import EventType, TimeoutType
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
-from workers.client import Client
 
 ACTIONS = """
 import asyncio

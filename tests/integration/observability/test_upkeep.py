@@ -14,21 +14,21 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from activities.connections import Connections
-from activities.guard import watermark
-from activities.guard.address import Address
-from activities.guard.guard import Guard
-from activities.guard.schema import create
-from activities.guard.sql_handle import Sql
+from saga_activities.connections import Connections
+from saga_activities.guard import watermark
+from saga_activities.guard.address import Address
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.schema import create
+from saga_activities.guard.sql_handle import Sql
+from saga_workers.client import Client
+from saga_workers.oldest import oldest_needed
+from saga_workers.plugin import SagaPlugin
+from saga_workers.upkeep import MARGIN, Upkeep, longest_attempt
 from sagas import action
 from tests.integration.observability.shop import make_shop
 from tests.lab import finished, lab, make_project
 from tests.processes import TemporalServer, WorkerProcess
 from tests.servers import DatabaseServer, postgres
-from workers.client import Client
-from workers.oldest import oldest_needed
-from workers.plugin import SagaPlugin
-from workers.upkeep import MARGIN, Upkeep, longest_attempt
 
 Shop = tuple[Client, Connections]
 DAY = 24 * 3600.0

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from saga_workers import http
+from saga_workers.http import HttpServer, Request, Response, json_response
 from sagas.errors import UsageError
 from tests.integration.engine.world import until
 from tests.servers import free_port
-from workers import http
-from workers.http import HttpServer, Request, Response, json_response
 
 HOST = "127.0.0.1"
 

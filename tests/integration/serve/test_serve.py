@@ -14,12 +14,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from saga_workers.client import Client
+from saga_workers.dev.service import http_get
 from sagas import Rejected
 from tests.integration.engine.world import World, begin, handle, open_world, play, resolve, until
 from tests.processes import Process, TemporalServer
 from tests.servers import HOST, free_port
-from workers.client import Client
-from workers.dev.service import http_get
 
 TOKEN = "a-token-that-nobody-guesses"
 TOML = '[temporal]\naddress = "{address}"\n[serve]\ntoken = {{env = "SERVE_TOKEN"}}\n'
@@ -36,7 +36,7 @@ class Endpoint:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "saga.toml").write_text(TOML.format(address=self.address))
         self.port, self.health = free_port(), free_port()
-        argv = [sys.executable, "-P", "-m", "cli.main", "serve"]
+        argv = [sys.executable, "-P", "-m", "saga_cli.main", "serve"]
         argv += ["--listen", f"{HOST}:{self.port}", "--health", f"{HOST}:{self.health}"]
         env = {"PATH": "/usr/bin:/bin", "SERVE_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", "HOME": str(self.folder)}
         ready = lambda: http_get(self.health, "/readyz")[0] == 200  # noqa: E731
@@ -219,7 +219,7 @@ async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path
 )
 def test_without_a_token_it_does_not_start(tmp_path: Path, serve: str, env: dict[str, str], says: str) -> None:
     (tmp_path / "saga.toml").write_text(serve)
-    argv = [sys.executable, "-P", "-m", "cli.main", "serve", "--listen", f"{HOST}:{free_port()}"]
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "serve", "--listen", f"{HOST}:{free_port()}"]
     ended = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert says in ended.stderr

@@ -12,15 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from cli import main
+from saga_cli import main
+from saga_workers.client import Client
+from saga_workers.relay.run import run_relay
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.kafka_broker import Broker
 from tests.lab import finished
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.relay.run import run_relay
 
 PATIENCE = "400s"
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from activities.attempt import Attempt
-from activities.connections import Connections
-from activities.guard import schema
-from activities.guard.address import Address
-from activities.guard.guard import Guard
+from saga_activities.attempt import Attempt
+from saga_activities.connections import Connections
+from saga_activities.guard import schema
+from saga_activities.guard.address import Address
+from saga_activities.guard.guard import Guard
+from saga_spark import cleaning, ledger
+from saga_spark.ledger import OutputRow
+from saga_spark.settings import SparkSettings
+from saga_spark.staging_attempt import StagingAttempt
+from saga_spark.steps import _staged
 from sagas.machine.commands import Guard as Asked
 from sagas.wire import Invocation
-from spark_steps import cleaning, ledger
-from spark_steps.ledger import OutputRow
-from spark_steps.settings import SparkSettings
-from spark_steps.staging_attempt import StagingAttempt
-from spark_steps.steps import _staged
 from tests.integration.spark.staged import stage
 
 Moment = Callable[[], Awaitable[None]]

@@ -15,9 +15,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.iceberg import IcebergSink
-from spark_steps.sinks.sink import Publication, Published
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.iceberg import IcebergSink
+from saga_spark.sinks.sink import Publication, Published
 from tests.integration.spark.rest_catalog import serve
 from tests.integration.spark.staged import stage
 from tests.servers import DatabaseServer

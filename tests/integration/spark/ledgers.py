@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
+from saga_workers.databases import set_up
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.servers import DatabaseServer
-from workers.databases import set_up
 
 SCHEMA = """
 create table if not exists orders (order_id bigint primary key, day date not null, product_id int not null,
@@ -214,7 +214,7 @@ def read(books: Books, outputs: Any) -> tuple[Any, Any]:
     if outputs is PARQUET:
         import pyarrow.parquet as pq
 
-        from spark_steps.sinks.parquet_pointer import read_pointer
+        from saga_spark.sinks.parquet_pointer import read_pointer
 
         found = []
         for name in ("facts", "totals"):

@@ -21,9 +21,9 @@ PRELOADED = (
     "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
-    "spark_steps.sinks.iceberg",
-    "spark_steps.sinks.parquet",
-    "spark_steps.sinks.postgresql",
+    "saga_spark.sinks.iceberg",
+    "saga_spark.sinks.parquet",
+    "saga_spark.sinks.postgresql",
 )
 
 # Requests are lines on the standard input; end of file is the end. Each answer is about one child.

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from spark_steps.job import Output
-from spark_steps.keys import Mark, Target
-from spark_steps.manifest import Manifest, StagedFile
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.sink import Publication
+from saga_spark.job import Output
+from saga_spark.keys import Mark, Target
+from saga_spark.manifest import Manifest, StagedFile
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import Publication
 from tests.integration.spark.nursery import nursery
 
 PATIENCE = 60.0
@@ -114,12 +114,12 @@ PROGRAM = """
 import functools, os, signal
 from pathlib import Path, PosixPath
 from sagas.settings import KafkaSettings
-from spark_steps.job import Output
-from spark_steps.keys import Mark, Target
-from spark_steps.manifest import Column, Manifest, StagedFile
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import Conflict, NotOurs, Publication
+from saga_spark.job import Output
+from saga_spark.keys import Mark, Target
+from saga_spark.manifest import Column, Manifest, StagedFile
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.registry import sink_for
+from saga_spark.sinks.sink import Conflict, NotOurs, Publication
 
 def at(owner, name, when, what=signal.SIGKILL, matches=lambda *values: True):
     original = getattr(owner, name)

@@ -12,19 +12,19 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from activities.guard.address import Address
-from activities.guard.tables import guard
+from saga_activities.guard.address import Address
+from saga_activities.guard.tables import guard
+from saga_spark import cleaning, ledger
+from saga_spark.job import Output
+from saga_spark.keys import Target
+from saga_spark.ledger import OutputRow, Overtaken
+from saga_spark.publishing import Publishing
+from saga_spark.sinks import parquet_folder
+from saga_spark.sinks.parquet_folder import PointerFolder
+from saga_spark.stage_area import StageArea
+from saga_spark.staged_files import staged_files
+from saga_spark.staging_attempt import transaction
 from sagas.errors import Infrastructure
-from spark_steps import cleaning, ledger
-from spark_steps.job import Output
-from spark_steps.keys import Target
-from spark_steps.ledger import OutputRow, Overtaken
-from spark_steps.publishing import Publishing
-from spark_steps.sinks import parquet_folder
-from spark_steps.sinks.parquet_folder import PointerFolder
-from spark_steps.stage_area import StageArea
-from spark_steps.staged_files import staged_files
-from spark_steps.staging_attempt import transaction
 from tests.integration.spark.desk import Desk, Played, clock, open_desk
 from tests.integration.spark.staged import stage
 

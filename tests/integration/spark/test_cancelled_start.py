@@ -13,10 +13,10 @@ PROGRAM = """
 import os, sys, threading, time
 from pathlib import Path
 from pyspark import SparkContext
-from spark_steps.runner.messages import Cancelled
-from spark_steps.runner.run import Run
-from spark_steps.runner.session import ClassicSessions
-from spark_steps.settings import SparkSettings
+from saga_spark.runner.messages import Cancelled
+from saga_spark.runner.run import Run
+from saga_spark.runner.session import ClassicSessions
+from saga_spark.settings import SparkSettings
 
 settings = SparkSettings(Path(sys.argv[1]), master="local[1]", conf={"spark.ui.enabled": "false"})
 sessions = ClassicSessions(settings)

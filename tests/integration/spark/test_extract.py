@@ -8,9 +8,9 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from saga_spark.errors import JobFailed
+from saga_spark.extract import Wanted, extract
 from sagas.errors import UsageError
-from spark_steps.errors import JobFailed
-from spark_steps.extract import Wanted, extract
 from tests.servers import DatabaseServer
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.registry import sink_for
 from sagas.errors import Infrastructure, Rejected
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.registry import sink_for
 from tests.integration.spark.staged import stage
 
 ROWS = pa.table({"id": range(2000), "noise": [os.urandom(1000) for _ in range(2000)]})

@@ -13,13 +13,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
-from activities.guard.address import Address
+from saga_activities.guard.address import Address
+from saga_spark import ledger
+from saga_spark.keys import Target
+from saga_spark.publishing import Publishing
+from saga_spark.sinks.sink import Publication
+from saga_spark.staging_attempt import transaction
 from sagas.errors import Rejected
-from spark_steps import ledger
-from spark_steps.keys import Target
-from spark_steps.publishing import Publishing
-from spark_steps.sinks.sink import Publication
-from spark_steps.staging_attempt import transaction
 from tests.integration.spark.deletes import delete_equal, delete_positions
 from tests.integration.spark.desk import clock, open_desk
 from tests.integration.spark.iceberg_world import Lake, open_lake

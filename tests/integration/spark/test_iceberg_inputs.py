@@ -18,13 +18,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSchemasUpdate
 from pyiceberg.types import DoubleType, LongType, StringType
 
+from saga_spark.errors import JobFailed
+from saga_spark.inputs import freeze
+from saga_spark.runner.run import Run
+from saga_spark.runner.session import sessions_for
+from saga_spark.sinks.files import local_path
+from saga_spark.snapshots import freeze_table
 from sagas.errors import Infrastructure
-from spark_steps.errors import JobFailed
-from spark_steps.inputs import freeze
-from spark_steps.runner.run import Run
-from spark_steps.runner.session import sessions_for
-from spark_steps.sinks.files import local_path
-from spark_steps.snapshots import freeze_table
 from tests.integration.spark.deletes import delete_equal, delete_positions
 from tests.integration.spark.desk import Played, open_desk
 from tests.integration.spark.iceberg_world import Lake, open_lake

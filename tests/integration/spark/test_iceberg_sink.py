@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from saga_spark.job import Output
+from saga_spark.keys import Target
+from saga_spark.manifest import Column
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.files import local_path
+from saga_spark.sinks.iceberg import IcebergSink
+from saga_spark.sinks.sink import Conflict, NotOurs
 from sagas.errors import Infrastructure, Rejected, UsageError
-from spark_steps.job import Output
-from spark_steps.keys import Target
-from spark_steps.manifest import Column
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.files import local_path
-from spark_steps.sinks.iceberg import IcebergSink
-from spark_steps.sinks.sink import Conflict, NotOurs
 from tests.integration.spark.iceberg_world import QUICK, Lake, open_lake, some
 from tests.servers import DatabaseServer, postgres
 

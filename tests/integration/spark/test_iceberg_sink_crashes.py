@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from saga_spark.sinks.registry import validate_together
+from saga_spark.sinks.sink import Conflict, NotOurs, Publication
 from sagas.errors import UsageError
-from spark_steps.sinks.registry import validate_together
-from spark_steps.sinks.sink import Conflict, NotOurs, Publication
 from tests.integration.spark.iceberg_world import QUICK, Lake, open_lake, some
 from tests.integration.spark.staged import Publisher
 from tests.servers import DatabaseServer, postgres
@@ -19,7 +19,7 @@ from tests.servers import DatabaseServer, postgres
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
 PLACE = "sink.place(publication)"
-ARM = "from spark_steps.sinks import iceberg_catalogs, iceberg_changes, iceberg_files\nat({})"
+ARM = "from saga_spark.sinks import iceberg_catalogs, iceberg_changes, iceberg_files\nat({})"
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_of_two_publishers_at_once_one_commits(server: DatabaseServer, tmp_path:
 
 
 # The sink has imported `commit` by name.
-REACH = "from spark_steps.sinks import iceberg\niceberg_catalogs = iceberg\nat("
+REACH = "from saga_spark.sinks import iceberg\niceberg_catalogs = iceberg\nat("
 
 
 # ── together ────────────────────────────────────────────────────────────────────────────────────────────────────

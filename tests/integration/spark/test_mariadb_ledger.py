@@ -15,18 +15,18 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from activities.attempt import Attempt
-from activities.dispatch import Dispatcher
-from activities.guard.tables import guard
-from activities.http import HttpConnections
+from saga_activities.attempt import Attempt
+from saga_activities.dispatch import Dispatcher
+from saga_activities.guard.tables import guard
+from saga_activities.http import HttpConnections
+from saga_spark import cleaning
+from saga_spark.sinks.parquet_pointer import read_pointer
+from saga_spark.staging_attempt import transaction
+from saga_spark.steps import SparkSteps
 from sagas.actions import Actions
 from sagas.builtins_spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
 from sagas.machine.commands import Guard as Asked
 from sagas.outcomes import Outcome
-from spark_steps import cleaning
-from spark_steps.sinks.parquet_pointer import read_pointer
-from spark_steps.staging_attempt import transaction
-from spark_steps.steps import SparkSteps
 from tests.integration.spark.desk import Desk, Played, open_desk
 from tests.integration.spark.ledgers import ICEBERG, open_books, read
 from tests.lab import finished, lab

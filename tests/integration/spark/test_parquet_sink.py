@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
+from saga_spark.job import Output
+from saga_spark.keys import Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks import parquet_folder
+from saga_spark.sinks.files import write_once
+from saga_spark.sinks.parquet import ParquetSink
+from saga_spark.sinks.parquet_folder import PointerFolder
+from saga_spark.sinks.registry import sink_for, validate_together
+from saga_spark.sinks.sink import Conflict, NotOurs, Publication, Published
+from sagas import read_pointer
 from sagas.errors import Infrastructure, Rejected, UsageError
-from spark_steps import read_pointer
-from spark_steps.job import Output
-from spark_steps.keys import Target
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks import parquet_folder
-from spark_steps.sinks.files import write_once
-from spark_steps.sinks.parquet import ParquetSink
-from spark_steps.sinks.parquet_folder import PointerFolder
-from spark_steps.sinks.registry import sink_for, validate_together
-from spark_steps.sinks.sink import Conflict, NotOurs, Publication, Published
 from tests.integration.spark.staged import stage
 
 ONE, TWO, THREE = ([{"id": number, "name": f"n{number}"}] for number in (1, 2, 3))

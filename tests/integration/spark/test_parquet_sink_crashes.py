@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyarrow import dataset
 
-from spark_steps import read_pointer
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.parquet import ParquetSink
-from spark_steps.sinks.sink import Conflict, Publication
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.parquet import ParquetSink
+from saga_spark.sinks.sink import Conflict, Publication
+from sagas import read_pointer
 from tests.integration.spark.staged import Publisher, stage
 
 OLD = [{"id": 1, "name": "old"}, {"id": 2, "name": "old"}]
@@ -116,7 +116,7 @@ def test_a_frozen_publisher_fails_after_the_undo(settings: SparkSettings, sink: 
 def test_a_publisher_that_froze_with_the_lock_holds_the_undo_up_and_is_then_taken_back(
     settings: SparkSettings, sink: ParquetSink, ours: Publication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_steps.sinks.parquet_folder.LOCK_PATIENCE", 0.2)
+    monkeypatch.setattr("saga_spark.sinks.parquet_folder.LOCK_PATIENCE", 0.2)
     arm = f"at(os, 'replace', 'before', signal.SIGSTOP, {SWAP})"
     publisher = Publisher(settings, ours, sink.read_state([ours]), arm, PUBLISH)
     publisher.frozen()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from saga_spark.job import Output
+from saga_spark.sinks.registry import validate_together
+from saga_spark.sinks.sink import Conflict, NotOurs
 from sagas.errors import Rejected, UsageError
-from spark_steps.job import Output
-from spark_steps.sinks.registry import validate_together
-from spark_steps.sinks.sink import Conflict, NotOurs
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer
 

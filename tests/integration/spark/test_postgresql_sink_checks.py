@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from psycopg import conninfo
 
+from saga_spark.manifest import Column
+from saga_spark.sinks import postgresql
+from saga_spark.sinks.postgresql import PostgreSqlSink
+from saga_spark.sinks.sink import Conflict
 from sagas.builtins_spark import PUBLISH_TIMEOUT
 from sagas.errors import Infrastructure, Rejected
-from spark_steps.manifest import Column
-from spark_steps.sinks import postgresql
-from spark_steps.sinks.postgresql import PostgreSqlSink
-from spark_steps.sinks.sink import Conflict
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer, free_port
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from spark_steps.sinks.sink import Publication
+from saga_spark.sinks.sink import Publication
 from tests.integration.spark.staged import Publisher
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer
@@ -98,7 +98,7 @@ def test_a_publisher_that_froze_before_it_began_fails_after_the_undo(
 
 
 def test_a_publisher_that_froze_before_its_commit_is_ended_by_the_server(house: Warehouse, ours: Publication) -> None:
-    arm = "import spark_steps.sinks.postgresql as module; module.LIMITS['idle_in_transaction_session_timeout'] = '1s';"
+    arm = "import saga_spark.sinks.postgresql as module; module.LIMITS['idle_in_transaction_session_timeout'] = '1s';"
     publisher = Publisher(house.settings, ours, None, arm + FROZEN_BEFORE, PUBLISH)
     publisher.frozen()
     house.unpublish(ours)  # waits until the server has ended the frozen transaction, and goes before it

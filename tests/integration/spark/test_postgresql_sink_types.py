@@ -13,9 +13,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from saga_spark.sinks import postgresql_load
+from saga_spark.sinks.postgresql_types import misfit
 from sagas.errors import Rejected
-from spark_steps.sinks import postgresql_load
-from spark_steps.sinks.postgresql_types import misfit
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer
 

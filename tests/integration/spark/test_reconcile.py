@@ -21,17 +21,17 @@ from temporalio.client import (
     ScheduleSpec,
 )
 
-from spark_steps.reconcile.extract import MARGIN, OUTBOX_SCHEMA, Scope
-from spark_steps.reconcile.journal import Rows
-from spark_steps.reconcile.topics import read_topics
+from saga_spark.reconcile.extract import MARGIN, OUTBOX_SCHEMA, Scope
+from saga_spark.reconcile.journal import Rows
+from saga_spark.reconcile.topics import read_topics
+from saga_workers.client import Client
+from saga_workers.databases import set_up
 from tests.integration.engine.world import until
 from tests.integration.spark.books_world import PATIENCE, Shop, play
 from tests.kafka_broker import Broker
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.databases import set_up
 
 NOW = "extract(epoch from now())"
 

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from activities.guard import schema
-from spark_steps import ledger
-from spark_steps.ledger import OutputRow
-from spark_steps.reconcile.effects import Effects
-from spark_steps.reconcile.extract import MARGIN, Scope, extract
-from spark_steps.reconcile.outputs import Evidence, judge, look, read_ledger, strangers, unclaimed
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.registry import sink_for
-from spark_steps.sinks.sink import Publication
+from saga_activities.guard import schema
+from saga_spark import ledger
+from saga_spark.ledger import OutputRow
+from saga_spark.reconcile.effects import Effects
+from saga_spark.reconcile.extract import MARGIN, Scope, extract
+from saga_spark.reconcile.outputs import Evidence, judge, look, read_ledger, strangers, unclaimed
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.registry import sink_for
+from saga_spark.sinks.sink import Publication
+from saga_workers.reconcile_repair import _discard
 from tests.integration.spark.staged import stage
 from tests.servers import DatabaseServer
-from workers.reconcile_repair import _discard
 
 NOW = 1_790_000_000.0
 OUTPUT = {"parquet": "out", "mode": "append"}

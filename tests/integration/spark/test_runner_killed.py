@@ -12,15 +12,15 @@ from typing import Any
 import psutil
 import psycopg
 
+from saga_workers.client import Client
+from saga_workers.listing import Wanted
+from saga_workers.stuck import list_stuck
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.integration.spark.ledgers import PARQUET, Books, open_books
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.listing import Wanted
-from workers.stuck import list_stuck
 
 PATIENCE = 120.0
 
@@ -58,7 +58,7 @@ async def until(found: Callable[[], Any]) -> Any:
 def runner_of(books: Books) -> psutil.Process | None:
     """The runner that this worker, which is the process of the tests, has started for the project."""
     for process in psutil.Process(os.getpid()).children():
-        if "spark_steps.runner" in " ".join(process.cmdline()) and process.cwd() == os.getcwd():
+        if "saga_spark.runner" in " ".join(process.cmdline()) and process.cwd() == os.getcwd():
             scratch = process.environ().get("SAGA_SPARK_SCRATCH", "")
             if scratch.startswith(str(books.folder)):
                 return process

@@ -12,17 +12,17 @@ from typing import Any
 import psutil
 import pytest
 
-from activities.connections import Connections
+from saga_activities.connections import Connections
+from saga_spark import cleaning, steps
+from saga_spark.runner.client import Runner
+from saga_spark.settings import spark_settings
+from saga_workers.client import Client
 from sagas.project import Project
 from sagas.settings import load_settings
-from spark_steps import cleaning, steps
-from spark_steps.runner.client import Runner
-from spark_steps.settings import spark_settings
 from tests.integration.spark.ledgers import BRIEF, ICEBERG, JOBS, Books, open_books, read
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
 from tests.servers import DatabaseServer
-from workers.client import Client
 
 PATIENCE = "400s"
 SECONDS = 400.0
@@ -66,7 +66,7 @@ def runners(books: Books) -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
         scratch = str(books.folder / ".saga" / "spark" / "scratch")
-        if "spark_steps.runner" in line and scratch in process.environ().get("SAGA_SPARK_SCRATCH", ""):
+        if "saga_spark.runner" in line and scratch in process.environ().get("SAGA_SPARK_SCRATCH", ""):
             found.append(process)
     return found
 
@@ -89,7 +89,8 @@ async def test_a_job_that_always_runs_out_of_memory(
     monkeypatch.setattr(steps, "Runner", functools.partial(Runner, margin=2**30))
     books = await open_books(tmp_path / "shop", server, temporal.address)
     (books.folder / "jobs.py").write_text(JOBS + GREEDY.replace("WAY()", f"{way}()"))
-    (books.folder / "day.saga.yaml").write_text(BRIEF.format(publish="each", **ICEBERG))
+    brief = BRIEF.format(publish="each", **ICEBERG).replace("max_attempts: 50", "max_attempts: 3")
+    (books.folder / "day.saga.yaml").write_text(brief)
     books = altered(books, memory='"512m"')
     async with lab(books.project) as client:
         saga = f"greedy-{uuid.uuid4()}"

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from saga_spark.errors import JobFailed
+from saga_spark.runner.client import Runner
+from saga_spark.settings import SparkSettings
 from sagas.errors import Infrastructure, UsageError
-from spark_steps.errors import JobFailed
-from spark_steps.runner.client import Runner
-from spark_steps.settings import SparkSettings
 from tests.servers import DatabaseServer
 
 PATIENCE = 120.0
@@ -184,8 +184,8 @@ async def test_a_killed_worker_takes_its_runner_with_it(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from spark_steps.runner.client import Runner\n"
-        "from spark_steps.settings import SparkSettings\n"
+        "from saga_spark.runner.client import Runner\n"
+        "from saga_spark.settings import SparkSettings\n"
         "async def main():\n"
         "    runner = Runner(SparkSettings(root=Path(sys.argv[1])))\n"
         "    await runner.run('freeze', {'inputs': {}, 'folder': '', 'known': {}}, tag='x')\n"

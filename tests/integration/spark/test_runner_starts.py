@@ -9,19 +9,20 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from activities.attempt import Attempt
+from saga_activities.attempt import Attempt
+from saga_spark.runner import losses
+from saga_spark.runner.client import Runner
+from saga_spark.settings import SparkSettings
+from saga_spark.steps import SparkSteps
 from sagas.errors import Parked, Unavailable
-from spark_steps.runner import losses
-from spark_steps.runner.client import Runner
-from spark_steps.settings import SparkSettings
-from spark_steps.steps import SparkSteps
 from tests.integration.spark.desk import open_desk
 from tests.integration.spark.staged import stage
-from tests.integration.spark.test_staging import JOBS, QUICK, World, rows_of
+from tests.integration.spark.test_staging import JOBS, PATIENCE, QUICK, World, rows_of
 
 
 @pytest.fixture
@@ -99,6 +100,20 @@ async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypat
     finally:
         await steps.close()
         await desk.databases.close()
+
+
+async def test_a_killed_jvm_is_no_attempt(world: World) -> None:
+    running = asyncio.create_task(world.one("staged_jobs:endless"))
+    async with asyncio.timeout(PATIENCE):
+        while not any(one.get("tasks") for one in world.progress):
+            assert not running.done(), running
+            await asyncio.sleep(0.1)
+    assert world.runner.process is not None
+    for child in psutil.Process(world.runner.process.pid).children(recursive=True):
+        if child.name() == "java":
+            child.kill()
+    with pytest.raises(Unavailable, match=r"^Spark's JVM has ended with exit code -9"):
+        await running
 
 
 KILLER = """

@@ -11,13 +11,15 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_steps.errors import JobFailed
-from spark_steps.runner.client import Runner
-from spark_steps.settings import SparkSettings
+from saga_spark.errors import JobFailed
+from saga_spark.runner.client import Runner
+from saga_spark.settings import SparkSettings
+from sagas.errors import Unavailable
 from tests.integration.spark.test_staging import JOBS, QUICK, World, rows_of
 from tests.servers import free_port
 
@@ -149,3 +151,22 @@ async def test_a_cancelled_job_stops_on_the_server(world: World) -> None:
         await running
     assert (await world.one({"sql": "select 1 as one"})).rows == 1
     assert world.runner.process is process, "it was cancelled, not killed"
+
+
+async def test_a_lost_server_is_no_attempt(world: World, server: str) -> None:
+    """The last one: the server is gone afterwards."""
+    world.progress.clear()
+    running = asyncio.create_task(world.one("staged_jobs:endless"))
+    async with asyncio.timeout(PATIENCE):
+        while not any(one.get("tasks") for one in world.progress):
+            assert not running.done(), running
+            await asyncio.sleep(0.1)
+    port = int(server.rpartition(":")[2])
+    for one in psutil.process_iter(["cmdline"]):
+        words = one.info["cmdline"] or ()
+        if SERVER in words and f"spark.connect.grpc.binding.port={port}" in words:
+            one.kill()
+    with pytest.raises(Unavailable, match="was interrupted"):
+        await running
+    with pytest.raises(Unavailable, match="Spark Connect at sc://"):
+        await world.one({"sql": "select 1 as one"})

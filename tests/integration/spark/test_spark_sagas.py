@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from activities.connections import Connections
-from spark_steps.cleaning import forget
-from spark_steps.settings import spark_settings
+from saga_activities.connections import Connections
+from saga_spark.cleaning import forget
+from saga_spark.settings import spark_settings
 from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
 from tests.integration.spark.theatre import clear_stage
 from tests.lab import finished, lab

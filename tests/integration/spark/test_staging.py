@@ -18,12 +18,12 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from saga_spark.errors import JobFailed
+from saga_spark.manifest import Manifest
+from saga_spark.runner.client import Runner
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.files import local_path, size
 from sagas.errors import Infrastructure, UsageError
-from spark_steps.errors import JobFailed
-from spark_steps.manifest import Manifest
-from spark_steps.runner.client import Runner
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.files import local_path, size
 
 PATIENCE = 300.0
 SECRET = "a=b #4711"
@@ -432,8 +432,8 @@ async def test_without_java_or_pyspark_there_is_one_sentence(
         "import asyncio, importlib.util, sys\n"
         "from pathlib import Path\n"
         "sys.path[:] = [one for one in sys.path if 'site-packages' not in one] + [sys.argv[1]]\n"
-        "from spark_steps.runner.client import Runner\n"
-        "from spark_steps.settings import SparkSettings\n"
+        "from saga_spark.runner.client import Runner\n"
+        "from saga_spark.settings import SparkSettings\n"
         "asyncio.run(Runner(SparkSettings(root=Path(sys.argv[2]))).run('freeze', {}, tag='x'))\n"
     )
     packages = tmp_path / "packages"

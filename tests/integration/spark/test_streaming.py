@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from saga_spark import streaming
+from saga_spark.runner.class_archive import options
 from sagas.errors import UsageError
-from spark_steps import streaming
-from spark_steps.runner.class_archive import options
 from tests.servers import DatabaseServer
 
 if TYPE_CHECKING:

@@ -17,17 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from spark_steps.sinks.parquet_pointer import read_pointer
+from saga_spark.sinks.parquet_pointer import read_pointer
 from tests.integration.spark.ledgers import Books
 from tests.integration.spark.theatre import Theatre, clear_stage, of_saga, open_theatre, play
-from tests.integration.spark.topics import (
-    events_of,
-    kafka_toml,
-    must_be_settled,
-    named,
-    never_written,
-    topic_outputs,
-)
+from tests.integration.spark.topics import events_of, kafka_toml, must_be_settled, named, never_written, topic_outputs
 from tests.integration.spark.turnstiles import closed
 from tests.kafka_broker import Broker
 from tests.lab import finished

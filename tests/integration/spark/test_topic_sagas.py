@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from spark_steps.reconcile.extract import Scope
-from spark_steps.reconcile.outputs import judge, look, read_ledger
-from spark_steps.settings import spark_settings
-from spark_steps.sinks.parquet_pointer import read_pointer
+from saga_spark.reconcile.extract import Scope
+from saga_spark.reconcile.outputs import judge, look, read_ledger
+from saga_spark.settings import spark_settings
+from saga_spark.sinks.parquet_pointer import read_pointer
 from tests.integration.engine.world import until
 from tests.integration.spark.ledgers import Books, open_books
 from tests.integration.spark.theatre import clear_stage, of_saga

@@ -13,17 +13,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from activities.kafka.transactions import Sent, TransactionalProducer
-from activities.kafka.wire import Record, encode
-from spark_steps.errors import JobFailed
-from spark_steps.reconcile.extract import OUTBOX_SCHEMA, Scope
-from spark_steps.reconcile.journal import Rows
-from spark_steps.reconcile.topics import RECORDS, read_topics
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks import topic_progress
-from spark_steps.sinks.sink import Conflict, NotOurs, Publication
-from spark_steps.sinks.topic import TopicSink
-from spark_steps.topic_input import freeze_topic
+from saga_activities.kafka.transactions import Sent, TransactionalProducer
+from saga_activities.kafka.wire import Record, encode
+from saga_spark.errors import JobFailed
+from saga_spark.reconcile.extract import OUTBOX_SCHEMA, Scope
+from saga_spark.reconcile.journal import Rows
+from saga_spark.reconcile.topics import RECORDS, read_topics
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks import topic_progress
+from saga_spark.sinks.sink import Conflict, NotOurs, Publication
+from saga_spark.sinks.topic import TopicSink
+from saga_spark.topic_input import freeze_topic
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from activities.kafka.transactions import TransactionalProducer
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks import topic_progress
-from spark_steps.sinks.sink import NotOurs, Publication
-from spark_steps.sinks.topic import TopicSink
-from spark_steps.sinks.topic_progress import Progress, partition_of
+from saga_activities.kafka.transactions import TransactionalProducer
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks import topic_progress
+from saga_spark.sinks.sink import NotOurs, Publication
+from saga_spark.sinks.topic import TopicSink
+from saga_spark.sinks.topic_progress import Progress, partition_of
 from tests.integration.spark.staged import Publisher, stage
 from tests.integration.spark.topics import SETTLED
 from tests.kafka_broker import Broker
@@ -30,7 +30,7 @@ UNPUBLISH = "sink.unpublish([publication], together=False)"
 # The call that is meant is the n-th; after `flush` its transaction is open, and the broker has all of it.
 ARM = """
 import itertools
-from activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka.transactions import TransactionalProducer
 calls = itertools.count(1)
 at(TransactionalProducer, {name!r}, {when!r}, signal.{how}, lambda *_: next(calls) == {number})
 """

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from activities.kafka.transactions import TransactionalProducer
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks import topic_progress
-from spark_steps.sinks.sink import Publication
-from spark_steps.sinks.topic import TopicSink
-from spark_steps.sinks.topic_records import records
+from saga_activities.kafka.transactions import TransactionalProducer
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks import topic_progress
+from saga_spark.sinks.sink import Publication
+from saga_spark.sinks.topic import TopicSink
+from saga_spark.sinks.topic_records import records
 from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker

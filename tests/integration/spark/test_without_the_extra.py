@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client as Temporal
 
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
 from tests.integration.spark.ledgers import open_books
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.headers import HeaderInterceptor
 
 ROOT = Path(__file__).parents[3]
 HIDDEN = "import sys\nsys.modules.update(dict.fromkeys(('pyspark', 'pandas', 'pyarrow', 'pyiceberg')))\n"

@@ -9,15 +9,15 @@ from typing import Any
 import psutil
 from temporalio.client import Client as Temporal
 
-from activities.connections import Connections
-from spark_steps.cleaning import clean
-from spark_steps.settings import spark_settings
+from saga_activities.connections import Connections
+from saga_spark.cleaning import clean
+from saga_spark.settings import spark_settings
+from saga_workers.client import Client
+from saga_workers.headers import HeaderInterceptor
 from tests.integration.spark.ledgers import Books, open_books
 from tests.integration.spark.turnstiles import DATABASE, closed
 from tests.processes import WorkerProcess
 from tests.servers import DatabaseServer
-from workers.client import Client
-from workers.headers import HeaderInterceptor
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,7 +57,7 @@ class Theatre:
         found = []
         for process in psutil.process_iter(["cmdline", "cwd"]):
             line = " ".join(process.info["cmdline"] or ())
-            if "spark_steps.runner" in line and str(self.books.folder) in str(process.info["cwd"]):
+            if "saga_spark.runner" in line and str(self.books.folder) in str(process.info["cwd"]):
                 found.append(process)
         return found
 

@@ -40,12 +40,12 @@ def install() -> None:
     which reads the project too."""
     if DATABASE not in os.environ:
         return
-    from activities.kafka.transactions import TransactionalProducer
-    from spark_steps.sinks.iceberg import IcebergSink
-    from spark_steps.sinks.parquet import ParquetSink
-    from spark_steps.sinks.postgresql import PostgreSqlSink
-    from spark_steps.sinks.topic import TopicSink
-    from spark_steps.staging_attempt import StagingAttempt
+    from saga_activities.kafka.transactions import TransactionalProducer
+    from saga_spark.sinks.iceberg import IcebergSink
+    from saga_spark.sinks.parquet import ParquetSink
+    from saga_spark.sinks.postgresql import PostgreSqlSink
+    from saga_spark.sinks.topic import TopicSink
+    from saga_spark.staging_attempt import StagingAttempt
 
     for sink in (IcebergSink, ParquetSink, PostgreSqlSink, TopicSink):
         for method in ("place", "publish", "unpublish", "clean"):

@@ -11,9 +11,9 @@ from uuid import uuid4
 import psycopg
 import pyarrow as pa
 
-from spark_steps.settings import SparkSettings
-from spark_steps.sinks.postgresql import PostgreSqlSink
-from spark_steps.sinks.sink import Publication, Published
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.postgresql import PostgreSqlSink
+from saga_spark.sinks.sink import Publication, Published
 from tests.integration.spark.staged import stage
 from tests.servers import DatabaseServer
 

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from activities.guard.schema import create
+from saga_activities.guard.schema import create
+from saga_workers.client import Client
 from sagas import Rejected, Step, action
 from tests.lab import finished, lab, make_project
-from workers.client import Client
 
 CHECKOUT = """
 saga: checkout

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities.guard.codec import UnusableResult
-from activities.outbox import HEADERS_ADDED, event_row, shard_hash
+from saga_activities.guard.codec import UnusableResult
+from saga_activities.outbox import HEADERS_ADDED, event_row, shard_hash
 from sagas.step import Event
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from cli.verbs import ALIASES, VERBS, Verb
+from saga_cli.verbs import ALIASES, VERBS, Verb
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
 
@@ -114,8 +114,14 @@ def _options(name: str, command: Any) -> Iterator[str]:
 
 
 def _help(command: Any) -> str:
-    text = inspect.cleandoc(command.help or "")
-    return text + "\n" if text else ""
+    """The command's help; a paragraph of command lines (after \\b, for the terminal) becomes a code block."""
+    paragraphs = [part.strip("\n") for part in inspect.cleandoc(command.help or "").split("\n\n")]
+    shown = [
+        "```\n" + part.removeprefix("\b").strip("\n") + "\n```" if part.startswith("\b") else part
+        for part in paragraphs
+        if part
+    ]
+    return "\n\n".join(shown) + "\n" if shown else ""
 
 
 def _placeholder(argument: Any) -> str:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from cli import main, verbs
-from cli.context import Options, take_options
+from saga_cli import main, verbs
+from saga_cli.context import Options, take_options
 from sagas.errors import UsageError
 
 
@@ -61,7 +61,7 @@ def test_a_bug_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def broken() -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("cli.dev.load_settings", broken)
+    monkeypatch.setattr("saga_cli.dev.load_settings", broken)
     assert main.run(["dev", "status"]) == 1
     assert "This is a bug in saga (ZeroDivisionError" in capsys.readouterr().err
     assert main.run(["dev", "status", "--debug"]) == 1
@@ -72,7 +72,7 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cli.dev.load_settings", interrupted)
+    monkeypatch.setattr("saga_cli.dev.load_settings", interrupted)
     assert main.run(["dev", "status"]) == 130
 
 

@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.filters import point_in_time
-from cli.start_many import parse_tolerance
+from saga_cli.filters import point_in_time
+from saga_cli.start_many import parse_tolerance
+from saga_workers.inbox import Waiting, grouped
+from saga_workers.listing import Wanted, query_of
 from sagas.errors import UsageError
-from workers.inbox import Waiting, grouped
-from workers.listing import Wanted, query_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

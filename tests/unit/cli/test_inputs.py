@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.inputs import read_input
+from saga_cli.inputs import read_input
 from sagas.errors import UsageError
 
 SCHEMA: dict[str, Any] = {

@@ -6,10 +6,10 @@ import asyncio
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers import many
+from saga_workers.many import ask_each, worst_code
+from saga_workers.steering import NoAnswer
 from sagas.errors import RefusedError, SagaError, UsageError
-from workers import many
-from workers.many import ask_each, worst_code
-from workers.steering import NoAnswer
 
 
 async def test_every_one_is_asked_whatever_becomes_of_the_others() -> None:

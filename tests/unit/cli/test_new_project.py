@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import main
+from saga_cli import main
 from sagas.project import Project
 from sagas.settings import load_settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import main
+from saga_cli import main
 
 SAGA = """
 saga: day

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cli.story_text import story_lines
-from cli.story_words import length, plain
-from cli.waiting import exit_code
+from saga_cli.story_text import story_lines
+from saga_cli.story_words import length, plain
+from saga_cli.waiting import exit_code
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli import main
+from saga_cli import main
 
 RETAIL = Path(__file__).resolve().parents[3] / "definitions" / "retail"
 

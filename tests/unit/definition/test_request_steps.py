@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from saga_workers.replies.topics import reply_topics
 from sagas.builtins_request import REPLY, REQUEST
 from sagas.definition.draft import KafkaHome
 from sagas.definition.model import Definition
 from sagas.definition.parse import parse_text
 from sagas.explain import why
 from sagas.simulation import every_failure
-from workers.replies.topics import reply_topics
 
 TRIP = """
 saga: trip

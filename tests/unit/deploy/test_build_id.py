@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from saga_workers.serve import build_id
 from sagas.project import Project
 from sagas.settings import load_settings
-from workers.serve import build_id
 
 SAGA = """
 saga: shop

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from spark_steps.settings import KEYS
+from saga_spark.settings import KEYS
 
 ROOT = Path(__file__).parents[3]
-SAGA = [sys.executable, "-P", "-m", "cli.main"]
+SAGA = [sys.executable, "-P", "-m", "saga_cli.main"]
 COMPOSE = ROOT / "docker-compose.yml"
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.?\d*[a-z0-9.-]*$")
 REFERENCE = re.compile(r"\$\{([A-Z_]+)(:[?-][^}]*)?\}")

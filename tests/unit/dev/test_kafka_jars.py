@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.dev.kafka import why_no_broker
-from workers.dev.kafka_jars import NoKafkaError, cache_folder, jars, locked_jars
+from saga_workers.dev.kafka import why_no_broker
+from saga_workers.dev.kafka_jars import NoKafkaError, cache_folder, jars, locked_jars
 
 
 @pytest.fixture

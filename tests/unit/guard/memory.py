@@ -6,12 +6,12 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from activities.guard import protocol
-from activities.guard.address import Address
-from activities.guard.deliveries import Script
-from activities.guard.guard import Guard
-from activities.guard.outcomes import outcome_of
-from activities.guard.transaction import HELD_BECOMES, GuardRow, Reason, RowOp, Save
+from saga_activities.guard import protocol
+from saga_activities.guard.address import Address
+from saga_activities.guard.deliveries import Script
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.outcomes import outcome_of
+from saga_activities.guard.transaction import HELD_BECOMES, GuardRow, Reason, RowOp, Save
 from sagas.errors import Rejected
 from sagas.outcomes import Outcome
 from tests.unit.guard.model import Event, State

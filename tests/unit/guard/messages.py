@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from activities.guard import Address, Body, Guard
+from saga_activities.guard import Address, Body, Guard
 from sagas.outcomes import Outcome
 
 MakeBody = Callable[[str | None], Body]

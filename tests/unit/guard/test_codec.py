@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from activities.guard import Address, codec
+from saga_activities.guard import Address, codec
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from activities.guard.address import Address
+from saga_activities.guard.address import Address
 from tests.unit.guard.memory import Memory, MemoryGuard, body, now
 
 CLOCK: dict[str, Any] = {"scheduled_at": 0.0, "deadline": 0.0}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from activities.guard import protocol
-from activities.guard.address import Address
-from activities.guard.transaction import GuardRow, Reason, RowOp, Save
+from saga_activities.guard import protocol
+from saga_activities.guard.address import Address
+from saga_activities.guard.transaction import GuardRow, Reason, RowOp, Save
 from sagas.outcomes import Outcome
 from tests.unit.guard.memory import Memory, MemoryGuard, MemoryTransaction, body, now
 from tests.unit.guard.orders import Budget, walk

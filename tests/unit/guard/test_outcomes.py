@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.guard.outcomes import outcome_of
+from saga_activities.guard.outcomes import outcome_of
 from sagas.errors import AlreadyCompensated, Infrastructure, Rejected, UsageError
 
 TABLE = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities.http.request import BadRequestError, build_request, header_key
-from activities.http.response import MAX_RETRY_AFTER, Response, check_patterns, meaning, retry_after
+from saga_activities.http.request import BadRequestError, build_request, header_key
+from saga_activities.http.response import MAX_RETRY_AFTER, Response, check_patterns, meaning, retry_after
 
 BASE = "https://crm.example.com/v1/"
 

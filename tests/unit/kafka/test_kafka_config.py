@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.kafka.config import LOG, admin_config, consumer_config, producer_config
+from saga_activities.kafka.config import LOG, admin_config, consumer_config, producer_config
 from sagas.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(

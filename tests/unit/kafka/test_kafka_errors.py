@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from activities.kafka.errors import Failure, classify
+from saga_activities.kafka.errors import Failure, classify
 
 TABLE = [
     # the coordinator is busy with what came before, or moves: the same call again
@@ -62,7 +62,7 @@ def test_an_older_producer_is_told_that_it_is_one(name: str) -> None:
 def test_every_name_is_one_of_the_library() -> None:
     known = {KafkaError(code).name() for code in range(-199, 140) if code}
     named = {failure.name for failure, _, _ in TABLE} - {"SOMETHING_NEW"}
-    from activities.kafka import errors
+    from saga_activities.kafka import errors
 
     tables = errors._FENCED | errors._UNKNOWN_OUTCOME | errors._PASSING | errors._NEEDS_ABORT | set(errors._REFUSED)
     assert (tables | named) <= known

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from saga_workers.kafka_setup import commands
+from saga_workers.kafka_use import event_topics, listens, named_topics, uses_kafka
+from saga_workers.reader_modules import declares_readers
 from sagas.project import Project
 from sagas.settings import load_settings
-from workers.kafka_setup import commands
-from workers.kafka_use import event_topics, listens, named_topics, uses_kafka
-from workers.reader_modules import declares_readers
 
 PUBLISH = """
   - id: tell

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workers.checks import _events
-from workers.relay.held import Undecided
-from workers.relay.lag import Waiting
+from saga_workers.checks import _events
+from saga_workers.relay.held import Undecided
+from saga_workers.relay.lag import Waiting
 
 
 def test_nothing_is_said_of_events_that_wait_as_long_as_a_relay_takes() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from activities.kafka import wire
+from saga_activities.kafka import wire
 
 
 class Arrived:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from saga_workers.stuck import told_reasons
 from sagas.definition.model import Retry
 from sagas.machine.events import CallEnded
 from sagas.outcomes import Failure, Outcome
 from sagas.wire import decode_failure, encode_failure
 from tests.unit.machine.driver import START, World, op, saga, step
-from workers.stuck import told_reasons
 
 
 def unavailable(attempt: int = 1) -> Outcome:

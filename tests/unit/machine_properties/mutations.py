@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import (
-    arguments,
-    backward,
-    calls,
-    compensate,
-    forward,
-    joining,
-    keys,
-    permission,
-    resolve,
-)
+from sagas.machine import arguments, backward, calls, compensate, forward, joining, keys, permission, resolve
 from sagas.machine.facts import PivotFailed, Resolved
 from sagas.machine.run import Run
 from sagas.machine.state import Entry

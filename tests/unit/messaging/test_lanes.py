@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from workers.trigger.lanes import Lanes
+from saga_workers.trigger.lanes import Lanes
 
 Item = tuple[str, int]
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from saga_workers.trigger.run import plan
+from saga_workers.trigger.trying import Poison
+from saga_workers.trigger.values import Values
 from sagas import Event, Message, bridge, consumer
 from sagas.actions import Actions
 from sagas.consumers import MAX_NAME, NOTE, Readers, load_readers
@@ -18,9 +21,6 @@ from sagas.errors import UsageError
 from sagas.message import MAX_ID, message_id
 from sagas.project import Project
 from sagas.settings import Settings
-from workers.trigger.run import plan
-from workers.trigger.trying import Poison
-from workers.trigger.values import Values
 
 UUID = "0199d4b2-6f0e-7f0a-8f43-3c6f2f6b1f11"
 

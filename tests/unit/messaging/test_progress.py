@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from workers.trigger.progress import Progress
+from saga_workers.trigger.progress import Progress
 
 
 def test_the_lowest_open_offset_holds_the_commit_back() -> None:

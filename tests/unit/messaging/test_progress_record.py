@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from workers.relay.progress import NewerRelay, Progress, decode, encode
+from saga_workers.relay.progress import NewerRelay, Progress, decode, encode
 
 
 def test_what_is_written_is_read() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from activities.emitting import read_events
+from saga_activities.emitting import read_events
+from saga_workers.trigger.bridge_output import outputs
+from saga_workers.trigger.records import Record
 from sagas.consumers import Bridge
 from sagas.errors import UsageError
 from sagas.message import Message
 from sagas.step import Event, Step
 from sagas.wire import Invocation
-from workers.trigger.bridge_output import outputs
-from workers.trigger.records import Record
 
 Emit = Callable[[Mapping[str, Any]], Any]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import main
+from saga_cli import main
 from sagas.definition.parse import parse_text
 from sagas.simulation import Script, every_failure, simulate
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_steps.runner.class_archive import options
+from saga_spark.runner.class_archive import options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

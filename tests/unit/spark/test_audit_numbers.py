@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from saga_spark.audit import report
+from saga_spark.audit.numbers import judge
+from saga_spark.audit.result import CheckResult, verdict
+from saga_spark.audit.sides import side_name
+from saga_spark.job import Check
+from saga_spark.manifest import Manifest
 from sagas.errors import UsageError
-from spark_steps.audit import report
-from spark_steps.audit.numbers import judge
-from spark_steps.audit.result import CheckResult, verdict
-from spark_steps.audit.sides import side_name
-from spark_steps.job import Check
-from spark_steps.manifest import Manifest
 
 
 def manifest(rows: int = 10, **counts: Any) -> Manifest:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_steps.audit.counting import breaking, counting
-from spark_steps.audit.passes import run_pass
-from spark_steps.audit.sides import side_name
-from spark_steps.job import Check
+from saga_spark.audit.counting import breaking, counting
+from saga_spark.audit.passes import run_pass
+from saga_spark.audit.sides import side_name
+from saga_spark.job import Check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

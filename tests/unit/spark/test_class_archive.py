@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_steps.runner import archiving, class_archive
-from spark_steps.runner.java import QUIET, check_java
-from spark_steps.runner.session import classic_conf
-from spark_steps.settings import SparkSettings
+from saga_spark.runner import archiving, class_archive
+from saga_spark.runner.java import QUIET, check_java
+from saga_spark.runner.session import classic_conf
+from saga_spark.settings import SparkSettings
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def archive() -> Path:
     """`make setup` has made it, before any Spark of these tests was started."""
     file = class_archive.archive()
     if not file.exists():
-        pytest.skip("there is no archive of Spark's classes: python -m spark_steps.runner.archiving")
+        pytest.skip("there is no archive of Spark's classes: python -m saga_spark.runner.archiving")
     return file
 
 

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from spark_steps.cleaning import Life, decide
-from spark_steps.keys import Target
-from spark_steps.ledger import OutputRow, State
+from saga_spark.cleaning import Life, decide
+from saga_spark.keys import Target
+from saga_spark.ledger import OutputRow, State
 
 DAY = 86_400.0
 

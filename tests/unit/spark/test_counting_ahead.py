@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T
 
-from spark_steps import counting_ahead as module
-from spark_steps.counting_ahead import CountedAhead, counting_ahead
-from spark_steps.file_counts import count_files
-from spark_steps.manifest import StagedFile
+from saga_spark import counting_ahead as module
+from saga_spark.counting_ahead import CountedAhead, counting_ahead
+from saga_spark.file_counts import count_files
+from saga_spark.manifest import StagedFile
 
 SCHEMA = T.StructType([T.StructField("n", T.LongType()), T.StructField("word", T.StringType())])
 

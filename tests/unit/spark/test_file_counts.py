@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_steps import file_counts
-from spark_steps.file_counts import count_files, countable
-from spark_steps.hashing import aggregates, fingerprint, row_hash
-from spark_steps.manifest import StagedFile
-from spark_steps.storage import staged_files
-from spark_steps.xxhash64 import of_texts
+from saga_spark import file_counts
+from saga_spark.file_counts import count_files, countable
+from saga_spark.hashing import aggregates, fingerprint, row_hash
+from saga_spark.manifest import StagedFile
+from saga_spark.storage import staged_files
+from saga_spark.xxhash64 import of_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from spark_steps.hashing import Fingerprint, combine, fingerprint
+from saga_spark.hashing import Fingerprint, combine, fingerprint
 
 
 def test_parts_in_any_order_give_the_whole() -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_steps.hashing import Fingerprint, aggregates, bucket, combine, fingerprint, row_hash
-from spark_steps.observing import Known, Metrics
+from saga_spark.hashing import Fingerprint, aggregates, bucket, combine, fingerprint, row_hash
+from saga_spark.observing import Known, Metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

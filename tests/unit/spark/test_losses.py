@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from saga_spark.errors import RunnerLost
+from saga_spark.runner.losses import APART_AFTER, GIVE_UP_AFTER, Losses
 from sagas.errors import Infrastructure, Parked, Unavailable
-from spark_steps.errors import RunnerLost
-from spark_steps.runner.losses import APART_AFTER, GIVE_UP_AFTER, Losses
 
 KILLED = RunnerLost("the runner was killed")
 FULL = RunnerLost("out of memory", memory=True)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_steps.reconcile.books import check
-from spark_steps.reconcile.effects import Effects
-from spark_steps.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
-from spark_steps.reconcile.journal import Journal, Rows
-from spark_steps.reconcile.topics import NEVER, RECORD_SCHEMA, RECORDS
+from saga_spark.reconcile.books import check
+from saga_spark.reconcile.effects import Effects
+from saga_spark.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
+from saga_spark.reconcile.journal import Journal, Rows
+from saga_spark.reconcile.topics import NEVER, RECORD_SCHEMA, RECORDS
 
 NOW = 1_790_000_000.0
 HORIZON = NOW - 86_400

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from saga_spark.hashing import Fingerprint
+from saga_spark.reconcile.buckets import differing
+from saga_spark.reconcile.canonical import common_type
+from saga_spark.reconcile.compare import compare
+from saga_spark.reconcile.spec import Spec
 from sagas.errors import UsageError
-from spark_steps.hashing import Fingerprint
-from spark_steps.reconcile.buckets import differing
-from spark_steps.reconcile.canonical import common_type
-from spark_steps.reconcile.compare import compare
-from spark_steps.reconcile.spec import Spec
 
 A, B = Fingerprint(1, 7, 8), Fingerprint(1, 7, 9)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from spark_steps.reconcile.journal import ENTRIES, Journal
+from saga_spark.reconcile.journal import ENTRIES, Journal
 
 MOMENT = "2026-09-21T00:00:00Z"
 

@@ -10,14 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from sagas.errors import Infrastructure, UsageError
-from spark_steps.errors import JobFailed
-from spark_steps.extract import arrow_type, select
-from spark_steps.frames import Inputs
-from spark_steps.jobs import outputs_of
-from spark_steps.problems import disk_refuses, explain, last_error_line
-from spark_steps.runner.memory import heap_bytes
-from spark_steps.runner.messages import (
+from saga_spark.errors import JobFailed, RunnerLost, Unequipped
+from saga_spark.extract import arrow_type, select
+from saga_spark.frames import Inputs
+from saga_spark.jobs import outputs_of
+from saga_spark.problems import disk_refuses, explain, last_error_line
+from saga_spark.runner.memory import heap_bytes
+from saga_spark.runner.messages import (
     decode,
     encode,
     error_from_json,
@@ -25,8 +24,9 @@ from spark_steps.runner.messages import (
     settings_from_json,
     settings_to_json,
 )
-from spark_steps.settings import SparkSettings
-from spark_steps.storage import listing, spark_path, staged_files, uri_of
+from saga_spark.settings import SparkSettings
+from saga_spark.storage import listing, spark_path, staged_files, uri_of
+from sagas.errors import Infrastructure, Unavailable, UsageError
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,10 @@ from spark_steps.storage import listing, spark_path, staged_files, uri_of
     [
         (JobFailed("no", {"line": 3}), JobFailed),
         (UsageError("no", help="do"), UsageError),
+        (Unequipped("no", help="do"), Unequipped),
         (Infrastructure("no"), Infrastructure),
+        (Unavailable("no"), Unavailable),
+        (RunnerLost("no", memory=True), RunnerLost),
         (ZeroDivisionError("ours"), Infrastructure),
     ],
 )
@@ -44,6 +47,8 @@ def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None
     assert str(error) in str(found)
     if isinstance(error, JobFailed) and isinstance(found, JobFailed):
         assert found.details == error.details
+    if isinstance(error, RunnerLost) and isinstance(found, RunnerLost):
+        assert found.memory == error.memory
     if isinstance(error, UsageError) and isinstance(found, UsageError):
         assert found.help == error.help
 
@@ -60,9 +65,20 @@ def test_memory_is_an_amount() -> None:
         heap_bytes("plenty")
 
 
-def test_a_lost_jvm_is_no_mistake_of_the_job() -> None:
-    lost = AnalysisException(message="Job 3 cancelled because SparkContext was shut down")
-    assert isinstance(explain(lost, "the job a:b"), Infrastructure)
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Job 3 cancelled because SparkContext was shut down", Unavailable),
+        ("<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE", Unavailable),
+        ("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. Session was closed.", Unavailable),
+        ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", Infrastructure),
+    ],
+)
+def test_a_lost_spark_is_no_attempt_of_the_job_and_lost_executors_are(said: str, kind: type[Exception]) -> None:
+    assert type(explain(AnalysisException(message=said), "the job a:b")) is kind
+
+
+def test_a_job_that_talks_of_a_lost_spark_has_failed() -> None:
     ours = ValueError("SparkContext was shut down")
     assert isinstance(explain(ours, "the job a:b"), JobFailed)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli import main
+from saga_cli import main
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,0 +1,120 @@
+"""The participants' connections of one worker: a pool and a guard for each database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from saga_activities import sqlite
+from saga_activities.guard.guard import Guard
+from sagas.errors import UsageError
+
+DRIVERS = {
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "mysql": "mysql+asyncmy",
+    "mariadb": "mariadb+asyncmy",
+    "sqlite": "sqlite+aiosqlite",
+}
+ISOLATIONS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+CONNECT_TIMEOUT = 5
+"""Seconds until a server that does not answer counts as down."""
+
+
+class Connections:
+    """Opens what ``[connections.*]`` of the settings names, on first use.
+
+    ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …, "pool_size": …}``. ``pool_size`` is how
+    many guarded attempts this worker runs at once (default 20); a database never sees more connections of it. Given
+    here it holds for all of them, whatever the settings say.
+    """
+
+    def __init__(self, settings: Mapping[str, Mapping[str, Any]], *, pool_size: int | None = None) -> None:
+        self.settings = settings
+        self._pool_size = pool_size
+        self._guards: dict[str, Guard] = {}
+
+    def names(self, kind: str = "sql") -> list[str]:
+        """The connections of one kind."""
+        return [name for name, one in self.settings.items() if one.get("kind", "sql") == kind]
+
+    def guard(self, name: str) -> Guard:
+        """The guard of a SQL connection. Raises :class:`UsageError` if there is none of this name."""
+        if name not in self._guards:
+            self._guards[name] = self._open(name)
+        return self._guards[name]
+
+    def engine(self, name: str) -> AsyncEngine:
+        """The pool of a SQL connection, in autocommit mode. Raises :class:`UsageError`."""
+        return self.guard(name).engine
+
+    async def close(self) -> None:
+        """Close every connection."""
+        guards, self._guards = self._guards, {}
+        for guard in guards.values():
+            await guard.engine.dispose()
+
+    def _open(self, name: str) -> Guard:
+        found = self.settings.get(name)
+        if found is None or found.get("kind", "sql") != "sql":
+            known = ", ".join(self.names()) or "none"
+            raise UsageError(
+                f"there is no SQL connection {name!r}; there are: {known}",
+                help=f"add [connections.{name}] with a url to saga.toml",
+            )
+        isolation = str(found.get("isolation", "")).upper() or None
+        if isolation is not None and isolation not in ISOLATIONS:
+            raise UsageError(f"connection {name}: isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}")
+        size = self._pool_size or _pool_size(name, found.get("pool_size", 20))
+        return Guard(name, open_engine(name, str(found.get("url", "")), size), isolation=isolation)
+
+
+def _pool_size(name: str, written: object) -> int:
+    text = str(written)
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"connection {name}: pool_size must be a whole number from 1 on, not {written!r}")
+    return int(text)
+
+
+def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
+    """A pool for ``url``. Raises :class:`UsageError` for a URL or a driver that cannot be used."""
+    target = _url(name, url)
+    arguments: dict[str, Any] = {}
+    backend = target.get_backend_name()
+    if backend == "postgresql":
+        # The process id lets an operator (and a fault test) find the worker that holds a transaction.
+        arguments = {"application_name": f"saga-worker-{os.getpid()}", "connect_timeout": CONNECT_TIMEOUT}
+    elif backend in ("mysql", "mariadb"):
+        arguments = {"connect_timeout": CONNECT_TIMEOUT}
+    elif backend == "sqlite":
+        arguments = {"factory": sqlite.Connection}
+    try:
+        engine = create_async_engine(
+            target,
+            isolation_level="AUTOCOMMIT",  # the guard says BEGIN and COMMIT itself,
+            skip_autocommit_rollback=True,  # and ROLLBACK: the pool would send one more for every attempt
+            pool_size=pool_size,
+            max_overflow=0,
+            connect_args={**arguments},
+        )
+    except ModuleNotFoundError as error:
+        raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
+    if backend == "sqlite":
+        sqlite.stop_abandoned_statements(engine.sync_engine)
+    return engine
+
+
+def _url(name: str, text: str) -> URL:
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise UsageError(f"connection {name}: its url is not a database URL") from None
+    backend = url.get_backend_name()
+    if backend not in DRIVERS:
+        raise UsageError(f"connection {name}: {backend} is not supported; use PostgreSQL, MySQL, MariaDB or SQLite")
+    return url.set(drivername=DRIVERS[backend]) if "+" not in url.drivername else url

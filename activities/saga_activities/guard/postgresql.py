@@ -1,0 +1,165 @@
+"""The guard's transaction on PostgreSQL.
+
+The engine's connections are in autocommit mode and this file sends BEGIN and COMMIT itself, so that one round
+trip carries BEGIN, the time limits, the watermark and the first insert, and one the result and COMMIT.
+psycopg's client-side binding cursor makes that possible: only the simple protocol takes several statements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+import psycopg
+from psycopg import AsyncClientCursor, AsyncConnection
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection as SyncConnection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection as Connection
+
+from saga_activities.guard.address import Address
+from saga_activities.guard.errors import classify
+from saga_activities.guard.postgresql_sql import PostgresSql
+from saga_activities.guard.transaction import (
+    HELD_BECOMES,
+    BelowWatermark,
+    GuardRow,
+    LostCommit,
+    NotCommitted,
+    Reason,
+    RowOp,
+    Save,
+)
+
+_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
+_FIRST = (
+    f"INSERT INTO saga_guard ({_COLUMNS}) SELECT %s, %s, %s, %s, %s, %s, %s, %s"
+    " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s) ON CONFLICT DO NOTHING RETURNING 1"
+)
+_NEXT = (
+    f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+)
+_RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
+_ROWS = (
+    "SELECT op, reason, args_hash, result FROM saga_guard"
+    " WHERE saga_id = %s AND step = %s AND generation = %s FOR SHARE"
+)
+_HELD = "UPDATE saga_outbox SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
+_BELOW = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
+
+_TRANSACTION_TIMEOUT_SINCE = 170000
+
+
+class PostgresTransaction:
+    """One transaction on one connection; ``deadline`` is when the attempt ends, seconds since the epoch."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        raw: AsyncConnection[Any],
+        address: Address,
+        *,
+        scheduled_at: float,
+        deadline: float,
+        isolation: str | None,
+        idle_limit: float | None,
+    ) -> None:
+        self.sql = PostgresSql(connection, raw)
+        self._connection = connection
+        self._raw = raw
+        self._cursor = AsyncClientCursor(raw)
+        self._address = address
+        self._scheduled_at = scheduled_at
+        self._deadline = deadline
+        self._isolation = isolation
+        self._idle_limit = idle_limit
+        self.answered = False
+
+    @staticmethod
+    async def start(connection: Connection, address: Address, **limits: Any) -> PostgresTransaction:
+        # The connection is open, so nothing waits here; the asynchronous way to it would switch to another greenlet.
+        pooled = cast("SyncConnection", connection.sync_connection).connection
+        raw = cast("AsyncConnection[Any]", pooled.driver_connection)
+        return PostgresTransaction(connection, raw, address, **limits)
+
+    async def insert(
+        self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
+    ) -> bool:
+        row = (*self._key(), op, reason, args_hash, result, self._scheduled_at)
+        if not self.answered:
+            cursor = await self._send(_FIRST, (*row, self._scheduled_at))
+            return await cursor.fetchone() is not None
+        cursor = await self._send(_NEXT, row)
+        return await cursor.fetchone() is not None
+
+    async def rows(self) -> Mapping[RowOp, GuardRow]:
+        cursor = await self._send(_BELOW, (self._scheduled_at,))
+        if await cursor.fetchone() is not None:
+            raise BelowWatermark()
+        cursor = await self._send(_ROWS, self._key())
+        return {op: GuardRow(reason, args_hash, result) for op, reason, args_hash, result in await cursor.fetchall()}
+
+    async def commit(self, save: Save | None) -> None:
+        text, values = "COMMIT", ()
+        if save is not None and save.result is not None:
+            values = (save.result, *self._key(), save.op)
+            text = f"{_RESULT}; COMMIT"
+        if save is not None and save.held is not None:
+            text, values = f"{_HELD}; {text}", (HELD_BECOMES[save.held], *self._key(), *values)
+        try:
+            cursor = await self._send(text, values)
+        except psycopg.Error as error:
+            trouble = classify(error)
+            if self._raw.closed or (trouble is not None and trouble.lost):
+                raise LostCommit(str(error)) from error
+            raise
+        if cursor.statusmessage != "COMMIT":  # COMMIT of a broken transaction answers ROLLBACK, without an error
+            raise NotCommitted("the transaction was broken before COMMIT, and was rolled back")
+
+    async def rollback(self) -> None:
+        await self.sql.close()
+        try:
+            if not self._raw.closed and self._raw.info.transaction_status != TransactionStatus.IDLE:
+                await self._raw.rollback()
+        except psycopg.Error:
+            await self._raw.close()  # the server takes the transaction of a closed connection back
+        if self._raw.closed and not self._connection.invalidated:
+            with suppress(DBAPIError):  # SQLAlchemy then knows that every older connection of the pool is suspect
+                await self._connection.exec_driver_sql("SELECT 1")
+        await self._connection.close()
+
+    async def release(self) -> None:
+        await self.sql.close()
+        await self._connection.close()
+
+    def _key(self) -> tuple[str, str, int]:
+        return self._address.saga_id, self._address.step, self._address.generation
+
+    async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
+        """Run ``text``; the first call opens the transaction in the same round trip."""
+        opening = "" if self.answered else self._opening()
+        await self._cursor.execute(cast("Any", opening + text), values)
+        self.answered = True
+        await self._cursor.set_result(-1)  # only the last statement's answer is of interest
+        return self._cursor
+
+    def _opening(self) -> str:
+        """BEGIN and the limits that end the transaction of a worker that froze, or vanished without a word.
+
+        ``lock_timeout`` comes first, so that waiting for another transaction is told from a slow statement.
+        """
+        left = max(50, int((self._deadline - time.time()) * 1000))
+        limits = {
+            "lock_timeout": max(25, left * 9 // 10),
+            "statement_timeout": left,
+            "idle_in_transaction_session_timeout": left
+            if self._idle_limit is None
+            else min(left, int(self._idle_limit * 1000)),
+        }
+        if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            limits["transaction_timeout"] = left + 1000  # the others say more clearly what was slow
+        level = f" ISOLATION LEVEL {self._isolation}" if self._isolation else ""
+        settings = "".join(f"SET LOCAL {name} = {value}; " for name, value in limits.items())
+        return f"BEGIN{level}; {settings}"

@@ -1,0 +1,200 @@
+"""Creates the engine's tables in a participant's database: the guard, its watermark, the outbox, messaging.
+
+It is versioned and repeatable: ``saga_version`` holds one number for each part. Tables of an older version get what
+they lack; nothing is ever taken away but an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+
+from saga_activities.guard.tables import metadata, version
+from saga_activities.guard.tables_messaging import SHARDS, outbox
+
+VERSION = 3
+
+_LOCK = 5_347_107
+"""The key of PostgreSQL's advisory lock around creating the tables: any number nobody else uses."""
+
+DIALECTS = {
+    "postgresql": postgresql.dialect,
+    "mysql": mysql.dialect,
+    "mariadb": mysql.dialect,
+    "sqlite": sqlite.dialect,
+}
+
+_MYSQL = ("mysql", "mariadb")
+
+_BY_TIME = (
+    "CREATE INDEX IF NOT EXISTS saga_guard_created ON saga_guard USING brin (created_at) WITH (autosummarize = on)"
+)
+"""Reconciliation of a window reads what the window holds; a block range index costs the guard next to nothing."""
+
+_ADDED = ("event_type", "shard", "published_at", "checks", "next_check_at", "note")
+"""The columns of the outbox that came with version 3."""
+
+_OLD_INDEX = "saga_outbox_status"
+"""The index of the outbox before version 3; ``saga_outbox_scan`` has taken its place."""
+
+
+class NewerTables(RuntimeError):
+    """The tables were made by a newer version of the engine: update this worker."""
+
+
+async def create(engine: AsyncEngine, shards: int = SHARDS) -> None:
+    """Create what is missing; as often and from as many workers at once as you like.
+
+    ``shards`` counts when the outbox is made: later, events of one key would have two owners.
+
+    Raises :class:`NewerTables` when the database was set up by a newer engine.
+    """
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        if await _found(connection) == VERSION:
+            return
+        if engine.dialect.name == "postgresql":  # two CREATE TABLE IF NOT EXISTS at once collide there
+            await connection.execute(sa.text(f"select pg_advisory_lock({_LOCK})"))
+        try:
+            await _create(connection, shards)
+        finally:
+            if engine.dialect.name == "postgresql":
+                await connection.execute(sa.text(f"select pg_advisory_unlock({_LOCK})"))
+
+
+async def _create(connection: AsyncConnection, shards: int) -> None:
+    dialect = connection.dialect
+    for statement in _tables(dialect):
+        await connection.exec_driver_sql(statement)
+    for statement in await connection.run_sync(lambda sync: list(_changes(sa.inspect(sync), dialect))):
+        await _change(connection, statement)
+    for statement in _indexes(dialect):
+        await connection.exec_driver_sql(statement)
+    for insert in _rows(dialect.name, shards):
+        await _insert_once(connection, insert)
+    await connection.execute(sa.text(_SET_VERSION))
+
+
+async def _found(connection: AsyncConnection) -> int | None:
+    exists = await connection.run_sync(lambda sync: sa.inspect(sync).has_table(version.name))
+    if not exists:
+        return None
+    found = (await connection.execute(sa.select(version.c.version).where(version.c.part == "guard"))).scalar()
+    if found is not None and found > VERSION:
+        raise NewerTables(f"the guard's tables have version {found}, this engine knows {VERSION}: update the engine")
+    return found
+
+
+def _changes(found: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
+    """What the outbox of an older version lacks."""
+    columns = {column["name"] for column in found.get_columns(outbox.name)}
+    yield from (_add(name, dialect) for name in _ADDED if name not in columns)
+    indexes = {index["name"] for index in found.get_indexes(outbox.name)}
+    if dialect.name in _MYSQL:  # elsewhere CREATE INDEX IF NOT EXISTS does it
+        for index in outbox.indexes:
+            if index.name not in indexes:
+                yield str(CreateIndex(index).compile(dialect=dialect)).strip()
+    if _OLD_INDEX in indexes:
+        yield f"DROP INDEX {_OLD_INDEX}" + (f" ON {outbox.name}" if dialect.name in _MYSQL else "")
+
+
+def _add(name: str, dialect: sa.Dialect, condition: str = "") -> str:
+    column = CreateColumn(outbox.c[name]).compile(dialect=dialect)
+    return f"ALTER TABLE {outbox.name} ADD COLUMN {condition}{column}"
+
+
+async def _change(connection: AsyncConnection, statement: str) -> None:
+    """Change a table, unless another worker has done so since we looked (only PostgreSQL has a lock around it)."""
+    try:
+        await connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        if not any(word in str(error.orig).lower() for word in _DONE_ALREADY):
+            raise
+
+
+_DONE_ALREADY = (
+    "duplicate column",
+    "duplicate key name",
+    "check that it exists",
+    "check that column/key exists",
+    "no such index",
+)
+"""What MySQL, MariaDB and SQLite say when a column is there already, or an index gone already."""
+
+
+async def _insert_once(connection: AsyncConnection, statement: str) -> None:
+    try:
+        await connection.execute(sa.text(statement))
+    except IntegrityError:
+        return  # another worker set up the same database at this moment; its row is as good
+
+
+_NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
+"""An id nobody else has, by the database itself: printed SQL makes another one in each database it is run in."""
+
+
+def _rows(dialect: str, shards: int) -> Iterator[str]:
+    """The rows that every database has, each inserted unless it is there."""
+    yield _unless_there("saga_watermark", "id = 1", "1, 0, 0")
+    yield _unless_there("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {shards}")
+    yield _unless_there("saga_version", "part = 'guard'", f"'guard', {VERSION}")
+
+
+def _unless_there(table: str, row: str, values: str) -> str:
+    source = "(select 1 as one) as this_row"
+    return f"insert into {table} select {values} from {source} where not exists (select 1 from {table} where {row})"
+
+
+_SET_VERSION = f"update saga_version set version = {VERSION} where part = 'guard'"
+
+
+def _tables(dialect: sa.Dialect) -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
+        if dialect.name in _MYSQL:  # MySQL has no CREATE INDEX IF NOT EXISTS
+            for index in table.indexes:
+                columns = ", ".join(column.name for column in index.columns)
+                statement = statement.replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
+        yield statement
+
+
+def _indexes(dialect: sa.Dialect) -> Iterator[str]:
+    if dialect.name not in _MYSQL:
+        for table in metadata.sorted_tables:
+            for index in table.indexes:
+                yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
+    if dialect.name == "postgresql":
+        yield _BY_TIME
+
+
+def ddl(dialect: str, shards: int = SHARDS) -> str:
+    """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect.
+
+    What changes tables of an older version is repeatable SQL where the dialect has such; MySQL and SQLite have not,
+    so there it stands in comments.
+    """
+    compiled = DIALECTS[dialect]()
+    parts = [*_tables(compiled), *_indexes(compiled), *_rows(dialect, shards), _SET_VERSION]
+    changes = _printed_changes(dialect, compiled)
+    if dialect in ("postgresql", "mariadb"):
+        after = len(metadata.sorted_tables)
+        return ";\n\n".join([*parts[:after], *changes, *parts[after:]]) + ";\n"
+    comments = "".join(f"-- {one};\n" for one in changes)
+    return (
+        f"-- Only where the tables have version 2, before all that follows:\n{comments}\n" + ";\n\n".join(parts) + ";\n"
+    )
+
+
+def _printed_changes(dialect: str, compiled: sa.Dialect) -> Iterator[str]:
+    condition = "" if dialect in ("mysql", "sqlite") else "IF NOT EXISTS "
+    for name in _ADDED:
+        yield _add(name, compiled, condition)
+    if dialect in _MYSQL:
+        for index in outbox.indexes:
+            yield str(CreateIndex(index, if_not_exists=dialect == "mariadb").compile(dialect=compiled)).strip()
+    existing = "" if dialect == "mysql" else "IF EXISTS "
+    yield f"DROP INDEX {existing}{_OLD_INDEX}" + (f" ON {outbox.name}" if dialect in _MYSQL else "")

@@ -1,0 +1,187 @@
+"""One HTTP participant at run time: a pool of connections, its credentials, and one bounded exchange."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from saga_activities.http.credentials import Credentials, CredentialsError
+from saga_activities.http.request import Request, same_origin
+from saga_activities.http.response import MAX_BYTES, Response
+from saga_activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings
+from saga_activities.http.signature import HEADERS, signature_headers
+from sagas.errors import UsageError
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MAX_REDIRECTS = 5
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=15.0)
+
+
+class HttpConnection:
+    """A participant and its pooled connections. Made once per worker, closed at shutdown.
+
+    It belongs to the event loop in which it is first used.
+    """
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self.settings = settings
+        self.credentials = Credentials(settings.auth)
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def managed_headers(self) -> tuple[str, ...]:
+        """Headers that a definition may not set, because this connection does."""
+        signed = HEADERS if self.settings.signing_secret is not None else ()
+        return tuple(name for name in (self.settings.key_header, self.credentials.header, *signed) if name)
+
+    def label(self, url: str) -> str:
+        """What people call this participant: the connection's name, else the host."""
+        return self.settings.name or urlsplit(url).netloc
+
+    async def authenticate(self) -> dict[str, str]:
+        """The headers that authenticate a request. Raises CredentialsError; no request has been sent then."""
+        return await self.credentials.headers(self._open())
+
+    def sign(self, request: Request, id: str) -> dict[str, str]:
+        """The headers with which the participant can verify this request; none when nothing is signed here.
+
+        Raises CredentialsError; no request has been sent then.
+        """
+        secret = self.settings.signing_secret
+        return {} if secret is None or request.is_read else signature_headers(secret, id, request.content)
+
+    async def exchange(self, request: Request, headers: Mapping[str, str]) -> Response:
+        """Send once and read the answer. Reads follow redirects within the same origin, nothing else does.
+
+        Raises httpx.HTTPError; ConnectError and ProxyError mean that nothing was sent.
+        """
+        url = request.url
+        response = await self._send(request, url, headers)
+        for _ in range(_MAX_REDIRECTS):
+            target = urljoin(url, response.headers.get("location", ""))
+            # Credentials never leave for another origin, and a redirected effect would be another effect.
+            if not (request.is_read and response.status in _REDIRECTS and same_origin(url, target)):
+                break
+            url = target
+            response = await self._send(request, url, headers)
+        return response
+
+    async def _send(self, request: Request, url: str, headers: Mapping[str, str]) -> Response:
+        client = self._open()
+        message = client.build_request(
+            request.method,
+            url,
+            headers={**self.settings.headers, **request.headers, **headers},
+            content=request.content,
+        )
+        answer = await client.send(message, stream=True)
+        try:
+            return await _read(answer, self.credentials)
+        finally:
+            await answer.aclose()
+
+    async def aclose(self) -> None:
+        """Close the pool. The connection may be used again; it opens a new one then."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.aclose()
+
+    async def __aenter__(self) -> HttpConnection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            _quieten()
+            # One overall limit is kept by the caller. Cookies would carry one saga's session into another.
+            self._client = httpx.AsyncClient(
+                verify=self._tls(),
+                timeout=None,
+                limits=_LIMITS,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                headers={"user-agent": "saga-orchestrator", "accept": "application/json, */*;q=0.5"},
+            )
+        return self._client
+
+    def _tls(self) -> ssl.SSLContext:
+        mtls, ca = self.settings.mtls, self.settings.ca
+        try:
+            context = ssl.create_default_context(cafile=str(ca)) if ca else httpx.create_ssl_context()
+        except OSError as error:
+            raise CredentialsError(
+                f"the file {ca} of the certificate authority cannot be used: {error.strerror or error}"
+            ) from None
+        if mtls is None:
+            return context
+        try:
+            # Without a password OpenSSL would ask on the worker's terminal.
+            password = mtls.password.read() if mtls.password else ""
+            context.load_cert_chain(mtls.certificate, mtls.key, password=lambda: password)
+        except UsageError as error:
+            raise CredentialsError(error.message.rstrip(".")) from None
+        except (OSError, ValueError) as error:
+            raise CredentialsError(
+                f"the certificate {mtls.certificate} with the key {mtls.key} cannot be used "
+                f"({getattr(error, 'strerror', None) or type(error).__name__})"
+            ) from None
+        return context
+
+
+def _quieten() -> None:
+    """The HTTP library writes headers (DEBUG) and queries (INFO) to the log: secrets and people's data."""
+    logging.getLogger("httpcore").setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+async def _read(answer: httpx.Response, credentials: Credentials) -> Response:
+    headers = {name.lower(): credentials.mask(value) for name, value in answer.headers.items()}
+    kept = bytearray()
+    async for part in answer.aiter_bytes():
+        kept += part
+        if len(kept) > MAX_BYTES:
+            announced = headers.get("content-length", "") if "content-encoding" not in headers else ""
+            size = int(announced) if announced.isdecimal() else len(kept)
+            return Response(answer.status_code, headers, omitted=max(size, len(kept)))
+    try:
+        text = kept.decode(answer.charset_encoding or "utf-8", errors="replace")
+    except LookupError:
+        text = kept.decode("utf-8", errors="replace")
+    return Response(answer.status_code, headers, credentials.mask(text))
+
+
+class HttpConnections:
+    """All HTTP participants of a worker by name; closed together at shutdown."""
+
+    def __init__(self, settings: Mapping[str, HttpSettings]) -> None:
+        self._connections = {name: HttpConnection(each) for name, each in settings.items()}
+        self._unnamed = HttpConnection(HttpSettings("", key_header=DEFAULT_KEY_HEADER))
+
+    def get(self, name: str | None) -> HttpConnection:
+        """The connection of this name; without a name one that has no address and no credentials.
+
+        Raises UsageError for a name that saga.toml does not have.
+        """
+        if name is None:
+            return self._unnamed
+        try:
+            return self._connections[name]
+        except KeyError:
+            raise UsageError(
+                f"there is no HTTP connection {name!r}",
+                help=f'Add [connections.{name}] with kind = "http" to saga.toml.',
+            ) from None
+
+    async def aclose(self) -> None:
+        """Close every pool."""
+        for connection in (self._unnamed, *self._connections.values()):
+            await connection.aclose()

@@ -1,0 +1,132 @@
+"""Credentials on a request. Everything here happens before the request is sent, so a failure has no effect."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import quote_plus
+
+import httpx
+
+from saga_activities.http.settings import Auth, BasicAuth, BearerAuth, HeaderAuth, OAuth2Auth, SecretText
+from sagas.errors import UsageError
+
+_SHORTEST_MASKED = 6
+
+
+class CredentialsError(Exception):
+    """No credentials could be had; the sentence names the place, never a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    value: str
+    expires_at: float
+
+
+class Credentials:
+    """The credentials of one connection. Remembers the secrets it read, only to mask them in texts."""
+
+    def __init__(self, auth: Auth | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._auth = auth
+        self._clock = clock
+        self._token: _Token | None = None
+        self._renewing = asyncio.Lock()
+        self._secrets: set[str] = set()
+
+    @property
+    def header(self) -> str | None:
+        """The name of the header these credentials occupy."""
+        if self._auth is None:
+            return None
+        return self._auth.name if isinstance(self._auth, HeaderAuth) else "authorization"
+
+    @property
+    def renewable(self) -> bool:
+        """True when an answer 401 may only mean that the token is too old."""
+        return isinstance(self._auth, OAuth2Auth)
+
+    async def headers(self, client: httpx.AsyncClient) -> dict[str, str]:
+        """The headers that authenticate one request. Raises CredentialsError."""
+        auth = self._auth
+        try:
+            if isinstance(auth, BearerAuth):
+                return {"authorization": f"Bearer {self._read(auth.token)}"}
+            if isinstance(auth, BasicAuth):
+                return {"authorization": self._basic(self._text(auth.user), self._read(auth.password))}
+            if isinstance(auth, HeaderAuth):
+                return {auth.name: self._read(auth.value)}
+            if isinstance(auth, OAuth2Auth):
+                return {"authorization": f"Bearer {await self._access_token(auth, client)}"}
+        except UsageError as error:
+            raise CredentialsError(error.message.rstrip(".")) from None
+        return {}
+
+    def forget_token(self, headers: dict[str, str]) -> None:
+        """Drop the token that was refused, unless a request beside this one has already renewed it."""
+        if self._token is not None and headers.get("authorization") == f"Bearer {self._token.value}":
+            self._token = None
+
+    def mask(self, text: str) -> str:
+        """The text without any secret this connection has used: a participant may echo what it was sent."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "•••")
+        return text
+
+    async def _access_token(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> str:
+        async with self._renewing:
+            if self._token is None or self._clock() >= self._token.expires_at:
+                self._token = await self._fetch(auth, client)
+            return self._token.value
+
+    async def _fetch(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> _Token:
+        identity, secret = self._text(auth.client_id), self._read(auth.client_secret)
+        form = {"grant_type": "client_credentials"}
+        headers = {"accept": "application/json"}
+        if auth.scope:
+            form["scope"] = auth.scope
+        if auth.audience:
+            form["audience"] = auth.audience
+        if auth.in_body:
+            form |= {"client_id": identity, "client_secret": secret}
+        else:
+            # RFC 6749 section 2.3.1: both are form-encoded before they are joined.
+            headers["authorization"] = self._basic(quote_plus(identity), quote_plus(secret))
+        try:
+            answer = await client.post(auth.token_url, data=form, headers=headers)
+        except (httpx.HTTPError, OSError) as error:
+            raise CredentialsError(f"the token endpoint did not answer ({type(error).__name__})") from None
+        if answer.status_code != HTTPStatus.OK:
+            raise CredentialsError(f"the token endpoint answered {answer.status_code} {answer.reason_phrase}")
+        try:
+            body = answer.json()
+            token, lifetime = body["access_token"], float(body.get("expires_in", "inf"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise CredentialsError("the token endpoint answered without an access_token") from None
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise CredentialsError("the token endpoint answered with an access_token that is no text")
+        self._remember(token)
+        # Renewed a little early, so that it does not run out on its way.
+        return _Token(token, self._clock() + lifetime - min(30.0, lifetime * 0.1))
+
+    def _basic(self, user: str, password: str) -> str:
+        encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._remember(encoded)
+        return f"Basic {encoded}"
+
+    def _text(self, value: str | SecretText) -> str:
+        return self._read(value) if isinstance(value, SecretText) else value
+
+    def _read(self, secret: SecretText) -> str:
+        value = secret.read()
+        self._remember(value)
+        return value
+
+    def _remember(self, secret: str) -> None:
+        # Masking a very short text would maim ordinary answers.
+        if len(secret) >= _SHORTEST_MASKED:
+            self._secrets.add(secret)

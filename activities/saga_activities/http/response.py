@@ -1,0 +1,131 @@
+"""What an answer means: status mapping, Retry-After, the ``response`` that expressions see. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Literal
+
+from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, BadRequestError
+
+MAX_BYTES = 2 * 1024 * 1024
+"""The most of a body that is kept."""
+
+MAX_RESULT = MAX_BYTES - 64 * 1024
+"""The most bytes a result may take as JSON; Temporal refuses more than 2 MiB with everything around it."""
+
+MAX_RETRY_AFTER = 3600.0
+"""Seconds. A participant may ask for more; we come back after this and ask again."""
+
+EXCERPT = 500
+_UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
+
+Meaning = Literal["done", "rejected", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer. ``omitted`` is the size in bytes of a body that was too large to keep, then ``text`` is empty."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    omitted: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The status as people know it: ``503 Service Unavailable``."""
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            return str(self.status)
+
+    def json(self) -> Any:
+        """The body as JSON; None when it is not JSON."""
+        try:
+            return json.loads(self.text, parse_constant=_not_json) if self.text else None
+        except (ValueError, RecursionError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The name ``response`` of expressions, and the result of a probe."""
+        seen: dict[str, Any] = {
+            "status": self.status,
+            "headers": {name: value for name, value in self.headers.items() if name not in _UNRECORDED_HEADERS},
+            "json": self.json(),
+            "text": self.text,
+        }
+        if self.omitted is not None:
+            seen |= {"text": None, "omitted": "size", "bytes": self.omitted}
+        return seen
+
+
+def meaning(status: int, arguments: Mapping[str, Any]) -> Meaning:
+    """Which of ``done`` and ``rejected`` this status is in. ``done`` is asked first."""
+    if matches(status, _patterns(arguments, "done", DEFAULT_DONE)):
+        return "done"
+    if matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):
+        return "rejected"
+    return "other"
+
+
+def check_patterns(arguments: Mapping[str, Any]) -> None:
+    """Raises BadRequestError when ``done`` or ``rejected`` hold something that is no status."""
+    for name in ("done", "rejected"):
+        for pattern in _patterns(arguments, name, ()):
+            if _interval(pattern) is None:
+                raise BadRequestError(f"`{name}` holds {pattern!r}; write a status (201) or a class (2xx)")
+
+
+def matches(status: int, patterns: Iterable[Any]) -> bool:
+    """True when one of the patterns (``201``, ``2xx``) covers the status."""
+    return any((interval := _interval(p)) is not None and interval[0] <= status <= interval[1] for p in patterns)
+
+
+def _patterns(arguments: Mapping[str, Any], name: str, default: Sequence[Any]) -> Sequence[Any]:
+    value = arguments.get(name)
+    if value is None:
+        return default
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _interval(pattern: Any) -> tuple[int, int] | None:
+    text = str(pattern).strip().lower()
+    if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
+        return int(text[0]) * 100, int(text[0]) * 100 + 99
+    if text.isdecimal() and 100 <= int(text) <= 599:
+        return int(text), int(text)
+    return None
+
+
+def retry_after(response: Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
+    """Seconds the participant wants us to wait; None when it says nothing.
+
+    Source: RFC 9110 section 10.2.3, a number of seconds or a date.
+    """
+    value = response.headers.get("retry-after", "").strip()
+    if value.isdecimal():
+        seconds = float(value)
+    else:
+        try:
+            moment = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        seconds = (moment - now()).total_seconds()
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+
+
+def bounded(result: Any) -> Any:
+    """The result, or ``{"omitted": "size", "bytes": n}`` when it would be too large to keep."""
+    size = len(json.dumps(result).encode())
+    return result if size <= MAX_RESULT else {"omitted": "size", "bytes": size}
+
+
+def _not_json(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,113 @@
+"""The inbox of a consumer: the id of each message, entered in the transaction of its effect.
+
+The insert is the first statement, and waits for an open transaction that has inserted the same id; so of two
+deliveries, in whatever processes, exactly one has its effect.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.sql_handle import Sql
+from saga_activities.guard.tables_messaging import MAX_NAME
+from sagas.errors import UsageError
+
+Status = Literal["DONE", "REJECTED", "DEAD"]
+"""What became of a message: its effect, a business no, or nothing because every attempt failed."""
+
+_MYSQL = ("mysql", "mariadb")
+_COLUMNS = "(consumer, event_id, topic, topic_partition, topic_offset, status, reason, received_at)"
+_VALUES = "(:consumer, :event_id, :topic, :partition, :offset, :status, :reason, :at)"
+_READ = "SELECT status, reason FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id"
+_RAISE = (
+    "UPDATE saga_version_seen SET version = :version"
+    " WHERE consumer = :consumer AND entity = :entity AND version < :version"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message of one consumer."""
+
+    consumer: str
+    event_id: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the inbox knew already."""
+
+    status: Status
+    reason: str | None
+
+
+def _insert(dialect: str, table: str) -> str:
+    """An insert that leaves a row of the same key as it is, and then touches none."""
+    return f"INSERT IGNORE INTO {table}" if dialect in _MYSQL else f"INSERT INTO {table}"
+
+
+def _unless_there(dialect: str) -> str:
+    return "" if dialect in _MYSQL else " ON CONFLICT DO NOTHING"
+
+
+async def enter(sql: Sql, entry: Entry, status: Status, reason: str | None = None) -> Found | None:
+    """Enter a message with what will have become of it; what is there, when it was entered before."""
+    dialect = sql.dialect
+    touched = await sql.execute(
+        f"{_insert(dialect, 'saga_inbox')} {_COLUMNS} VALUES {_VALUES}{_unless_there(dialect)}",
+        consumer=entry.consumer,
+        event_id=entry.event_id,
+        topic=entry.topic,
+        partition=entry.partition,
+        offset=entry.offset,
+        status=status,
+        reason=reason,
+        at=time.time(),
+    )
+    if touched:
+        return None
+    # A plain read of MySQL would not see the row that the insert has waited for, if the transaction has read before.
+    read = f"{_READ} LOCK IN SHARE MODE" if dialect in _MYSQL else _READ
+    row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
+    return Found(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
+
+
+async def newer(sql: Sql, consumer: str, entity: str, version: int) -> bool:
+    """True when ``version`` is higher than any this consumer has seen of ``entity``; it has seen it then.
+
+    Raises UsageError for a name that is too long: a database that cuts it off would take two entities for one.
+    """
+    if len(entity) > MAX_NAME:
+        raise UsageError(f"the name of an entity, {entity[:40]}…, is longer than {MAX_NAME} characters")
+    values = {"consumer": consumer, "entity": entity, "version": version}
+    if await sql.execute(_RAISE, values):
+        return True
+    dialect = sql.dialect
+    first = (
+        f"{_insert(dialect, 'saga_version_seen')} (consumer, entity, version)"
+        f" VALUES (:consumer, :entity, :version){_unless_there(dialect)}"
+    )
+    # Somebody may enter the entity between the two; then the row is there, and may still be older.
+    return bool(await sql.execute(first, values)) or bool(await sql.execute(_RAISE, values))
+
+
+async def forget(engine: AsyncEngine, older_than: float, portion: int = 1_000) -> int:
+    """Delete at most ``portion`` entries received before ``older_than`` (seconds since the epoch); how many it were."""
+    one_portion = (
+        "SELECT consumer, event_id FROM saga_inbox WHERE received_at < :before ORDER BY received_at LIMIT :portion"
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(sa.text(one_portion), {"before": older_than, "portion": portion})).all()
+        delete = sa.text("DELETE FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id")
+        for row in rows:
+            await connection.execute(delete, {"consumer": row[0], "event_id": row[1]})
+    return len(rows)

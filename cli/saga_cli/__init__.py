@@ -1,0 +1,30 @@
+"""The `saga` command: one file per noun, thin, and nothing heavy imported before it is needed.
+
+How to add a verb: write a file with one function and name it in :mod:`saga_cli.verbs`::
+
+    # cli/saga_cli/cancel.py
+    from __future__ import annotations
+
+    from typing import Annotated
+
+    import typer
+
+    from saga_cli.context import load_settings, with_client      # global options are already taken care of
+    from saga_cli.output import print_document, say
+
+
+    def cancel(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> int:
+        \"\"\"Ask a saga to undo what it has done.\"\"\"
+        from workers.somewhere import cancel_saga            # heavy imports inside the function
+
+        answer = with_client(lambda client, settings: cancel_saga(client, saga_id))
+        print_document(answer, human=lambda: say(f"{saga_id}: {answer['answer']}"))
+        return 0                                             # the exit code; None is 0
+
+The docstring is the help text. ``-o json``, ``--json``, ``--jsonl``, ``--config`` and ``--debug`` are taken from
+anywhere in the command line before the verb sees it, so a verb must not declare them (nor ``-o``). Errors are
+raised as :class:`sagas.errors.SagaError`; :mod:`saga_cli.main` prints the sentence and leaves with its exit code.
+A verb with sub-commands names a ``typer.Typer`` instead of a function (see ``cli/saga_cli/dev.py``).
+"""
+
+from __future__ import annotations

@@ -1,0 +1,119 @@
+"""What every verb may ask: the global options of this call, the settings, a Temporal client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.settings import Settings
+
+T = TypeVar("T")
+Format = Literal["human", "json", "jsonl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that every verb takes, wherever they stand in the command line."""
+
+    format: Format = "human"
+    config: str | None = None
+    debug: bool = False
+
+
+_DEFAULT = Options()
+_current: ContextVar[Options] = ContextVar("saga_options", default=_DEFAULT)
+
+HELP = "Every command: -o json (--json), --jsonl, --config saga.toml, --debug."
+
+
+def options() -> Options:
+    return _current.get()
+
+
+def set_options(value: Options) -> None:
+    _current.set(value)
+
+
+def take_options(words: Sequence[str]) -> tuple[Options, list[str]]:
+    """Split a command line into the global options and the rest; after ``--`` everything is the rest.
+
+    Raises:
+        UsageError: a value is missing or unknown.
+    """
+    found, rest = Options(), []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            rest += [word, *queue]
+            break
+        if word == "--debug":
+            found = replace(found, debug=True)
+        elif word in ("--json", "--jsonl"):
+            found = replace(found, format="json" if word == "--json" else "jsonl")
+        elif name in ("--config", "-o"):
+            if not equals:
+                if not queue:
+                    raise UsageError(f"{name} needs a value.")
+                value = queue.pop(0)
+            found = replace(found, config=value) if name == "--config" else replace(found, format=_format(value))
+        elif word in ("-ojson", "-ojsonl"):
+            found = replace(found, format=_format(word[2:]))
+        else:
+            rest.append(word)
+    return found, rest
+
+
+def _format(value: str) -> Format:
+    match value:
+        case "json" | "jsonl":
+            return value
+        case "human" | "text":
+            return "human"
+    raise UsageError(f"-o is json, jsonl or text, not {value}.")
+
+
+def load_settings() -> Settings:
+    """The settings of the project this call is about."""
+    from sagas.settings import load_settings as load
+
+    return load(config=options().config)
+
+
+def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
+    """Connect to Temporal and do something with it.
+
+    Raises:
+        ServerDownError: the server does not answer.
+    """
+    import asyncio
+
+    from saga_workers.temporal_client import connect
+
+    settings = load_settings()
+
+    async def connected() -> T:
+        return await work(await connect(settings), settings)
+
+    return asyncio.run(connected())
+
+
+def target(settings: Settings) -> str:
+    """Where a command is about to change something: "→ prod · payments" (server · namespace).
+
+    Raises:
+        UsageError: no server is named.
+    """
+    from saga_workers.temporal_client import connect_options
+
+    found = connect_options(settings)
+    where = "dev" if settings.temporal.embedded else settings.temporal.profile or found["target_host"]
+    return f"→ {where} · {found['namespace']}"

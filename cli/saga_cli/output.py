@@ -1,0 +1,82 @@
+"""What a command says: documents on stdout, everything else where it does not disturb them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from saga_cli.context import options
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def wants_json() -> bool:
+    return options().format != "human"
+
+
+def say(text: str) -> None:
+    """Tell a person something. With JSON on stdout it goes to stderr."""
+    print(text, file=sys.stderr if wants_json() else sys.stdout, flush=True)
+
+
+def warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_document(document: Any, *, human: Callable[[], Any]) -> None:
+    """One JSON document, or what ``human`` prints."""
+    if wants_json():
+        print(to_json(document, indent=2 if options().format == "json" else None), flush=True)
+    else:
+        human()
+
+
+def print_list(items: Iterable[Any], *, human: Callable[[Sequence[Any]], Any]) -> None:
+    """A JSON list, one line for each item with ``--jsonl``, or what ``human`` prints."""
+    if options().format == "jsonl":
+        for item in items:
+            print(to_json(item), flush=True)
+        return
+    rows = list(items)
+    print_document(rows, human=lambda: human(rows))
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console; colours on a terminal only."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), *, indent: int = 0) -> None:
+    """Aligned columns of plain text, the last one unlimited: for short tables that need no rich."""
+    table = [[str(cell) for cell in row] for row in ([header, *rows] if header else rows)]
+    if not table:
+        return
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]
+    for row in table:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        print((" " * indent + "  ".join([*cells, row[-1]])).rstrip(), flush=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be taken back.
+
+    Raises:
+        UsageError: the answer is no, or nobody can answer and ``--yes`` was not given.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("This asks for a confirmation and nobody can answer here.", help="add --yes")
+    warn(question)
+    if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("Nothing was changed.")

@@ -1,0 +1,27 @@
+"""`saga trigger`: read topics in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.serving import duration, start_log
+
+
+def trigger(
+    saga: Annotated[str | None, typer.Option(help="only the triggers of this saga; default: everything")] = None,
+    health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
+    grace: Annotated[str, typer.Option(help="how long messages in work may take to end after SIGTERM")] = "30s",
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+) -> int:
+    """Start and wake sagas with events of Kafka, run consumers and bridges, hear replies. SIGTERM drains."""
+    import asyncio
+
+    from saga_workers.trigger.run import run_trigger
+    from sagas.project import Project
+
+    start_log(log_format)
+    asyncio.run(run_trigger(Project(load_settings()), saga=saga, health=health, grace=duration(grace, "--grace")))
+    return 0

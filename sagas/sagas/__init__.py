@@ -1,0 +1,54 @@
+"""What authors of sagas import.
+
+    from sagas import action, Step, Rejected
+
+Everything else in this package is the engine. Names that need Temporal or pyarrow are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sagas.actions import action
+from sagas.consumers import bridge, consumer
+from sagas.errors import AlreadyCompensated, Rejected, SagaError
+from sagas.message import Message
+from sagas.probing import Absent, Done, Unknown
+from sagas.step import Event, Step
+
+if TYPE_CHECKING:
+    from saga_spark.sinks.parquet_pointer import read_pointer as read_pointer
+    from saga_workers.client import Client as Client
+    from saga_workers.plugin import SagaPlugin as SagaPlugin
+
+__all__ = [
+    "Absent",
+    "AlreadyCompensated",
+    "Client",
+    "Done",
+    "Event",
+    "Message",
+    "Rejected",
+    "SagaError",
+    "SagaPlugin",
+    "Step",
+    "Unknown",
+    "action",
+    "bridge",
+    "consumer",
+    "read_pointer",
+]
+
+# The only place where the lowest package names higher ones: the public import is `sagas` alone.
+_LATER = {
+    "Client": "saga_workers.client",
+    "SagaPlugin": "saga_workers.plugin",
+    "read_pointer": "saga_spark.sinks.parquet_pointer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'sagas' has no attribute {name!r}")

@@ -1,0 +1,151 @@
+"""The classes of mismatch: what each means, whether `--repair` mends it, and the command that does."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from saga_activities.outbox import PUBLISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """``title`` is a heading, ``meaning`` a sentence for people. ``safe``: `--repair` mends it."""
+
+    title: str
+    meaning: str
+    safe: bool = False
+
+
+CLASSES: Mapping[str, Class] = {
+    "effect_without_saga": Class("effect without saga", "An effect is there, and no saga says that it is its own."),
+    "saga_without_effect": Class(
+        "saga without effect", "A saga is over and says that a step is done, and its effect is not there."
+    ),
+    "effect_still_there": Class(
+        "compensated, but the effect is still there", "A saga took a step back, and its effect is there all the same."
+    ),
+    "effect_applied_twice": Class("effect applied twice", "One step has left its effect more than once."),
+    "open_effects": Class(
+        "terminated run with open effects",
+        "Somebody ended a run through Temporal, so nothing was undone, and its effects are there.",
+        safe=True,
+    ),
+    "staged_left": Class(
+        "staged data of a finished saga", "A saga is over, and what it staged was never removed.", safe=True
+    ),
+    "published_unclaimed": Class(
+        "published data nobody claims", "Rows are published under a saga's mark, and the ledger knows nothing of it."
+    ),
+    "reservation_unowned": Class(
+        "reservation nobody owns", "Something is held for a saga that is over, or that never was."
+    ),
+    "amounts_differ": Class("amounts that differ", "A row says another amount than the step that wrote it."),
+    "event_without_effect": Class(
+        "event without effect", "An event is in the outbox, and the step that would have written it was never done."
+    ),
+    "event_held": Class(
+        "held event of a finished saga",
+        "A saga is over, and an event that waited for its outcome still waits.",
+        safe=True,
+    ),
+    "event_missing": Class(
+        "published event that is not in its topic",
+        "The outbox says that an event is published, and readers of its topic do not see it.",
+    ),
+    "event_published_twice": Class("event published twice", "Readers of a topic see one event more than once."),
+    "event_unclaimed": Class(
+        "event that nobody published", "An event is in a topic, and the outbox it names does not say so."
+    ),
+}
+
+
+def differences(count: int) -> str:
+    """In words."""
+    return f"{count:,} difference{'' if count == 1 else 's'}"
+
+
+EXPECTED = "expected."
+"""Before the name of a column, in the details: what the step's result says of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One mismatch. ``place`` is a connection, ``connection.table`` or a sink, ``row`` the key of a row there."""
+
+    kind: str
+    saga_id: str | None = None
+    saga: str | None = None
+    state: str | None = None
+    step: str | None = None
+    generation: int | None = None
+    place: str | None = None
+    row: Mapping[str, Any] | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+    @staticmethod
+    def read(line: Mapping[str, Any]) -> Finding:
+        """A finding as the runner has written it."""
+        values = {name: value for name, value in line.items() if name not in ("class", "row", "details")}
+        row = json.loads(line["row"]) if line.get("row") else None
+        return Finding(line["class"], **values, row=row, details=json.loads(line.get("details") or "{}"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}
+
+
+def command(finding: Finding, *, can_undo: bool = False) -> str:
+    """The command that mends it, or that shows a person what to decide about. SQL names its connection first."""
+    saga = shlex.quote(finding.saga_id or "")
+    if finding.kind == "event_missing":
+        connection, _, table = (finding.place or "").partition(".")
+        event = literal((finding.row or {}).get("event_id"))
+        return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
+    gone_out = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
+    if gone_out or finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
+        return f"saga show {saga}" if finding.saga_id else "saga relay --status"
+    if CLASSES[finding.kind].safe:
+        return f"saga reconcile {saga} --repair"
+    if finding.row and finding.place and "." in finding.place and finding.kind != "saga_without_effect":
+        return _sql(finding)
+    if finding.kind == "saga_without_effect" and can_undo:
+        return f"saga undo {saga} --reason 'the effect of {finding.step or 'a step'} is missing'"
+    if finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN"):
+        where = f"saga_id = {literal(finding.saga_id)} and step = {literal(finding.step)}"
+        return f"{finding.place}: select * from saga_guard where {where};"
+    return f"saga show {saga}"
+
+
+def _sql(finding: Finding) -> str:
+    assert finding.place is not None
+    assert finding.row is not None
+    connection, _, table = finding.place.partition(".")
+    where = " and ".join(f"{name} = {literal(value)}" for name, value in finding.row.items())
+    if finding.kind == "amounts_differ":
+        expected = {
+            name.removeprefix(EXPECTED): value for name, value in finding.details.items() if name.startswith(EXPECTED)
+        }
+        changes = ", ".join(f"{name} = {_number(value)}" for name, value in expected.items())
+        return f"{connection}: update {table} set {changes} where {where};"
+    if finding.kind == "effect_applied_twice":
+        return f"{connection}: select * from {table} where {where};"
+    return f"{connection}: delete from {table} where {where};"
+
+
+def literal(value: Any) -> str:
+    """A value in SQL."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def _number(text: str | None) -> str:
+    if text is None:
+        return "null"
+    return text.rstrip("0").rstrip(".") if "." in text else text

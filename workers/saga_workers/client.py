@@ -1,0 +1,132 @@
+"""The Python client: start sagas and follow them.
+
+client = await Client.connect()
+run = await client.start("checkout", {"basket_id": "b-1", …})
+output = await run.result()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowFailureError
+
+from saga_workers import steering
+from saga_workers.search_attributes import present
+from saga_workers.starting import Starter
+from saga_workers.stories import read_story, run_link
+from saga_workers.temporal_client import connect
+from sagas.errors import SagaError
+from sagas.project import Project
+from sagas.settings import load_settings
+
+
+class SagaFailed(SagaError):
+    """The saga ended without completing; ``story`` is its `saga show` document."""
+
+    def __init__(self, story: Mapping[str, Any]) -> None:
+        reason = story.get("reason") or {}
+        super().__init__(f"{story['id']} is {story['state']}: {reason.get('message') or reason.get('kind') or '…'}")
+        self.story = dict(story)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One saga. ``started`` is False when a run with this id was there before."""
+
+    id: str
+    run_id: str
+    started: bool
+    web_ui: str | None
+    client: Client
+
+    async def result(self) -> Any:
+        """Wait for the end and return the saga's output. Raises SagaFailed when it did not complete."""
+        handle = self.client.temporal.get_workflow_handle(self.id)
+        try:
+            return await handle.result()
+        except WorkflowFailureError as error:
+            raise SagaFailed(await self.story()) from error
+
+    async def story(self) -> dict[str, Any]:
+        """The `saga show` document."""
+        return await self.client.show(self.id)
+
+
+class Client:
+    """Starts and steers the sagas of one project."""
+
+    def __init__(self, temporal: Temporal, project: Project) -> None:
+        self.temporal = temporal
+        self.project = project
+        self._attributes: tuple[str, ...] | None = None
+        self._starters: dict[str, Starter] = {}
+
+    @staticmethod
+    async def connect(project: Project | None = None) -> Client:
+        """Connect with the settings of the current folder (or of ``project``). Raises UsageError: no server."""
+        project = project or Project(load_settings())
+        return Client(await connect(project.settings), project)
+
+    async def start(self, saga: str, input: Any, *, id: str | None = None, again: bool = False) -> Run:
+        """Start a saga, or find the run its id already has.
+
+        Raises UsageError: unknown saga or invalid input. RefusedError: the id is taken by another saga or input, or its
+        run was undone (``again`` starts a new generation) or terminated.
+        """
+        starter = await self.starter(saga)
+        started = await starter.start(starter.check(input), id=id, again=again)
+        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, started.id, started.run_id)
+        return Run(started.id, started.run_id, started.started, link, self)
+
+    async def starter(self, saga: str) -> Starter:
+        """Starts many sagas of one definition; made once. Raises UsageError: unknown saga."""
+        found = self._starters.get(saga)
+        if found is None:
+            settings = self.project.settings
+            definition = self.project.definition(saga)
+            attributes = await self.attributes()
+            queue = settings.temporal.task_queue
+            found = Starter(self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes)
+            self._starters[saga] = found
+        return found
+
+    async def show(self, saga_id: str) -> dict[str, Any]:
+        """The `saga show` document. Raises UsageError when there is no such saga."""
+        return await read_story(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
+
+    async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
+        """Ask for the undo of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
+        ``requested`` (it is on record, and no worker has answered yet).
+
+        Raises RefusedError past the point of no return, or when the saga is over.
+        """
+        return (await steering.cancel(self.temporal, saga_id, reason=reason, who=who)).answer
+
+    async def signal(
+        self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
+    ) -> None:
+        """Answer a `wait` of the saga. ``reject`` refuses with that text instead of answering.
+
+        Raises UsageError: no `wait` of the saga has this name. A saga that cannot be asked gets it unchecked.
+        """
+        await steering.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
+
+    async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
+        """Decide about a stuck step. Raises RefusedError when the decision is not possible."""
+        return await steering.resolve(self.temporal, saga_id, decision)
+
+    async def undo(self, saga_id: str, *, reason: str, who: str) -> Run:
+        """Take a completed saga back. Raises RefusedError when it cannot be undone."""
+        run_id = await steering.undo(self.temporal, saga_id, reason=reason, who=who)
+        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
+        return Run(run_id, "", True, link, self)
+
+    async def attributes(self) -> tuple[str, ...]:
+        """The search attributes of the engine that this namespace has; asked once."""
+        if self._attributes is None:
+            self._attributes = tuple(await present(self.temporal))
+        return self._attributes

@@ -1,0 +1,129 @@
+"""Who serves a shard: a row with an owner and a time, by the clock of the database.
+
+The lease keeps two live relays from taking a shard from each other again and again. It protects nothing: a relay that
+sleeps past its lease and goes on is stopped by Kafka, which has fenced its producer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.clock import now_sql
+
+TERM = 6.0
+"""Seconds a lease lasts unless it is renewed."""
+
+RENEWAL = TERM / 3
+"""Seconds between two renewals, and between two looks of a relay that waits for the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease we hold. ``epoch`` grows by one with every change of owner."""
+
+    shard: int
+    owner: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who is in the row; ``expired`` by the clock of the database."""
+
+    owner: str
+    epoch: int
+    expired: bool
+
+
+class Leases:
+    """The leases of one outbox. Every statement is a transaction of its own. Raises SQLAlchemyError."""
+
+    def __init__(self, engine: AsyncEngine, owner: str, term: float = TERM) -> None:
+        self._engine, self._owner, self._term = engine, owner, term
+        now = now_sql(engine.dialect.name)
+        self._read = text(
+            f"SELECT shard, owner, epoch, CASE WHEN until < {now} THEN 1 ELSE 0 END AS expired FROM saga_relay_lease"
+        )
+        self._insert = text("INSERT INTO saga_relay_lease (shard, owner, until, epoch) VALUES (:shard, '', 0, 0)")
+        self._take = text(
+            f"UPDATE saga_relay_lease SET owner = :owner, until = {now} + :term, epoch = epoch + 1 "
+            "WHERE shard = :shard AND epoch = :epoch"
+        )
+        self._renew = text(
+            f"UPDATE saga_relay_lease SET until = {now} + :term "
+            "WHERE shard = :shard AND epoch = :epoch AND owner = :owner"
+        )
+        self._release = text(
+            "UPDATE saga_relay_lease SET until = 0 WHERE shard = :shard AND epoch = :epoch AND owner = :owner"
+        )
+
+    async def holders(self) -> dict[int, Holder]:
+        """Shard → who has it or had it last."""
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(self._read)).all()
+        return {row.shard: Holder(row.owner, row.epoch, bool(row.expired)) for row in rows}
+
+    async def acquire(self, shard: int) -> Lease | None:
+        """The lease, if nobody holds it: it was given back, it has expired, or its owner is a dead process here."""
+        found = (await self.holders()).get(shard)
+        async with self._engine.connect() as connection:
+            if found is None:
+                try:
+                    await connection.execute(self._insert, {"shard": shard})
+                except IntegrityError:
+                    return None  # another relay came first; the next look tells
+                found = Holder("", 0, expired=True)
+            if not (found.expired or is_dead(found.owner)):
+                return None
+            values = {"shard": shard, "epoch": found.epoch, "owner": self._owner, "term": self._term}
+            taken = (await connection.execute(self._take, values)).rowcount == 1
+        return Lease(shard, self._owner, found.epoch + 1) if taken else None
+
+    async def renew(self, lease: Lease) -> bool:
+        """Hold it for another term; False: it is somebody else's by now."""
+        values = {"shard": lease.shard, "epoch": lease.epoch, "owner": lease.owner, "term": self._term}
+        async with self._engine.connect() as connection:
+            return (await connection.execute(self._renew, values)).rowcount == 1
+
+    async def release(self, lease: Lease) -> None:
+        """Give it back at once, so that nobody waits for its end."""
+        values = {"shard": lease.shard, "epoch": lease.epoch, "owner": lease.owner}
+        async with self._engine.connect() as connection:
+            await connection.execute(self._release, values)
+
+
+def this_process() -> str:
+    """How this process is named in leases: machine, process id, when it began, and its world of process ids."""
+    return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}/{_world()}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether ``owner`` is a process of this machine that has ended. False when we cannot know."""
+    try:
+        machine, pid, began, world = owner.rsplit("/", 3)
+        number, born = int(pid), float(began)
+    except ValueError:
+        return False
+    if machine != socket.gethostname() or not world or world != _world():
+        return False
+    try:
+        return abs(psutil.Process(number).create_time() - born) > 1.0
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _world() -> str:
+    """Two containers may share a machine's name; process ids mean the same only within one boot and namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""  # not Linux: a lease is waited for

@@ -1,0 +1,165 @@
+"""Batch after batch through one producer, so that Kafka and the database work at the same time.
+
+While Kafka takes a batch, the one before is marked in the database, and the next one is read. Two orders hold it
+together: a batch is begun only when the last but one is marked, because the progress record remembers two; and a
+batch is marked only when it is committed. No transaction is open while marks are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+from saga_workers.relay.outbox import Outbox
+from saga_workers.relay.publisher import Publisher, Ready, TopicsUnusable, encode
+from saga_workers.relay.rows import EventRow
+
+log = logging.getLogger("saga.relay")
+
+PATIENCE = 10.0
+"""Seconds a statement may take."""
+
+InThread = Callable[..., Awaitable[Any]]
+
+
+class Pipeline:
+    """The work of one producer. ``singly``: topics whose events are sent one by one."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        shard: int,
+        publisher: Publisher,
+        in_thread: InThread,
+        singly: Collection[str],
+        lost: asyncio.Event,
+    ) -> None:
+        self._outbox, self._shard, self._publisher = outbox, shard, publisher
+        self._in_thread, self._singly, self._lost = in_thread, singly, lost
+
+    async def run(self, batch: int) -> None:
+        """Publish from batch number ``batch`` + 1 on, until the shard may not any more (or once through what is new).
+
+        Raises TransactionTrouble, SagaError, or what the database raises: then what came of the last batch is unknown.
+        """
+        marking: asyncio.Task[None] | None = None
+        before: list[Ready] = []  # being marked
+        events = await self._read(())
+        try:
+            while True:
+                if not events:
+                    if marking is not None:
+                        done, marking = marking, None
+                        await done
+                        before = []
+                        events = await self._read(())  # what could not be seen while it was in flight
+                        continue
+                    if self._ending or self._outbox.once or not await self._until_new():
+                        return
+                    events = await self._read(())
+                    continue
+                events = await self._usable(events)
+                if not events:
+                    continue
+                batch += 1
+                publishing = self._in_thread(self._publisher.publish, events, batch, before, self._singly)
+                _, ahead = await _all(publishing, self._read([*before, *events]))
+                self._count(events)
+                if marking is not None:
+                    await marking
+                marking = asyncio.create_task(self._mark(events, batch))
+                before, events = events, ahead
+        finally:
+            if marking is not None:
+                await asyncio.gather(marking, return_exceptions=True)
+
+    @property
+    def _ending(self) -> bool:
+        return self._lost.is_set() or self._outbox.stop.is_set()
+
+    async def _read(self, in_flight: Sequence[Ready]) -> list[Ready]:
+        """The next batch: what is new and not ``in_flight``; nothing when the shard has to end."""
+        if self._ending:
+            return []
+        began = time.monotonic()
+        async with asyncio.timeout(PATIENCE):
+            rows = await self._outbox.rows.scan(
+                self._shard,
+                self._outbox.batch,
+                without=self._outbox.left_out.now(),
+                in_flight=[row.id for row, _ in in_flight],
+            )
+        if not rows and not in_flight:
+            await asyncio.sleep(time.monotonic() - began)  # a long way through what is left out is not run in circles
+        return await self._encoded(rows)
+
+    async def _encoded(self, rows: Sequence[EventRow]) -> list[Ready]:
+        """The rows as records; one that cannot be written as one (no step of ours made it) is refused."""
+        ready: list[Ready] = []
+        source = self._outbox.source
+        for row in rows:
+            try:
+                ready.append((row, encode(row, source)))
+            except (ValueError, TypeError, AttributeError) as error:
+                why = f"it cannot be written as a record: {error}"
+                await self._outbox.rows.refuse(row.event_id, why)
+                self._outbox.metrics.refused(self._outbox.name)
+                log.warning("%s: event %s for %s is REFUSED: %s", self._outbox.name, row.event_id, row.topic, why)
+        return ready
+
+    async def _usable(self, events: list[Ready]) -> list[Ready]:
+        """Without the events of topics that cannot be used now."""
+        new = self._publisher.unknown({row.topic for row, _ in events})
+        if not new:
+            return events
+        try:
+            await self._in_thread(self._publisher.check_topics, new, events)
+        except TopicsUnusable as unusable:
+            for topic, reason in unusable.reasons.items():
+                if self._outbox.left_out.add(topic, reason):
+                    log.warning("%s: the topic %s is left out for now: %s", self._outbox.name, topic, reason)
+            return [one for one in events if one[0].topic not in unusable.reasons]
+        return events
+
+    async def _mark(self, events: Sequence[Ready], batch: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            marked = await self._outbox.rows.mark([row.id for row, _ in events])
+        if marked < len(events):
+            log.warning(
+                "%s shard %d: %d events of batch %d were marked by somebody else; has another relay another prefix?",
+                self._outbox.name,
+                self._shard,
+                len(events) - marked,
+                batch,
+            )
+
+    def _count(self, events: Sequence[Ready]) -> None:
+        self._outbox.metrics.published(self._outbox.name, len(events))
+        for topic in {row.topic for row, _ in events}:
+            if self._outbox.left_out.worked(topic):
+                log.info("%s: the topic %s can be used again", self._outbox.name, topic)
+
+    async def _until_new(self) -> bool:
+        """Wait for something to publish; False: the shard has to end."""
+        waits = [
+            asyncio.create_task(wait)
+            for wait in (self._outbox.bell.wait(self._shard), self._outbox.stop.wait(), self._lost.wait())
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not self._ending
+
+
+async def _all(*works: Awaitable[Any]) -> list[Any]:
+    """The results of all works, when all have ended; the first that failed decides."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
