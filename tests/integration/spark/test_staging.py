@@ -443,5 +443,5 @@ async def test_without_java_or_pyspark_there_is_one_sentence(
             (packages / one.name).symlink_to(one)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     said = await run(sys.executable, "-c", program, packages, tmp_path, env=environment)
-    assert said.splitlines()[-1].endswith("UsageError: Spark steps need PySpark, which is not installed")
+    assert "UsageError: Spark steps need PySpark, which is not installed\n" in said
     shutil.rmtree(packages)
