@@ -34,7 +34,7 @@ RUN install --directory --owner=saga --group=saga /stage /lake /scratch
 COPY --from=build /opt/saga /opt/saga
 ENV PATH=/opt/saga/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # Spark then starts in half the time; it also starts without it.
-RUN if [ "$SPARK" = true ]; then python -m saga_spark.runner.archiving || true; fi
+RUN if [ "$SPARK" = true ]; then python -m saga_spark.runner.class_data_sharing || true; fi
 WORKDIR /project
 USER 10001:10001
 EXPOSE 8080

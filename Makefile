@@ -10,11 +10,11 @@ setup: .venv/.installed
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,demo,kafka,mysql,spark,spark-connect,dev]'
-	$(BIN)/python -m saga_spark.runner.archiving || true
+	$(BIN)/python -m saga_spark.runner.class_data_sharing || true
 	touch $@
 
 demo: setup
-	$(BIN)/saga demo
+	cd definitions/retail && ../../$(BIN)/python -m demo
 
 check: setup
 	$(BIN)/ruff format --check .

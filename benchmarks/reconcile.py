@@ -25,12 +25,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.measure import ratio, seconds
-from saga_spark.reconcile.books import check
-from saga_spark.reconcile.compare import difference
-from saga_spark.reconcile.effects import Effects
-from saga_spark.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
-from saga_spark.reconcile.journal import ENTRIES, ENTRY_SCHEMA, SAGA_SCHEMA, SAGAS
-from saga_spark.reconcile.spec import Spec
+from saga_spark.reconcile.comparison import find_difference
+from saga_spark.reconcile.extracts import (
+    ENTRIES_FILE,
+    ENTRY_SCHEMA,
+    GUARD_SCHEMA,
+    OUTBOX_SCHEMA,
+    SAGA_SCHEMA,
+    SAGAS_FILE,
+    effect_schema,
+)
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec, EffectTable
+from saga_spark.reconcile.saga_reconciliation import find_mismatches
 
 NOW = 1_790_000_000.0
 STEPS = ("reserve", "charge", "place")
@@ -44,8 +50,10 @@ Pair = Callable[[SparkSession, Path], tuple[DataFrame, DataFrame]]
 Find = Callable[[DataFrame, DataFrame, tuple[str, ...]], int]
 
 EFFECTS = (
-    Effects("orders", "shop", "orders", ("order_id",), "saga_id", "saga_id", step="place", amounts={"total": "total"}),
-    Effects("charges", "shop", "charges", ("id",), "guard_key", "id", step="charge"),
+    EffectTable(
+        "orders", "shop", "orders", ("order_id",), "saga_id", "saga_id", step="place", amounts={"total": "total"}
+    ),
+    EffectTable("charges", "shop", "charges", ("id",), "guard_key", "id", step="charge"),
 )
 
 
@@ -56,8 +64,8 @@ def generate(folder: Path, sagas: int) -> None:
     effects = {one.name: folder / "effects" / f"{one.name}.parquet" for one in EFFECTS}
     schemas = {one.name: effect_schema(len(one.amounts)) for one in EFFECTS}
     with (
-        pq.ParquetWriter(folder / SAGAS, SAGA_SCHEMA) as journal,
-        pq.ParquetWriter(folder / ENTRIES, ENTRY_SCHEMA) as entries,
+        pq.ParquetWriter(folder / SAGAS_FILE, SAGA_SCHEMA) as journal,
+        pq.ParquetWriter(folder / ENTRIES_FILE, ENTRY_SCHEMA) as entries,
         pq.ParquetWriter(folder / "guard" / "shop.parquet", GUARD_SCHEMA) as guard,
         pq.ParquetWriter(effects["orders"], schemas["orders"]) as orders,
         pq.ParquetWriter(effects["charges"], schemas["charges"]) as charges,
@@ -94,7 +102,7 @@ def generate(folder: Path, sagas: int) -> None:
 
 def sides(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
     """What the stories say is there, and what the guard says."""
-    said = spark.read.parquet(str(folder / ENTRIES)).where("live").select(*KEY)
+    said = spark.read.parquet(str(folder / ENTRIES_FILE)).where("live").select(*KEY)
     there = spark.read.parquet(str(folder / "guard")).where((F.col("reason") == "do") & ~F.col("undone")).select(*KEY)
     return said, there
 
@@ -113,7 +121,7 @@ def same(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
 
 def compared(left: DataFrame, right: DataFrame, values: tuple[str, ...]) -> int:
     """How many keys differ, as the engine finds it."""
-    found = difference(left, right, Spec(KEY, values))
+    found = find_difference(left, right, ComparisonSpec(KEY, values))
     return 0 if found.rows is None else found.rows.count()
 
 
@@ -134,7 +142,7 @@ def books(spark: SparkSession, folder: Path, sagas: int) -> None:
         "rows": sagas * 10,
         "limit": 100,
     }
-    counts = check(spark, request)["counts"]
+    counts = find_mismatches(spark, request)["counts"]
     assert counts == {"effect_still_there": SPOILED, "saga_without_effect": SPOILED}, counts
 
 

@@ -23,9 +23,9 @@ import psutil
 import psycopg
 
 from saga_workers.client import Client
-from saga_workers.dev.stack import Stack
-from sagas.project import Project
+from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 LINE = "{:<44} {:>8} {:>8} {:>8}"
 CROWD = 8

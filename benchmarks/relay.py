@@ -23,15 +23,15 @@ import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.measure import ratio
+from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config, producer_config
-from saga_activities.kafka.topics import Cluster
-from saga_activities.kafka.wire import Record
+from saga_activities.kafka.record_codec import EncodedRecord
 from saga_activities.outbox import event_row
-from saga_workers.databases import set_up
-from saga_workers.dev.stack import Stack
-from saga_workers.relay.publisher import encode
-from saga_workers.relay.rows import EventRow
-from saga_workers.relay.run import run_relay
+from saga_workers.devstack.stack import Stack
+from saga_workers.relay.outbox_table import EventRow
+from saga_workers.relay.publisher import encode_event
+from saga_workers.relay.relay_process import run_relay
+from saga_workers.runtime.databases import set_up_database
 from sagas.settings import KafkaSettings, Settings, load_settings
 from sagas.step import Event
 
@@ -65,7 +65,7 @@ class Bench:
 
     def topic(self) -> str:
         name = f"bench-{uuid.uuid4().hex[:8]}"
-        Cluster(self.kafka).ensure(name, 1)
+        KafkaAdmin(self.kafka).ensure_topic(name, 1)
         return name
 
     def emit(self, topic: str, count: int, start: int = 0) -> None:
@@ -94,7 +94,7 @@ class Bench:
         """The same for a producer that has the records in memory."""
         producer = Producer(producer_config(self.kafka, transactional_id=f"{self.kafka.prefix}-bare"))
         producer.init_transactions(30)
-        records = [encode(_row(topic, n), "/bench") for n in range(count)]
+        records = [encode_event(_row(topic, n), "/bench") for n in range(count)]
         ends: list[float] = []
         batch = self.kafka.batch
         for at in range(0, count, batch):
@@ -141,7 +141,7 @@ def _row(topic: str, number: int) -> EventRow:
     return EventRow(number, *(row[name] for name in names), "bench", "pay", 1, time.time(), None)
 
 
-def _transaction(producer: Producer, topic: str, records: Sequence[Record]) -> None:
+def _transaction(producer: Producer, topic: str, records: Sequence[EncodedRecord]) -> None:
     producer.begin_transaction()
     for record in records:
         headers: Any = list(record.headers)
@@ -183,7 +183,7 @@ def main() -> None:
     try:
         stack.up(("postgres", "kafka"))  # without its own relay
         settings = load_settings(folder)
-        asyncio.run(set_up(settings.connection("bench")))
+        asyncio.run(set_up_database(settings.connection("bench")))
         asyncio.run(measure(settings, rounds, events))
     finally:
         stack.down(wipe=True)

@@ -25,9 +25,9 @@ from benchmarks.handwritten import Order
 from benchmarks.measure import Figures, crowd, latencies
 from benchmarks.report import print_growth, print_pair
 from saga_workers.client import Client
-from saga_workers.dev.stack import Stack
-from sagas.project import Project
+from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 HERE = Path(__file__).parent
 LENGTHS = (3, 30, 300)

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saga_spark.job import Output
-from saga_spark.keys import Mark, Target
-from saga_spark.manifest import Manifest
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.registry import sink_for
-from saga_spark.sinks.sink import Publication
+from saga_spark.sinks.sink import Publication, sink_for
 
 
 def settings(root: Path, **more: Any) -> SparkSettings:
@@ -37,15 +35,15 @@ class Step:
     @property
     def freeze(self) -> dict[str, Any]:
         inputs = {name: {"kind": "parquet", "values": one} for name, one in self.arguments["inputs"].items()}
-        return {"inputs": inputs, "folder": f"{self.settings.stage}/{self.target.key}/inputs", "known": {}}
+        return {"inputs": inputs, "folder": f"{self.settings.stage}/{self.target.publish_key}/inputs", "known": {}}
 
     def stage(self, inputs: Any) -> dict[str, Any]:
-        target = {"folder": f"{self.settings.stage}/{self.target.folder(1)}", "key": self.target.key}
+        target = {"folder": f"{self.settings.stage}/{self.target.attempt_path(1)}", "key": self.target.publish_key}
         targets = {"output": {**target, "generation": 1, "epoch": 1}}
         return {"arguments": self.arguments, "inputs": inputs, "targets": targets}
 
     def audit(self, inputs: Any, manifests: Any) -> dict[str, Any]:
-        report = f"{self.settings.stage}/{self.target.key}/report"
+        report = f"{self.settings.stage}/{self.target.publish_key}/report"
         known = {
             "previous_rows": {"output": None},
             "report_folder": report,
@@ -58,9 +56,9 @@ class Step:
         assert audited["verdict"] == "pass", audited
         manifest = Manifest.from_json(manifests["output"])
         output = Output.parse("output", self.arguments["outputs"]["output"])
-        publication = Publication(output, manifest, Mark(self.target, 1, manifest.sha, "bench"))
+        publication = Publication(output, manifest, CommitTag(self.target, 1, manifest.sha, "bench"))
         sink = sink_for(output.kind, self.settings)
         assert sink.check(publication) == []
-        sink.place(publication)
+        sink.prepare(publication)
         sink.publish([publication], sink.read_state([publication]), together=False)
         return manifest

@@ -22,13 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.measure import ratio, seconds
 from benchmarks.staged import Step, settings
-from saga_spark.audit.task import audit
-from saga_spark.inputs import freeze
-from saga_spark.runner.run import Run
-from saga_spark.runner.session import ClassicSessions
+from definitions.retail.demo.day_close import prepare_promotions
+from saga_spark.audit.audit_task import audit_outputs
+from saga_spark.inputs.frozen_inputs import freeze_inputs
+from saga_spark.runner.spark_session import ClassicSessions, TaskContext
 from saga_spark.settings import SparkSettings
-from saga_spark.stage import stage
-from saga_workers.demo.promotions import prepare
+from saga_spark.staging.stage_task import stage_outputs
 
 LINE = "{:<34} {:>9} {:>9} {:>12} {:>9}"
 COLUMNS = ["product_id", "store_id", "week"]
@@ -41,14 +40,16 @@ def promotions(spark: SparkSession, inputs: Any) -> DataFrame:
 
 class Bench:
     def __init__(self, root: Path, rows: int | None) -> None:
-        self.rows = prepare(root / "promotions", rows)
+        self.rows = prepare_promotions(root / "promotions", rows)
         self.settings: SparkSettings = settings(root)
         self.root = root
         self._sessions = ClassicSessions(self.settings)
         self._numbers = count(1)
 
-    def _run(self) -> Run:
-        return Run(next(self._numbers), f"bench-{time.monotonic_ns()}", self.settings, self._sessions, lambda _: None)
+    def _run(self) -> TaskContext:
+        return TaskContext(
+            next(self._numbers), f"bench-{time.monotonic_ns()}", self.settings, self._sessions, lambda _: None
+        )
 
     def bare(self) -> None:
         run = self._run()
@@ -67,9 +68,9 @@ class Bench:
         step = Step.new(self.settings, "benchmarks.staging:promotions", output, inputs=inputs, audit=checks)
         run = self._run()
         try:
-            frozen = freeze(run, step.freeze)["inputs"]
-            manifests = stage(run, step.stage(frozen))["manifests"]
-            audited = audit(run, step.audit(frozen, manifests))
+            frozen = freeze_inputs(run, step.freeze)["inputs"]
+            manifests = stage_outputs(run, step.stage(frozen))["manifests"]
+            audited = audit_outputs(run, step.audit(frozen, manifests))
         finally:
             run.end()
         assert step.publish(audited, manifests).rows == self.rows

@@ -23,15 +23,15 @@ from typing import Any
 from confluent_kafka import Producer
 
 from benchmarks.measure import ratio
+from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
-from saga_activities.kafka.topics import Cluster
 from saga_workers.client import Client
-from saga_workers.dev.stack import Stack
-from saga_workers.process import run_parts
-from saga_workers.temporal_client import connect
-from saga_workers.trigger.run import STARTS, Parts, plan
-from sagas.project import Project
+from saga_workers.devstack.stack import Stack
+from saga_workers.runtime.shutdown import run_tasks
+from saga_workers.temporal.temporal_client import connect
+from saga_workers.trigger.trigger_process import MAX_CONCURRENT_STARTS, TriggerTasks, make_plan
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"
 PARTITIONS = 4
@@ -73,7 +73,7 @@ async def by_events(folder: Path, count: int) -> float:
     await asyncio.to_thread(_produce, project, topic, mark, count)
     stop, ends = asyncio.Event(), []
     async with AsyncExitStack() as stack:
-        parts = Parts(project, Client(await connect(project.settings), project), stop, stack)
+        parts = TriggerTasks(project, Client(await connect(project.settings), project), stop, stack)
         counted = parts.metrics.started
 
         def started(saga: str, topic: str) -> None:
@@ -83,13 +83,13 @@ async def by_events(folder: Path, count: int) -> float:
                 stop.set()
 
         parts.metrics.started = started
-        await run_parts(parts.of(plan(project), 30.0), stop)
+        await run_tasks(parts.make_tasks(make_plan(project), 30.0), stop)
     assert len(ends) == count
     return (count - 1) / (ends[-1] - ends[0])
 
 
 def _produce(project: Project, topic: str, mark: str, count: int) -> None:
-    Cluster(project.settings.kafka).ensure(topic, PARTITIONS)
+    KafkaAdmin(project.settings.kafka).ensure_topic(topic, PARTITIONS)
     producer = Producer(producer_config(project.settings.kafka))
     for number in range(count):
         producer.produce(topic, json.dumps(order(mark, number)).encode(), f"customer-{number % 997}")
@@ -102,7 +102,7 @@ async def by_client(folder: Path, count: int) -> float:
     project, mark = project_of(folder), uuid.uuid4().hex[:8]
     client = Client(await connect(project.settings), project)
     await client.starter("order")
-    gate, ends = asyncio.Semaphore(STARTS), []
+    gate, ends = asyncio.Semaphore(MAX_CONCURRENT_STARTS), []
 
     async def one(number: int) -> None:
         async with gate:
@@ -123,7 +123,7 @@ async def measure(folder: Path, rounds: int, count: int) -> None:
             rate = await run(folder, count)
             if number >= 0:
                 rates.append(rate)
-    print(LINE.format(f"{count} sagas, {STARTS} at once", "client", "events", "ratio"))
+    print(LINE.format(f"{count} sagas, {MAX_CONCURRENT_STARTS} at once", "client", "events", "ratio"))
     print(
         LINE.format("sagas started/s", f"{median(theirs):.0f}", f"{median(ours):.0f}", f"{ratio(ours, theirs):.2f}"),
         flush=True,

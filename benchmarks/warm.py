@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.measure import ratio
 from benchmarks.staged import Step, settings
-from saga_spark.runner.client import Runner
+from saga_spark.runner.runner_client import RunnerClient
 
 ROWS = 1000
 
@@ -30,7 +30,7 @@ def small(spark: SparkSession, inputs: Any) -> DataFrame:
     return spark.range(ROWS).groupBy((F.col("id") % 10).alias("k")).agg(F.sum("id").alias("total"))
 
 
-async def step(runner: Runner, root: Path) -> None:
+async def step(runner: RunnerClient, root: Path) -> None:
     one = Step.new(
         settings(root),
         "benchmarks.warm:small",
@@ -38,15 +38,15 @@ async def step(runner: Runner, root: Path) -> None:
         inputs={},
         audit=[{"rows": {"equals": 10}}, {"not_null": ["k"]}],
     )
-    manifests = (await runner.run("stage", one.stage({}), tag=one.target.key))["manifests"]
-    audited = await runner.run("audit", one.audit({}, manifests), tag=one.target.key)
+    manifests = (await runner.run("stage", one.stage({}), tag=one.target.publish_key))["manifests"]
+    audited = await runner.run("audit", one.audit({}, manifests), tag=one.target.publish_key)
     assert (await asyncio.to_thread(one.publish, audited, manifests)).rows == 10
 
 
 async def measure(root: Path, rounds: int, warm_up: int) -> None:
     # The second as the runner has it.
     conf: dict[str, Any] = {"spark.sql.shuffle.partitions": "2", "spark.python.sql.dataFrameDebugging.enabled": "false"}
-    runner = Runner(settings(root, conf=conf, python_path=(str(Path(__file__).parent.parent),)))
+    runner = RunnerClient(settings(root, conf=conf, python_path=(str(Path(__file__).parent.parent),)))
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     bare = builder.config("spark.driver.bindAddress", "127.0.0.1").config(map=conf).getOrCreate()
     ours: list[float] = []

@@ -18,20 +18,20 @@ from pathlib import Path
 
 PRELOADED = (
     "saga_cli.main",
-    "saga_cli.relay",
-    "saga_cli.trigger",
-    "saga_cli.worker",
+    "saga_cli.commands.operate.relay",
+    "saga_cli.commands.operate.trigger",
+    "saga_cli.commands.operate.worker",
     "confluent_kafka.admin",
     "psycopg_pool",
     "pydantic.type_adapter",
     "sqlalchemy.dialects.postgresql.psycopg",
     "temporalio.worker",
     "typer._adapters",
-    "saga_workers.logs",
-    "saga_workers.relay.check_back",
-    "saga_workers.relay.run",
-    "saga_workers.run",
-    "saga_workers.trigger.run",
+    "saga_workers.runtime.logs",
+    "saga_workers.relay.held_events",
+    "saga_workers.relay.relay_process",
+    "saga_workers.worker.worker_process",
+    "saga_workers.trigger.trigger_process",
     "tests.forked_frozen",
 )
 

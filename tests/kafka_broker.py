@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from saga_workers.dev.kafka_jars import NoKafkaError, jars
-from saga_workers.dev.kafka_server import KafkaServer, share_classes
-from saga_workers.dev.ports import choose
+from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
+from saga_workers.devstack.kafka_server import KafkaServer, create_class_archive
+from saga_workers.devstack.ports import choose_ports
 from sagas.settings import KafkaSettings
 from tests.processes import Process
 
@@ -54,11 +54,11 @@ class Broker(Process):
         name: str = "kafka",
     ) -> None:
         try:
-            found = jars(print)
-            share_classes(found)
-        except NoKafkaError as error:
+            found = fetch_jars(print)
+            create_class_archive(found)
+        except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")
-        ports = choose({"port": None, "controller": None}, {}, ())
+        ports = choose_ports({"port": None, "controller": None}, {}, ())
         own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
         for key, value in (more or {}).items():
             own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
@@ -67,7 +67,7 @@ class Broker(Process):
         self.client = dict(client or {})
         self.port = ports["port"]
         self.address = self.server.address
-        super().__init__(name, self.server.argv(), folder, self.server.answers)
+        super().__init__(name, self.server.argv(), folder, self.server.is_ready)
 
     def start(self, patience: float = PATIENCE) -> Broker:
         super().start(patience)
@@ -76,7 +76,7 @@ class Broker(Process):
     def settings(self, **more: Any) -> KafkaSettings:
         """Settings that name this broker, with a prefix of their own unless one is given."""
         own: dict[str, Any] = {"bootstrap_servers": self.address, "prefix": f"t{uuid.uuid4().hex[:8]}"}
-        return KafkaSettings(written=True, **{**own, **more})
+        return KafkaSettings(configured=True, **{**own, **more})
 
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None

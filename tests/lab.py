@@ -11,12 +11,12 @@ from typing import Any
 from temporalio.client import Client as Temporal
 
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
-from saga_workers.serve import make_worker
-from sagas.actions import NOTE, Actions
-from sagas.project import Project
+from saga_workers.temporal.temporal_client import HeaderInterceptor
+from saga_workers.worker.worker_process import make_worker
+from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection, TemporalSettings
+from sagas.settings.project import Project
 
 
 def make_project(
@@ -35,7 +35,7 @@ def make_project(
     for name, text in definitions.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
     found: dict[str, Connection] = {
-        name: Connection(name, "sql", folder, written_url=url) for name, url in (connections or {}).items()
+        name: Connection(name, "sql", folder, url_setting=url) for name, url in (connections or {}).items()
     }
     found.update(options or {})
     settings = Settings(
@@ -46,7 +46,7 @@ def make_project(
         vars=dict(variables or {}),
         kafka=KafkaSettings(outbox=outbox),
     )
-    return Project(settings, Actions([getattr(one, NOTE) for one in actions]))
+    return Project(settings, Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions]))
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +63,7 @@ async def lab(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
 
 async def finished(client: Client, saga_id: str, patience: str = "60s") -> dict[str, Any]:
     """The story when the saga is over or parked."""
-    from saga_cli.waiting import wait_for_end
+    from saga_cli.wait import wait_for_end
 
     return await wait_for_end(client, saga_id, patience)
 

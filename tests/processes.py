@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from saga_workers.dev.ports import HOST, choose
-from saga_workers.dev.service import http_get
-from saga_workers.dev.temporal import SEARCH_ATTRIBUTES, find_program
+from saga_workers.devstack.ports import HOST, choose_ports
+from saga_workers.devstack.service import http_get
+from saga_workers.devstack.temporal_server import SEARCH_ATTRIBUTES, find_temporal
 from tests.forked import Forked
 
 
@@ -107,10 +107,10 @@ class TemporalServer(Process):
 
     def __init__(self, folder: Path, *, extra: Sequence[str] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        ports = choose(dict.fromkeys(("port", "ui", "http", "metrics")), {}, ())
+        ports = choose_ports(dict.fromkeys(("port", "ui", "http", "metrics")), {}, ())
         self.address = f"{HOST}:{ports['port']}"
         self.web_ui = f"http://{HOST}:{ports['ui']}"
-        argv = [find_program(), "server", "start-dev", "--log-level", "error", "--ip", HOST]
+        argv = [find_temporal(), "server", "start-dev", "--log-level", "error", "--ip", HOST]
         argv += ["--port", str(ports["port"]), "--http-port", str(ports["http"]), "--ui-ip", HOST]
         argv += ["--ui-port", str(ports["ui"]), "--metrics-port", str(ports["metrics"])]
         argv += ["--db-filename", str(folder / "temporal.db")]
@@ -148,7 +148,7 @@ class CommandProcess(Process):
         fresh: bool = False,
         first: Callable[[], None] | None = None,
     ) -> None:
-        port = self.health_port = choose({"health": None}, {}, ())["health"]
+        port = self.health_port = choose_ports({"health": None}, {}, ())["health"]
         verb, *options = words
         argv = [verb, "--health", f"{HOST}:{port}", *options]
         if fresh:

@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from saga_workers.dev.ports import HOST, choose
+from saga_workers.devstack.ports import HOST, choose_ports
 
 PATIENCE = 60.0
 
@@ -97,7 +97,7 @@ class DatabaseServer:
 
 
 def free_port() -> int:
-    return choose({"port": None}, {}, ())["port"]
+    return choose_ports({"port": None}, {}, ())["port"]
 
 
 @contextmanager

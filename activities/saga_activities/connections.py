@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
+import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from saga_activities import sqlite
 from saga_activities.guard.guard import Guard
 from sagas.errors import UsageError
 
@@ -21,12 +24,12 @@ DRIVERS = {
     "mariadb": "mariadb+asyncmy",
     "sqlite": "sqlite+aiosqlite",
 }
-ISOLATIONS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+ISOLATION_LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 CONNECT_TIMEOUT = 5
 """Seconds until a server that does not answer counts as down."""
 
 
-class Connections:
+class DatabaseConnections:
     """Opens what ``[connections.*]`` of the settings names, on first use.
 
     ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …, "pool_size": …}``. ``pool_size`` is how
@@ -68,22 +71,24 @@ class Connections:
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
         isolation = str(found.get("isolation", "")).upper() or None
-        if isolation is not None and isolation not in ISOLATIONS:
-            raise UsageError(f"connection {name}: isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}")
-        size = self._pool_size or _pool_size(name, found.get("pool_size", 20))
+        if isolation is not None and isolation not in ISOLATION_LEVELS:
+            raise UsageError(
+                f"connection {name}: isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}"
+            )
+        size = self._pool_size or _parse_pool_size(name, found.get("pool_size", 20))
         return Guard(name, open_engine(name, str(found.get("url", "")), size), isolation=isolation)
 
 
-def _pool_size(name: str, written: object) -> int:
-    text = str(written)
+def _parse_pool_size(name: str, configured: object) -> int:
+    text = str(configured)
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"connection {name}: pool_size must be a whole number from 1 on, not {written!r}")
+        raise UsageError(f"connection {name}: pool_size must be a whole number from 1 on, not {configured!r}")
     return int(text)
 
 
 def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     """A pool for ``url``. Raises :class:`UsageError` for a URL or a driver that cannot be used."""
-    target = _url(name, url)
+    target = _parse_url(name, url)
     arguments: dict[str, Any] = {}
     backend = target.get_backend_name()
     if backend == "postgresql":
@@ -92,7 +97,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     elif backend in ("mysql", "mariadb"):
         arguments = {"connect_timeout": CONNECT_TIMEOUT}
     elif backend == "sqlite":
-        arguments = {"factory": sqlite.Connection}
+        arguments = {"factory": Connection}
     try:
         engine = create_async_engine(
             target,
@@ -105,11 +110,11 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
     if backend == "sqlite":
-        sqlite.stop_abandoned_statements(engine.sync_engine)
+        stop_abandoned_statements(engine.sync_engine)
     return engine
 
 
-def _url(name: str, text: str) -> URL:
+def _parse_url(name: str, text: str) -> URL:
     try:
         url = make_url(text)
     except ArgumentError:
@@ -118,3 +123,51 @@ def _url(name: str, text: str) -> URL:
     if backend not in DRIVERS:
         raise UsageError(f"connection {name}: {backend} is not supported; use PostgreSQL, MySQL, MariaDB or SQLite")
     return url.set(drivername=DRIVERS[backend]) if "+" not in url.drivername else url
+
+
+# SQLite's connections: a closed one holds no lock, and a cancelled statement does not go on for long.
+
+_INSTRUCTIONS = 10_000
+"""How many instructions SQLite executes between two checks of the flag: less than a millisecond of work."""
+
+
+class Connection(sqlite3.Connection):
+    """Ends its transaction when it is closed.
+
+    SQLite itself keeps the transaction of a closed connection, and so the write lock, as long as one of its cursors
+    is open: after a cancelled statement that would be until the garbage collector finds the cursor.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._interrupted = threading.Event()
+        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+        self.execute("PRAGMA journal_mode = WAL").close()  # readers do not block the writer
+        self.execute("PRAGMA foreign_keys = ON").close()
+        self.set_progress_handler(self._interrupted.is_set, _INSTRUCTIONS)
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        cursor = super().cursor(*args, **kwargs)
+        self._cursors.add(cursor)
+        return cursor
+
+    def interrupt(self) -> None:
+        """Stop the running statement, and every later one: a cancelled statement may only be about to start."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        for cursor in tuple(self._cursors):
+            cursor.close()
+        self.set_progress_handler(None, 0)  # nothing interrupts the rollback
+        self.rollback()
+        super().close()
+
+
+def stop_abandoned_statements(engine: Engine) -> None:
+    """A statement that was cancelled goes on in the connection's thread; closing the connection waits for its end."""
+    event.listen(engine, "invalidate", _interrupt)
+
+
+def _interrupt(connection: Any, *_: Any) -> None:
+    with suppress(ValueError):  # it is closed already
+        connection.run_async(lambda raw: raw.interrupt())

@@ -14,25 +14,25 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.sql_handle import Sql
-from saga_activities.guard.tables_messaging import MAX_NAME
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import MAX_NAME
 from sagas.errors import UsageError
 
-Status = Literal["DONE", "REJECTED", "DEAD"]
+InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 """What became of a message: its effect, a business no, or nothing because every attempt failed."""
 
-_MYSQL = ("mysql", "mariadb")
+_MYSQL_DIALECTS = ("mysql", "mariadb")
 _COLUMNS = "(consumer, event_id, topic, topic_partition, topic_offset, status, reason, received_at)"
 _VALUES = "(:consumer, :event_id, :topic, :partition, :offset, :status, :reason, :at)"
-_READ = "SELECT status, reason FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id"
-_RAISE = (
+_SELECT_ENTRY = "SELECT status, reason FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id"
+_RAISE_VERSION = (
     "UPDATE saga_version_seen SET version = :version"
     " WHERE consumer = :consumer AND entity = :entity AND version < :version"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InboxEntry:
     """One message of one consumer."""
 
     consumer: str
@@ -43,27 +43,29 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Duplicate:
     """What the inbox knew already."""
 
-    status: Status
+    status: InboxStatus
     reason: str | None
 
 
-def _insert(dialect: str, table: str) -> str:
+def _insert_ignore(dialect: str, table: str) -> str:
     """An insert that leaves a row of the same key as it is, and then touches none."""
-    return f"INSERT IGNORE INTO {table}" if dialect in _MYSQL else f"INSERT INTO {table}"
+    return f"INSERT IGNORE INTO {table}" if dialect in _MYSQL_DIALECTS else f"INSERT INTO {table}"
 
 
-def _unless_there(dialect: str) -> str:
-    return "" if dialect in _MYSQL else " ON CONFLICT DO NOTHING"
+def _on_conflict(dialect: str) -> str:
+    return "" if dialect in _MYSQL_DIALECTS else " ON CONFLICT DO NOTHING"
 
 
-async def enter(sql: Sql, entry: Entry, status: Status, reason: str | None = None) -> Found | None:
+async def record(
+    sql: SqlSession, entry: InboxEntry, status: InboxStatus, reason: str | None = None
+) -> Duplicate | None:
     """Enter a message with what will have become of it; what is there, when it was entered before."""
     dialect = sql.dialect
     touched = await sql.execute(
-        f"{_insert(dialect, 'saga_inbox')} {_COLUMNS} VALUES {_VALUES}{_unless_there(dialect)}",
+        f"{_insert_ignore(dialect, 'saga_inbox')} {_COLUMNS} VALUES {_VALUES}{_on_conflict(dialect)}",
         consumer=entry.consumer,
         event_id=entry.event_id,
         topic=entry.topic,
@@ -76,12 +78,12 @@ async def enter(sql: Sql, entry: Entry, status: Status, reason: str | None = Non
     if touched:
         return None
     # A plain read of MySQL would not see the row that the insert has waited for, if the transaction has read before.
-    read = f"{_READ} LOCK IN SHARE MODE" if dialect in _MYSQL else _READ
+    read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in _MYSQL_DIALECTS else _SELECT_ENTRY
     row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
-    return Found(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
+    return Duplicate(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
 
 
-async def newer(sql: Sql, consumer: str, entity: str, version: int) -> bool:
+async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) -> bool:
     """True when ``version`` is higher than any this consumer has seen of ``entity``; it has seen it then.
 
     Raises UsageError for a name that is too long: a database that cuts it off would take two entities for one.
@@ -89,24 +91,24 @@ async def newer(sql: Sql, consumer: str, entity: str, version: int) -> bool:
     if len(entity) > MAX_NAME:
         raise UsageError(f"the name of an entity, {entity[:40]}…, is longer than {MAX_NAME} characters")
     values = {"consumer": consumer, "entity": entity, "version": version}
-    if await sql.execute(_RAISE, values):
+    if await sql.execute(_RAISE_VERSION, values):
         return True
     dialect = sql.dialect
     first = (
-        f"{_insert(dialect, 'saga_version_seen')} (consumer, entity, version)"
-        f" VALUES (:consumer, :entity, :version){_unless_there(dialect)}"
+        f"{_insert_ignore(dialect, 'saga_version_seen')} (consumer, entity, version)"
+        f" VALUES (:consumer, :entity, :version){_on_conflict(dialect)}"
     )
     # Somebody may enter the entity between the two; then the row is there, and may still be older.
-    return bool(await sql.execute(first, values)) or bool(await sql.execute(_RAISE, values))
+    return bool(await sql.execute(first, values)) or bool(await sql.execute(_RAISE_VERSION, values))
 
 
-async def forget(engine: AsyncEngine, older_than: float, portion: int = 1_000) -> int:
+async def purge(engine: AsyncEngine, older_than: float, batch_size: int = 1_000) -> int:
     """Delete at most ``portion`` entries received before ``older_than`` (seconds since the epoch); how many it were."""
     one_portion = (
         "SELECT consumer, event_id FROM saga_inbox WHERE received_at < :before ORDER BY received_at LIMIT :portion"
     )
     async with engine.connect() as connection:
-        rows = (await connection.execute(sa.text(one_portion), {"before": older_than, "portion": portion})).all()
+        rows = (await connection.execute(sa.text(one_portion), {"before": older_than, "portion": batch_size})).all()
         delete = sa.text("DELETE FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id")
         for row in rows:
             await connection.execute(delete, {"consumer": row[0], "event_id": row[1]})

@@ -5,20 +5,29 @@ The relay scans by ``status``, never by "id above the last one": a lower id can 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from saga_activities.guard.codec import UnusableResult, to_plain
-from saga_activities.guard.sql_handle import Sql
-from saga_activities.kafka.wire import STEP_KEY, TRACEPARENT
-from sagas.builtins_messaging import TOPIC_NAME
+from sqlalchemy import bindparam, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from saga_activities.guard.session import SqlSession
+from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER
+from sagas.builtins.messaging import TOPIC_NAME, first_reserved_header, reserved_header_message
+from sagas.errors import UsageError
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import Invocation
 from sagas.step import Event
-from sagas.wire import Invocation
 
 NEW = "NEW"
 """Committed; the relay will publish it."""
@@ -32,13 +41,13 @@ REFUSED = "REFUSED"
 MAX_MESSAGE_BYTES = 1_000_000
 """Of a message: key, value and headers. Kafka's brokers take records of about a mebibyte unless told otherwise."""
 
-HEADERS_ADDED = 2_048
+RELAY_HEADER_BYTES = 2_048
 """Bytes left in every message for the headers that the relay adds: id, type, source, time, saga and step."""
 
-_MAX_ID = 36
-_MAX_TYPE = 255
+_MAX_EVENT_ID = 36
+_MAX_EVENT_TYPE = 255
 
-_INSERT = """
+_INSERT_EVENT = """
 INSERT INTO saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
                          event_type, shard)
 VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :generation, :status, :created_at,
@@ -47,7 +56,7 @@ VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :gener
 
 
 async def insert_event(
-    sql: Sql,
+    sql: SqlSession,
     event: Event,
     invocation: Invocation,
     *,
@@ -61,15 +70,15 @@ async def insert_event(
     Raises ``UnusableResult`` for an event that no broker would take: its value or a header is not JSON or not UTF-8,
     it is larger than ``max_bytes``, its topic or id is none. Found here, nothing of the step happens.
     """
-    ours = {STEP_KEY: invocation.key or None, TRACEPARENT: traceparent}
+    ours = {STEP_KEY_HEADER: invocation.key or None, TRACEPARENT_HEADER: traceparent}
     event = replace(event, headers={name: one for name, one in ours.items() if one is not None} | {**event.headers})
     row = event_row(event, max_bytes)
     await sql.execute(
-        _INSERT,
+        _INSERT_EVENT,
         {
             **row,
             "saga_id": invocation.saga_id,
-            "step": invocation.step,
+            "step": invocation.entry,
             "generation": invocation.generation,
             "created_at": time.time(),
         },
@@ -85,8 +94,8 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
         "event_id": event_id,
         "topic": event.topic,
         "event_key": key,
-        "value": json.dumps(_plain(event, event.value), ensure_ascii=False),
-        "headers": json.dumps(_headers(event), ensure_ascii=False),
+        "value": json.dumps(_json_value(event, event.value), ensure_ascii=False),
+        "headers": json.dumps(_header_strings(event), ensure_ascii=False),
         "status": HELD if event.hold else NEW,
         "event_type": event.type,
         "hash": shard_hash(event.topic, key, event_id),
@@ -96,11 +105,13 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
         raise UnusableResult(
             f"{shown!r} is not the name of a topic: 1 to 249 letters, digits, `.`, `-` and `_`, and none of Kafka's own"
         )
-    if len(event_id) > _MAX_ID:
-        raise UnusableResult(f"the id of an event has at most {_MAX_ID} characters; {event_id!r} has {len(event_id)}")
-    if event.type is not None and len(event.type) > _MAX_TYPE:
-        raise UnusableResult(f"the type of an event has at most {_MAX_TYPE} characters, not {len(event.type)}")
-    size = HEADERS_ADDED + sum(_size(event, text) for text in (key, row["value"], row["headers"]))
+    if len(event_id) > _MAX_EVENT_ID:
+        raise UnusableResult(
+            f"the id of an event has at most {_MAX_EVENT_ID} characters; {event_id!r} has {len(event_id)}"
+        )
+    if event.type is not None and len(event.type) > _MAX_EVENT_TYPE:
+        raise UnusableResult(f"the type of an event has at most {_MAX_EVENT_TYPE} characters, not {len(event.type)}")
+    size = RELAY_HEADER_BYTES + sum(_utf8_size(event, text) for text in (key, row["value"], row["headers"]))
     if size > max_bytes:
         raise UnusableResult(
             f"the event for {event.topic} has {size} bytes with its key and headers; at most {max_bytes} are allowed"
@@ -117,25 +128,161 @@ def shard_hash(topic: str, key: str | None, event_id: str) -> int:
     return zlib.crc32(f"{topic}\0{event_id if key is None else key}".encode("utf-8", "surrogatepass")) & 0x7FFF_FFFF
 
 
-def _plain(event: Event, value: Any) -> Any:
+def _json_value(event: Event, value: Any) -> Any:
     try:
-        return to_plain(value)
+        return to_json_value(value)
     except UnusableResult as error:
         raise UnusableResult(f"the event for {event.topic} cannot be written as JSON: {error}") from error
 
 
-def _headers(event: Event) -> dict[str, str]:
+def _header_strings(event: Event) -> dict[str, str]:
     """Headers of Kafka are texts; numbers and booleans are written as JSON writes them."""
     headers: dict[str, str] = {}
-    for name, value in _plain(event, event.headers).items():
+    for name, value in _json_value(event, event.headers).items():
         if value is None or isinstance(value, dict | list):
             raise UnusableResult(f"a header is a text; {name!r} of the event for {event.topic} is {value!r}")
         headers[name] = value if isinstance(value, str) else json.dumps(value)
     return headers
 
 
-def _size(event: Event, text: str | None) -> int:
+def _utf8_size(event: Event, text: str | None) -> int:
     try:
         return 0 if text is None else len(text.encode())
     except UnicodeEncodeError as error:
         raise UnusableResult(f"the event for {event.topic} holds text that is not UTF-8: {error.reason}") from error
+
+
+# Events of built-in steps: `outbox.emit`, `kafka.publish` and the `emit` of `sql`, in the guard's transaction.
+
+
+_EVENT_FIELDS = ("topic", "key", "value", "headers", "hold")
+_SELECT_STATUS = text("SELECT event_id, topic, status, note FROM saga_outbox WHERE event_id IN :ids").bindparams(
+    bindparam("ids", expanding=True)
+)
+_FIRST_POLL_INTERVAL = 0.02
+_MAX_POLL_INTERVAL = 0.5
+"""Seconds between two looks at the outbox while a step waits for the relay."""
+
+_STATUS_BATCH = 500
+
+
+def read_events(items: Any, invocation: Invocation) -> list[Event]:
+    """The events that the arguments of a built-in action describe.
+
+    Raises :class:`UsageError` for what is no event, and for `hold` that the definition does not show: its step would
+    have nothing that releases the event.
+    """
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        raise UsageError(f"the events of {invocation.action} have to be a list, not {json.dumps(items)[:80]}")
+    return [_read_event(one, invocation) for one in items]
+
+
+def _read_event(item: Any, invocation: Invocation) -> Event:
+    if not isinstance(item, Mapping) or not isinstance(item.get("topic"), str) or "value" not in item:
+        raise UsageError(f"an event of {invocation.action} needs a `topic`, which is a text, and a `value`")
+    unknown = [name for name in item if name not in _EVENT_FIELDS]
+    if unknown:
+        raise UsageError(f"an event has no field {unknown[0]!r}; it has {', '.join(_EVENT_FIELDS)}")
+    hold, headers = item.get("hold", False), item.get("headers") or {}
+    if not isinstance(hold, bool) or not isinstance(headers, Mapping):
+        raise UsageError(f"in an event for {item['topic']} `hold` is true or false, and `headers` a mapping")
+    if (header := first_reserved_header(headers)) is not None:
+        raise UsageError(reserved_header_message(header))
+    if hold and (why := hold_refusal(invocation)) is not None:
+        raise UsageError(why)
+    return Event(item["topic"], key_text(item.get("key")), item["value"], headers, hold)
+
+
+def key_text(key: Any) -> str | None:
+    """The key of a message as it is written: a text as it is, anything else as JSON."""
+    return key if key is None or isinstance(key, str) else json.dumps(key, ensure_ascii=False, sort_keys=True)
+
+
+def hold_refusal(invocation: Invocation) -> str | None:
+    """Why an event of this call must not be held; None when it may (or when there is nothing to wait for)."""
+    if invocation.op != "do" or (invocation.guard is not None and invocation.guard.holds is not None):
+        return None
+    return (
+        f"the definition this saga runs does not say that {invocation.action} holds events, so nothing would release "
+        "this one: write `hold: true` out, or declare the Python action with holds=True before the saga starts"
+    )
+
+
+async def insert_events(
+    sql: SqlSession,
+    events: Iterable[Event],
+    invocation: Invocation,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
+) -> list[dict[str, str]]:
+    """Write the rows of the events; those with ``hold`` wait only where the saga has a commit point before it."""
+    waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
+    rows = []
+    for event in events:
+        written = replace(event, hold=event.hold and waits)
+        event_id = await insert_event(sql, written, invocation, max_bytes=max_bytes, traceparent=traceparent)
+        rows.append({"topic": event.topic, "id": event_id})
+    return rows
+
+
+async def wait_until_published(
+    engine: AsyncEngine, result: Any, attempt: AttemptContext, deadline: float
+) -> Outcome | None:
+    """Wait until the relay has published what ``result`` of an emitting step names.
+
+    None: all of it is. An outcome: the attempt's time is over; the next one gets the stored result and waits on. A row
+    that is gone was published: the relay removes no other.
+    """
+    stored = result.get("events") if isinstance(result, Mapping) else None  # a person may have written another result
+    wanted = {event["id"]: event["topic"] for event in stored or ()}
+    pause, open_ids, why = _FIRST_POLL_INTERVAL, list(wanted), ""
+    while True:
+        try:
+            open_ids, why = await _unpublished(engine, open_ids)
+        except Exception as error:
+            trouble = classify_database_error(error)
+            if trouble is None or not trouble.infrastructure:
+                raise
+            why = trouble.message
+        if not open_ids:
+            return None
+        topics = ", ".join(sorted({wanted[one] for one in open_ids}))
+        left = deadline - time.time()
+        if left <= pause:
+            sentence = f"stored, but {len(open_ids)} of {len(wanted)} events are not published yet ({topics})"
+            return Outcome("unknown", failure=Failure("NotPublished", f"{sentence}{why and ': '}{why}"))
+        attempt.heartbeat({"waiting_for": "the relay", "events": len(open_ids), "topics": topics})
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _MAX_POLL_INTERVAL)
+
+
+async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], str]:
+    waiting, why = [], ""
+    async with engine.connect() as connection:
+        for start in range(0, len(ids), _STATUS_BATCH):
+            found = await connection.execute(_SELECT_STATUS, {"ids": ids[start : start + _STATUS_BATCH]})
+            for row in found:
+                if row.status != PUBLISHED:
+                    waiting.append(row.event_id)
+                    why = row.note or why
+    return waiting, why
+
+
+def emit_body(
+    arguments: Mapping[str, Any],
+    invocation: Invocation,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
+) -> ActionBody:
+    """`outbox.emit` and `kafka.publish`; the result names the events. Raises as :func:`read_events` does."""
+    events = read_events(arguments.get("events"), invocation)
+
+    async def run(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        return {"events": await insert_events(sql, events, invocation, max_bytes, traceparent)}
+
+    return run
+
+
+async def empty_body(_: SqlSession | None) -> None:
+    """`outbox.release` and `outbox.drop`: the guard's own transaction does it."""

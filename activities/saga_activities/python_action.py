@@ -11,35 +11,34 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from sagas.actions import Action
-from sagas.probing import Absent, Done, Unknown
+from sagas.actions import Absent, Action, Done, Unknown
 from sagas.step import Step
 
 
-class BadArguments(ValueError):
+class InvalidArguments(ValueError):
     """The arguments do not fit the action's signature."""
 
 
-def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of the function. Raises BadArguments, one sentence."""
+def bind_arguments(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of the function. Raises InvalidArguments, one sentence."""
     try:
         return action.bind(arguments)
     except ValueError as error:
-        raise BadArguments(str(error)) from None
+        raise InvalidArguments(str(error)) from None
 
 
-async def run_action(action: Action, step: Step, bound: Mapping[str, Any], threads: Executor) -> Any:
+async def run_python_action(action: Action, step: Step, arguments: Mapping[str, Any], threads: Executor) -> Any:
     """The action's result as JSON (or its probe answer). Plain functions run in a thread."""
     positional = () if action.signature.step is None else (step,)
     if action.asynchronous:
-        result = await action.function(*positional, **bound)
+        result = await action.function(*positional, **arguments)
     else:
-        call = functools.partial(contextvars.copy_context().run, action.function, *positional, **bound)
-        result = await _to_the_end(asyncio.get_running_loop().run_in_executor(threads, call))
+        call = functools.partial(contextvars.copy_context().run, action.function, *positional, **arguments)
+        result = await _uncancellable(asyncio.get_running_loop().run_in_executor(threads, call))
     return jsonable(result)
 
 
-async def _to_the_end(thread: asyncio.Future[Any]) -> Any:
+async def _uncancellable(thread: asyncio.Future[Any]) -> Any:
     """A thread cannot be interrupted: a cancelled attempt ends when its thread does, and its answer counts.
 
     Ending earlier would let a compensation start while the action still runs.

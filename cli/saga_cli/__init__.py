@@ -1,8 +1,8 @@
 """The `saga` command: one file per noun, thin, and nothing heavy imported before it is needed.
 
-How to add a verb: write a file with one function and name it in :mod:`saga_cli.verbs`::
+How to add a verb: write a file with one function and add a row to ``COMMANDS`` in :mod:`saga_cli.main`::
 
-    # cli/saga_cli/cancel.py
+    # cli/saga_cli/commands/decide/cancel.py
     from __future__ import annotations
 
     from typing import Annotated
@@ -15,7 +15,7 @@ How to add a verb: write a file with one function and name it in :mod:`saga_cli.
 
     def cancel(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> int:
         \"\"\"Ask a saga to undo what it has done.\"\"\"
-        from workers.somewhere import cancel_saga            # heavy imports inside the function
+        from saga_workers.somewhere import cancel_saga       # heavy imports inside the function
 
         answer = with_client(lambda client, settings: cancel_saga(client, saga_id))
         print_document(answer, human=lambda: say(f"{saga_id}: {answer['answer']}"))
@@ -24,7 +24,7 @@ How to add a verb: write a file with one function and name it in :mod:`saga_cli.
 The docstring is the help text. ``-o json``, ``--json``, ``--jsonl``, ``--config`` and ``--debug`` are taken from
 anywhere in the command line before the verb sees it, so a verb must not declare them (nor ``-o``). Errors are
 raised as :class:`sagas.errors.SagaError`; :mod:`saga_cli.main` prints the sentence and leaves with its exit code.
-A verb with sub-commands names a ``typer.Typer`` instead of a function (see ``cli/saga_cli/dev.py``).
+A verb with sub-commands names a ``typer.Typer`` instead of a function (see ``cli/saga_cli/commands/begin/dev.py``).
 """
 
 from __future__ import annotations

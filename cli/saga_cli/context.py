@@ -19,7 +19,7 @@ Format = Literal["human", "json", "jsonl"]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GlobalOptions:
     """The options that every verb takes, wherever they stand in the command line."""
 
     format: Format = "human"
@@ -27,27 +27,27 @@ class Options:
     debug: bool = False
 
 
-_DEFAULT = Options()
-_current: ContextVar[Options] = ContextVar("saga_options", default=_DEFAULT)
+_DEFAULT = GlobalOptions()
+_current: ContextVar[GlobalOptions] = ContextVar("saga_options", default=_DEFAULT)
 
-HELP = "Every command: -o json (--json), --jsonl, --config saga.toml, --debug."
+GLOBAL_OPTIONS_HELP = "Every command: -o json (--json), --jsonl, --config saga.toml, --debug."
 
 
-def options() -> Options:
+def global_options() -> GlobalOptions:
     return _current.get()
 
 
-def set_options(value: Options) -> None:
+def set_global_options(value: GlobalOptions) -> None:
     _current.set(value)
 
 
-def take_options(words: Sequence[str]) -> tuple[Options, list[str]]:
+def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
     """Split a command line into the global options and the rest; after ``--`` everything is the rest.
 
     Raises:
         UsageError: a value is missing or unknown.
     """
-    found, rest = Options(), []
+    found, rest = GlobalOptions(), []
     queue = list(words)
     while queue:
         word = queue.pop(0)
@@ -85,7 +85,7 @@ def load_settings() -> Settings:
     """The settings of the project this call is about."""
     from sagas.settings import load_settings as load
 
-    return load(config=options().config)
+    return load(config=global_options().config)
 
 
 def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
@@ -96,7 +96,7 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
     """
     import asyncio
 
-    from saga_workers.temporal_client import connect
+    from saga_workers.temporal.temporal_client import connect
 
     settings = load_settings()
 
@@ -106,13 +106,13 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
     return asyncio.run(connected())
 
 
-def target(settings: Settings) -> str:
+def target_line(settings: Settings) -> str:
     """Where a command is about to change something: "→ prod · payments" (server · namespace).
 
     Raises:
         UsageError: no server is named.
     """
-    from saga_workers.temporal_client import connect_options
+    from saga_workers.temporal.temporal_client import connect_options
 
     found = connect_options(settings)
     where = "dev" if settings.temporal.embedded else settings.temporal.profile or found["target_host"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sagas.definition.schema_paths import resolve
-from sagas.errors import UsageError
+from sagas.definition.input_schema import resolve_reference
+from sagas.errors import SagaError, UsageError
 
-_JSON_KINDS: Mapping[type, frozenset[str]] = {
+_JSON_TYPES: Mapping[type, frozenset[str]] = {
     str: frozenset({"string"}),
     bool: frozenset({"boolean"}),
     int: frozenset({"integer", "number"}),
@@ -41,7 +44,7 @@ def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | 
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise UsageError(f"--set {name}: {parent} is not an object")
-        place[last] = _value(written, _kinds(schema or {}, name.split(".")))
+        place[last] = _parse_value(written, _schema_types(schema or {}, name.split(".")))
     return value
 
 
@@ -77,7 +80,7 @@ def read_text(path: Path) -> str:
         raise UsageError(f"the file {path} is not text in UTF-8") from error
 
 
-def _value(written: str, kinds: frozenset[str]) -> Any:
+def _parse_value(written: str, types: frozenset[str]) -> Any:
     """JSON where it is JSON, else the text itself: `--set n=3` is a number, `--set name=ann` a text.
 
     Where the schema allows a text and not what was read, it is the text: `--set zip=20095` and `--set name=null`.
@@ -86,14 +89,160 @@ def _value(written: str, kinds: frozenset[str]) -> Any:
         value = json.loads(written)
     except json.JSONDecodeError:
         return written
-    return written if "string" in kinds and not kinds & _JSON_KINDS[type(value)] else value
+    return written if "string" in types and not types & _JSON_TYPES[type(value)] else value
 
 
-def _kinds(schema: Mapping[str, Any], path: Sequence[str]) -> frozenset[str]:
+def _schema_types(schema: Mapping[str, Any], path: Sequence[str]) -> frozenset[str]:
     """The ``type`` of a field, as far as the schema says it plainly."""
-    found: Any = resolve(schema, schema)
+    found: Any = resolve_reference(schema, schema)
     for name in path:
         inner = (found.get("properties") or {}).get(name) if isinstance(found, Mapping) else None
-        found = resolve(inner, schema)
+        found = resolve_reference(inner, schema)
     kinds = found.get("type", ()) if isinstance(found, Mapping) else ()
     return frozenset([kinds] if isinstance(kinds, str) else kinds)
+
+
+# Rows of a file as inputs of sagas: JSON lines, CSV and Parquet.
+
+_MAX_ERRORS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One row. ``number`` counts rows from 1 (the header is none); ``place`` is for people: file and line."""
+
+    number: int
+    location: str
+    value: Any
+
+
+class InvalidRows(UsageError):
+    """Some rows cannot be used; nothing was started."""
+
+    def __init__(self, errors: Iterable[str]) -> None:
+        found = list(errors)
+        more = f"\n… and {len(found) - _MAX_ERRORS_SHOWN} more" if len(found) > _MAX_ERRORS_SHOWN else ""
+        super().__init__("\n".join(found[:_MAX_ERRORS_SHOWN]) + more, help="nothing was started; mend the file first")
+
+
+def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], list[str]]:
+    """All rows, and one sentence for each that cannot be read. ``schema`` tells what a text of a CSV file stands for.
+
+    Raises UsageError: the file cannot be read at all, or is of another kind.
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".csv": _csv, ".parquet": _parquet}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise UsageError(f"--from takes a .jsonl, .csv or .parquet file, not {path.name}")
+    rows: list[InputRow] = []
+    mistakes: list[str] = []
+    try:
+        for one in reader(path, schema):
+            (mistakes if isinstance(one, str) else rows).append(one)  # pyright: ignore[reportArgumentType]
+    except OSError as error:
+        raise UsageError(f"the file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the file {path} is not text in UTF-8") from error
+    return rows, mistakes
+
+
+def file_digest(path: Path) -> str:
+    """Twelve hexadecimal digits that stand for the file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+
+def _json_lines(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
+    number = 0
+    with path.open(encoding="utf-8-sig") as file:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            number += 1
+            try:
+                yield InputRow(number, f"{path}:{line}", json.loads(text))
+            except json.JSONDecodeError as error:
+                yield f"{path}:{line}: not JSON: {error.msg} in column {error.colno}"
+
+
+def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
+    """Columns are fields of the input, `a.b` is field b of a; an empty cell leaves its field out."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        header = next(reader, None)
+        if not header or not any(header):
+            raise UsageError(f"{path} has no header line with the names of the fields")
+        try:
+            for number, cells in enumerate((row for row in reader if row), start=1):
+                place = f"{path}:{reader.line_num}"
+                if len(cells) != len(header):
+                    yield f"{place}: {len(cells)} cells, but the header has {len(header)}"
+                    continue
+                try:
+                    yield InputRow(number, place, _nested_object(dict(zip(header, cells, strict=True)), schema))
+                except SagaError as error:
+                    yield f"{place}: {error.message}"
+        except csv.Error as error:
+            yield f"{path}:{reader.line_num}: {error}"
+
+
+def _nested_object(cells: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for name, text in cells.items():
+        if text == "":
+            continue
+        *parents, last = name.split(".")
+        place, described = value, schema
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            described = _property_schema(described, parent)
+        place[last] = _parse_cell(text, _property_schema(described, last), name)
+    return value
+
+
+def _property_schema(schema: Any, name: str) -> Mapping[str, Any]:
+    found = (schema.get("properties") or {}).get(name) if isinstance(schema, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _parse_cell(text: str, schema: Mapping[str, Any], name: str) -> Any:
+    """A text stays a text unless the input's schema says otherwise: a postcode must not become a number."""
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    if not kinds or "string" in kinds:
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        if "boolean" in kinds and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise UsageError(f"{name}: {text!r} is not of type {' or '.join(kinds)}") from None
+
+
+def _parquet(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
+    try:
+        import pyarrow as arrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UsageError(
+            "Parquet files need the package pyarrow, which is not installed",
+            help="pip install 'saga-orchestrator[parquet]'",
+        ) from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches():
+                for value in batch.to_pylist():
+                    number += 1
+                    # Types that JSON has not (dates, decimals) become texts.
+                    plain = json.loads(json.dumps(_without_nulls(value), default=str))
+                    yield InputRow(number, f"{path} row {number}", plain)
+    except arrow.ArrowException as error:
+        raise UsageError(f"{path} is not a Parquet file: {error}") from error
+
+
+def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """A missing value in a column is a field that is not given."""
+    return {name: one for name, one in value.items() if one is not None}

@@ -8,23 +8,24 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
-from saga_cli import verbs
-from saga_cli.context import HELP, options, set_options, take_options
-from saga_cli.interrupts import INTERRUPTED
+from saga_cli.context import GLOBAL_OPTIONS_HELP, global_options, set_global_options, split_options
+from saga_cli.output import INTERRUPTED
 from sagas.errors import SagaError, UsageError
 
 
-def main() -> NoReturn:
-    """Run the command line of this process and end the process."""
+def main(only: Command | None = None) -> NoReturn:
+    """Run the command line of this process and end the process; ``only`` as in :func:`run`."""
     if sys.argv[1:2] != ["worker"]:
         # A command lives for a moment, and most of it is imports: collecting garbage among them finds none.
         gc.set_threshold(100_000)
     for stream in (sys.stdout, sys.stderr):
         # A terminal without the characters we print gets a replacement, not a traceback.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], only)
     # The Temporal client's native threads can crash an interpreter that winds down in order, after all the
     # work is done; the exit code and buffered output would be lost (temporalio/sdk-python#300).
     try:
@@ -35,14 +36,14 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def run(words: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+def run(words: Sequence[str], only: Command | None = None) -> int:
+    """Run one command line and return its exit code; ``only``: the line has the options of this command alone."""
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be run by any Python
             raise UsageError(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}.")
-        found, rest = take_options(words)
-        set_options(found)
-        return _dispatch(rest)
+        found, rest = split_options(words)
+        set_global_options(found)
+        return _dispatch(rest) if only is None else run_command(only, rest)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -52,31 +53,30 @@ def run(words: Sequence[str]) -> int:
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except Exception as error:  # noqa: BLE001 - the one place where every error becomes a sentence
-        return _tell("--debug" in words, error)
+        return _print_error("--debug" in words, error)
 
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
         if len(words) > 1 and words[0] == "help":
             return _dispatch([words[1], "--help"])
-        print(_overview())
+        print(_help_text())
         return 0
     if words[0] in ("--version", "version"):
         from importlib.metadata import version
 
         print(version("saga-orchestrator"))
         return 0
-    verb = verbs.find(words[0])
+    verb = find_command(words[0])
     if verb is None:
-        from sagas.settings.model import did_you_mean
+        from sagas.errors import did_you_mean
 
-        raise UsageError(
-            f"There is no command {words[0]}{did_you_mean(words[0], verbs.all_names())}", help="saga --help"
-        )
-    return _call(verb, words[1:])
+        raise UsageError(f"There is no command {words[0]}{did_you_mean(words[0], command_names())}", help="saga --help")
+    return run_command(verb, words[1:])
 
 
-def _call(verb: verbs.Verb, words: list[str]) -> int:
+def run_command(verb: Command, words: list[str]) -> int:
+    """Parse the options of one command and run it."""
     import typer
     from typer.main import get_command
 
@@ -84,16 +84,18 @@ def _call(verb: verbs.Verb, words: list[str]) -> int:
     target: typer.Typer | Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(verb.name, epilog=HELP, context_settings={"help_option_names": ["--help", "-h"]})(target)
+        app.command(verb.name, epilog=GLOBAL_OPTIONS_HELP, context_settings={"help_option_names": ["--help", "-h"]})(
+            target
+        )
         target = app
     command = get_command(target)
     result = command.main(args=words, prog_name=f"saga {verb.name}", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 
-def _tell(debug: bool, error: Exception) -> int:
+def _print_error(debug: bool, error: Exception) -> int:
     """Print an error as a sentence; returns the exit code."""
-    if debug or options().debug:
+    if debug or global_options().debug:
         import traceback
 
         traceback.print_exception(error)
@@ -128,16 +130,104 @@ def _usage_help(error: Exception) -> str | None:
     return f"{context.command_path} --help" if context is not None else None
 
 
-def _overview() -> str:
+def _help_text() -> str:
     lines = ["Sagas in YAML, run by Temporal: forward, or undone, never half done.", "", "saga COMMAND …"]
     group = ""
-    for verb in verbs.VERBS:
+    for verb in COMMANDS:
         if verb.group != group:
             group = verb.group
             lines += ["", group]
         lines.append(f"  {verb.name:<10} {verb.help}")
-    lines += ["", f"saga COMMAND --help tells more. {HELP}"]
+    lines += ["", f"saga COMMAND --help tells more. {GLOBAL_OPTIONS_HELP}"]
     return "\n".join(lines)
+
+
+# The verbs of `saga`: where each one lives. This table is the only place that knows.
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """``target`` is ``module:attribute``; the attribute is a function, or a ``typer.Typer`` with sub-commands."""
+
+    name: str
+    target: str
+    help: str
+    group: str
+
+
+CHECKOUT_DEMO = Path(__file__).parents[2] / "definitions" / "retail" / "demo"
+"""The program of the demo in a clone of this project; an installed wheel has none."""
+
+_BEGIN = "Begin"
+_WRITE = "Write sagas"
+_RUN = "Run and look"
+_DECIDE = "Step in"
+_OPERATE = "Operate"
+
+COMMANDS: tuple[Command, ...] = (
+    Command("init", "saga_cli.commands.begin.init:init", "make a new project", _BEGIN),
+    Command("dev", "saga_cli.commands.begin.dev:app", "the embedded stack: up, status, logs, down", _BEGIN),
+    *(
+        [Command("demo", "saga_cli.commands.begin.demo:demo", "real shopping baskets through real databases", _BEGIN)]
+        if CHECKOUT_DEMO.exists()
+        else []
+    ),
+    Command("validate", "saga_cli.commands.write.validate:validate", "check definitions", _WRITE),
+    Command(
+        "explain",
+        "saga_cli.commands.write.explain:explain",
+        "the plan in words, and what is undone when a step fails",
+        _WRITE,
+    ),
+    Command("simulate", "saga_cli.commands.write.simulate:simulate", "every failure point, without a server", _WRITE),
+    Command("graph", "saga_cli.commands.write.graph:graph", "the way forward and the way back, drawn", _WRITE),
+    Command("actions", "saga_cli.commands.write.actions:actions", "the registered actions and their arguments", _WRITE),
+    Command("schema", "saga_cli.commands.write.schema:schema", "JSON Schema of the language, for editors", _WRITE),
+    Command("start", "saga_cli.commands.run.start:start", "start a saga, or one for each row of a file", _RUN),
+    Command("list", "saga_cli.commands.run.list:list_sagas", "one line for each saga", _RUN),
+    Command("show", "saga_cli.commands.run.show:show", "the whole story of one saga", _RUN),
+    Command("watch", "saga_cli.commands.run.watch:watch", "the story while it happens", _RUN),
+    Command("open", "saga_cli.commands.run.open:open_saga", "the saga in the Temporal Web UI", _RUN),
+    Command("cancel", "saga_cli.commands.decide.cancel:cancel", "ask a saga to undo what it has done", _DECIDE),
+    Command("signal", "saga_cli.commands.decide.signal:send_signal", "answer a saga that waits", _DECIDE),
+    Command("parked", "saga_cli.commands.decide.parked:parked", "what needs a person, grouped", _DECIDE),
+    Command("resolve", "saga_cli.commands.decide.resolve:resolve", "decide about a parked step", _DECIDE),
+    Command(
+        "notify",
+        "saga_cli.commands.decide.notify:notify",
+        "what became of a saga's notifications; send one again",
+        _DECIDE,
+    ),
+    Command("undo", "saga_cli.commands.decide.undo:undo", "take back a saga that has completed", _DECIDE),
+    Command(
+        "reconcile",
+        "saga_cli.commands.operate.reconcile:reconcile",
+        "do the books of sagas, databases and tables agree?",
+        _OPERATE,
+    ),
+    Command("worker", "saga_cli.commands.operate.worker:worker", "run a worker in the foreground", _OPERATE),
+    Command("relay", "saga_cli.commands.operate.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE),
+    Command("serve", "saga_cli.commands.operate.serve:serve", "the outcome of sagas over HTTP, read-only", _OPERATE),
+    Command(
+        "trigger",
+        "saga_cli.commands.operate.trigger:trigger",
+        "start and wake sagas with events of Kafka, run consumers",
+        _OPERATE,
+    ),
+    Command("setup", "saga_cli.commands.operate.setup:setup", "search attributes and tables; repeatable", _OPERATE),
+    Command("doctor", "saga_cli.commands.operate.doctor:doctor", "check everything a saga needs to run", _OPERATE),
+)
+
+ALIASES = {"describe": "show", "view": "show", "status": "show", "ls": "list", "inbox": "parked"}
+
+
+def find_command(name: str) -> Command | None:
+    name = ALIASES.get(name, name)
+    return next((verb for verb in COMMANDS if verb.name == name), None)
+
+
+def command_names() -> tuple[str, ...]:
+    return (*(verb.name for verb in COMMANDS), *ALIASES)
 
 
 if __name__ == "__main__":

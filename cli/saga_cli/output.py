@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from saga_cli.context import options
+from saga_cli.context import global_options
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def wants_json() -> bool:
-    return options().format != "human"
+    return global_options().format != "human"
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Tell a person something. With JSON on stdout it goes to stderr."""
     print(text, file=sys.stderr if wants_json() else sys.stdout, flush=True)
 
@@ -30,14 +31,14 @@ def warn(text: str) -> None:
 def print_document(document: Any, *, human: Callable[[], Any]) -> None:
     """One JSON document, or what ``human`` prints."""
     if wants_json():
-        print(to_json(document, indent=2 if options().format == "json" else None), flush=True)
+        print(to_json(document, indent=2 if global_options().format == "json" else None), flush=True)
     else:
         human()
 
 
 def print_list(items: Iterable[Any], *, human: Callable[[Sequence[Any]], Any]) -> None:
     """A JSON list, one line for each item with ``--jsonl``, or what ``human`` prints."""
-    if options().format == "jsonl":
+    if global_options().format == "jsonl":
         for item in items:
             print(to_json(item), flush=True)
         return
@@ -49,7 +50,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False, default=str)
 
 
-def console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """A rich console; colours on a terminal only."""
     from rich.console import Console
 
@@ -80,3 +81,19 @@ def confirm(question: str, *, yes: bool) -> None:
     warn(question)
     if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UsageError("Nothing was changed.")
+
+
+# Ctrl-C: a command that has begun something says what goes on before it leaves with exit code 130.
+
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def on_ctrl_c(tell: Callable[[], str]) -> Iterator[None]:
+    """Say ``tell()`` on standard error when Ctrl-C ends the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        warn(tell())
+        raise

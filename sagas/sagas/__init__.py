@@ -10,17 +10,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sagas.actions import action
-from sagas.consumers import bridge, consumer
+from sagas.actions import Absent, Done, Unknown, action
+from sagas.consumers import Message, bridge, consumer
 from sagas.errors import AlreadyCompensated, Rejected, SagaError
-from sagas.message import Message
-from sagas.probing import Absent, Done, Unknown
 from sagas.step import Event, Step
 
 if TYPE_CHECKING:
-    from saga_spark.sinks.parquet_pointer import read_pointer as read_pointer
+    from saga_spark.sinks.parquet.parquet_pointer import read_pointer as read_pointer
     from saga_workers.client import Client as Client
-    from saga_workers.plugin import SagaPlugin as SagaPlugin
+    from saga_workers.worker.plugin import SagaPlugin as SagaPlugin
 
 __all__ = [
     "Absent",
@@ -43,8 +41,8 @@ __all__ = [
 # The only place where the lowest package names higher ones: the public import is `sagas` alone.
 _LATER = {
     "Client": "saga_workers.client",
-    "SagaPlugin": "saga_workers.plugin",
-    "read_pointer": "saga_spark.sinks.parquet_pointer",
+    "SagaPlugin": "saga_workers.worker.plugin",
+    "read_pointer": "saga_spark.sinks.parquet.parquet_pointer",
 }
 
 

@@ -14,15 +14,15 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from sagas.errors import UsageError
-from sagas.signature import Signature, read_signature, without_a_name
+from sagas.step import Signature, read_signature, without_a_name
 
-NOTE = "__saga_action__"
+ACTION_ATTRIBUTE = "__saga_action__"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -142,7 +142,7 @@ def action(
                 f"the action {name} takes {nameless}, which a definition cannot give by name",
                 help="name every argument, or take **kwargs; a decorator keeps the signature with functools.wraps",
             )
-        setattr(function, NOTE, Action(name, function, connection, rejects, idempotent, seals, holds))
+        setattr(function, ACTION_ATTRIBUTE, Action(name, function, connection, rejects, idempotent, seals, holds))
         return function
 
     return mark
@@ -158,7 +158,7 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
     found: dict[str, Action] = {}
     for name, module in load_modules(names, root):
         for value in list(vars(module).values()):
-            one = getattr(value, NOTE, None)
+            one = getattr(value, ACTION_ATTRIBUTE, None)
             if not isinstance(one, Action):
                 continue
             other = found.get(one.name)
@@ -190,7 +190,7 @@ def _load_module(name: str) -> ModuleType:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"the action module {name} cannot be imported: {_sentence(error)}") from error
+        raise UsageError(f"the action module {name} cannot be imported: {_describe_error(error)}") from error
 
 
 def _load_file(name: str, root: Path) -> ModuleType:
@@ -213,12 +213,65 @@ def _load_file(name: str, root: Path) -> ModuleType:
         raise
     except Exception as error:
         del sys.modules[module_name]
-        raise UsageError(f"the action file {name} cannot be loaded: {_sentence(error)}") from error
+        raise UsageError(f"the action file {name} cannot be loaded: {_describe_error(error)}") from error
     return module
 
 
-def _sentence(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     place = ""
     if isinstance(error, SyntaxError):
         place = f" (line {error.lineno})"
     return f"{type(error).__name__}: {error}{place}"
+
+
+# What a probe action may answer about an attempt that nobody can judge.
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The effect is there; ``result`` becomes the step's result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The effect is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The probe cannot tell, either."""
+
+    message: str = ""
+
+
+# What is known about the result of a step: the return annotation of its Python action.
+
+
+def result_schema(action: Action | None) -> Any:
+    """JSON Schema of the result as it is stored; None when the action does not say."""
+    return None if action is None else _result_schema(action.function)
+
+
+@lru_cache(maxsize=1024)
+def _result_schema(function: Callable[..., Any]) -> Any:
+    try:
+        returned = get_type_hints(function, include_extras=True).get("return", Any)
+    except (NameError, TypeError):
+        return None
+    return None if returned is type(None) else schema_of_type(returned)
+
+
+def schema_of_type(annotation: Any) -> Any:
+    """JSON Schema of a type's values as they are stored; None when it says nothing about them."""
+    from pydantic import PydanticUserError, TypeAdapter
+
+    if annotation is Any:
+        return None
+    try:
+        # As written to JSON: a Decimal leaves as a text.
+        return TypeAdapter(annotation).json_schema(mode="serialization")
+    except (PydanticUserError, NameError, TypeError):
+        # An annotation that pydantic cannot describe says nothing about the result.
+        return None

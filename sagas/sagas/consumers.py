@@ -6,18 +6,22 @@ a project names under ``actions``. `saga trigger` runs them (workers/trigger).
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sagas.actions import load_modules
+from sagas.builtins.messaging import first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
+from sagas.step import Event
 
-NOTE = "__saga_reader__"
-MAX_NAME = 200
+HANDLER_ATTRIBUTE = "__saga_reader__"
+MAX_NAME_LENGTH = 200
 """Characters of a consumer's name: it is part of a key in the inbox."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,7 +54,7 @@ class Bridge:
     max_attempts: int = 5
 
 
-Reader = Consumer | Bridge
+MessageHandler = Consumer | Bridge
 
 
 def consumer(
@@ -69,10 +73,10 @@ def consumer(
     """
 
     def mark(function: F) -> F:
-        found = Consumer(_name(name, function), topic, connection, function, max_attempts, timeout)
+        found = Consumer(_handler_name(name, function), topic, connection, function, max_attempts, timeout)
         if max_attempts < 1 or timeout <= 0:
             raise UsageError(f"the consumer {found.name} needs at least one attempt and some time for it")
-        setattr(function, NOTE, found)
+        setattr(function, HANDLER_ATTRIBUTE, found)
         return function
 
     return mark
@@ -88,29 +92,29 @@ def bridge(topic: str, *, to: str, name: str | None = None, max_attempts: int = 
     """
 
     def mark(function: F) -> F:
-        found = Bridge(_name(name, function), topic, to, function, max_attempts)
+        found = Bridge(_handler_name(name, function), topic, to, function, max_attempts)
         if inspect.iscoroutinefunction(function):
             raise UsageError(f"the bridge {found.name} must be a plain `def`: it has nothing to wait for")
-        setattr(function, NOTE, found)
+        setattr(function, HANDLER_ATTRIBUTE, found)
         return function
 
     return mark
 
 
-def _name(name: str | None, function: Callable[..., Any]) -> str:
+def _handler_name(name: str | None, function: Callable[..., Any]) -> str:
     found = name or function.__name__
-    if len(found) > MAX_NAME:
-        raise UsageError(f"the name {found[:40]}… is longer than {MAX_NAME} characters")
+    if len(found) > MAX_NAME_LENGTH:
+        raise UsageError(f"the name {found[:40]}… is longer than {MAX_NAME_LENGTH} characters")
     return found
 
 
-class Readers:
+class MessageHandlers:
     """The consumers and bridges of one project. Raises UsageError when two of a kind have one name."""
 
-    def __init__(self, readers: Iterable[Reader] = ()) -> None:
-        self._readers: dict[tuple[type, str], Reader] = {}
-        for one in readers:
-            other = self._readers.setdefault((type(one), one.name), one)
+    def __init__(self, handlers: Iterable[MessageHandler] = ()) -> None:
+        self._handlers: dict[tuple[type, str], MessageHandler] = {}
+        for one in handlers:
+            other = self._handlers.setdefault((type(one), one.name), one)
             if other.function is not one.function:
                 kind = type(one).__name__.lower()
                 raise UsageError(
@@ -120,14 +124,115 @@ class Readers:
 
     @property
     def consumers(self) -> list[Consumer]:
-        return [one for one in self._readers.values() if isinstance(one, Consumer)]
+        return [one for one in self._handlers.values() if isinstance(one, Consumer)]
 
     @property
     def bridges(self) -> list[Bridge]:
-        return [one for one in self._readers.values() if isinstance(one, Bridge)]
+        return [one for one in self._handlers.values() if isinstance(one, Bridge)]
 
 
-def load_readers(names: Sequence[str], root: Path) -> Readers:
+def load_message_handlers(names: Sequence[str], root: Path) -> MessageHandlers:
     """The consumers and bridges in the modules of ``actions``. Raises UsageError, as ``load_actions`` does."""
     values = [value for _, module in load_modules(names, root) for value in vars(module).values()]
-    return Readers(note for value in values if isinstance(note := getattr(value, NOTE, None), Consumer | Bridge))
+    return MessageHandlers(
+        note for value in values if isinstance(note := getattr(value, HANDLER_ATTRIBUTE, None), Consumer | Bridge)
+    )
+
+
+# One record of a topic, as consumers, bridges and triggers see it.
+
+MAX_ID_LENGTH = 200
+"""Characters of a message's id: it is a key of the inbox."""
+
+
+@dataclass
+class Message:
+    """A committed record. ``value`` is its JSON, ``headers`` are texts, ``timestamp`` is RFC 3339.
+
+    ``id`` is the same at every delivery: ``ce_id`` with ``ce_source``, else topic, partition and offset. ``attempt``
+    counts from 1.
+    """
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp: str
+    key: str | None
+    value: Any
+    headers: Mapping[str, str]
+    attempt: int = 1
+    events: list[Event] = field(default_factory=list)
+    _sql: Any = None
+    _newer: Callable[[str, int], Any] | None = None
+
+    @property
+    def sql(self) -> Any:
+        """The transaction that holds the inbox row, as ``step.sql``. Raises UsageError outside of a consumer."""
+        if self._sql is None:
+            raise UsageError("only a consumer has a database: a bridge and a trigger have none")
+        return self._sql
+
+    def emit(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        value: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish an event if, and only if, this message's transaction commits.
+
+        Raises UsageError outside of a consumer, and for a header that the engine writes itself.
+        """
+        _ = self.sql
+        if headers and (header := first_reserved_header(headers)) is not None:
+            raise UsageError(reserved_header_message(header))
+        self.events.append(Event(topic, key, value, headers or {}))
+
+    def newer(self, entity: str, version: int) -> Any:
+        """True when this consumer has not yet seen so high a version of ``entity``; remembered in the transaction.
+
+        In an ``async def`` it is awaited. A cancel (version 2) that overtakes its create (version 1) makes that old.
+        """
+        if self._newer is None:
+            raise UsageError("only a consumer remembers versions: a bridge and a trigger have no database")
+        return self._newer(entity, version)
+
+    def as_trigger(self) -> dict[str, Any]:
+        """What expressions call ``trigger``."""
+        return {
+            "value": self.value,
+            "key": self.key,
+            "headers": dict(self.headers),
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "timestamp": self.timestamp,
+        }
+
+
+def message_id(headers: Mapping[str, str], topic: str, partition: int, offset: int) -> str:
+    """The id of a record; see :class:`Message`. Unique in all topics, and fit to be part of a saga's id."""
+    given = headers.get("ce_id", "").strip()
+    if not given:
+        return _shortened(f"{topic}-{partition}-{offset}")
+    source = headers.get("ce_source", "")
+    # CloudEvents: an id is unique in its source only. A UUID is unique anyway, and reads better alone.
+    return _shortened(given if _is_uuid(given) or not source else f"{given}-{_hash(source)[:8]}")
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_ID_LENGTH else f"{text[: MAX_ID_LENGTH - 33]}-{_hash(text)[:32]}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -6,6 +6,8 @@ The docstring of an error is its default message. Every error that reaches a per
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -54,15 +56,15 @@ class AlreadyCompensated(Exception):
         super().__init__(message or (self.__doc__ or "").strip())
 
 
-class Infrastructure(Exception):
+class InfrastructureError(Exception):
     """A database or a network is in trouble; the attempt is repeated and says nothing about the business."""
 
 
-class Unavailable(Infrastructure):
+class Unavailable(InfrastructureError):
     """What runs the action did not start, or was lost; nothing happened, and this was no attempt of the action."""
 
 
-class Parked(Exception):
+class NeedsOperator(Exception):
     """Only a person can go on; nothing was changed.
 
     ``why`` is the short reason people see with the parked step, ``details`` are shown with it.
@@ -72,3 +74,9 @@ class Parked(Exception):
         super().__init__(why)
         self.why = why
         self.details = details
+
+
+def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """The end of a sentence: a full stop, or the nearest known word."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else "."

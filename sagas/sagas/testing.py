@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from sagas.project import Project
-    from sagas.simulation import Cell, Run
+    from sagas.settings.project import Project
+    from sagas.simulation import FailurePoint, SimulatedRun
 
 
 class Sagas:
@@ -39,7 +39,7 @@ class Sagas:
         results: Mapping[str, Any] | None = None,
         signals: Mapping[str, Any] | None = None,
         cancel_at: str | None = None,
-    ) -> Run:
+    ) -> SimulatedRun:
         """Run a saga with the given outcomes of its steps; everything not named is done.
 
         Args:
@@ -59,11 +59,11 @@ class Sagas:
         Raises:
             UsageError: the saga, a step or an outcome does not exist, or the input is not valid.
         """
-        from sagas.simulation import Script, outside_of, sample_input, simulate
+        from sagas.simulation import Script, environment_of, sample_input, simulate
 
         definition = self.project.definition(name)
-        script = Script(outcomes or {}, results or {}, signals or {}, cancel_at, invented=input is None)
-        outside = outside_of(self.project)
+        script = Script(outcomes or {}, results or {}, signals or {}, cancel_at, input_is_sample=input is None)
+        outside = environment_of(self.project)
         given = sample_input(definition, outside) if input is None else input
         return simulate(definition, given, script, outside)
 
@@ -73,23 +73,23 @@ class Sagas:
         input: Any = None,
         results: Mapping[str, Any] | None = None,
         signals: Mapping[str, Any] | None = None,
-    ) -> list[Cell]:
+    ) -> list[FailurePoint]:
         """Run every failure point, as `saga simulate` does; the test fails when one leaves an effect behind."""
         __tracebackhide__ = True
-        from sagas.simulation import Script, every_failure, outside_of, sample_input
+        from sagas.simulation import Script, environment_of, failure_points, sample_input
 
         definition = self.project.definition(name)
-        script = Script(results=results or {}, signals=signals or {}, invented=input is None)
-        outside = outside_of(self.project)
+        script = Script(results=results or {}, signals=signals or {}, input_is_sample=input is None)
+        outside = environment_of(self.project)
         given = sample_input(definition, outside) if input is None else input
-        cells = every_failure(definition, given, script, outside)
+        cells = failure_points(definition, given, script, outside)
         bad = [cell for cell in cells if cell.residue]
         if bad:
             pytest.fail(_complaint(name, bad, len(cells)), pytrace=False)
         return cells
 
 
-def _complaint(name: str, bad: Sequence[Cell], total: int) -> str:
+def _complaint(name: str, bad: Sequence[FailurePoint], total: int) -> str:
     lines = [f"{name} leaves a residue at {len(bad)} of {total} failure points:"]
     for cell in bad:
         for row in cell.residue:
@@ -105,8 +105,8 @@ _PROJECTS = pytest.StashKey[dict[Path, "Project"]]()
 @pytest.fixture
 def saga(request: pytest.FixtureRequest) -> Sagas:
     """The sagas of the project around this test: the nearest saga.toml in the test's folder or above it."""
-    from sagas.project import Project
     from sagas.settings import load_settings
+    from sagas.settings.project import Project
 
     projects = request.config.stash.setdefault(_PROJECTS, {})
     folder = request.path.parent

@@ -21,18 +21,20 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
-from saga_activities.guard.address import MAX_SAGA_ID, MAX_STEP
 from saga_activities.guard.schema import DIALECTS
-from saga_activities.guard.tables import TABLE_OPTIONS, guard, long_text
-from saga_spark.keys import Target
-from saga_spark.manifest import Manifest
+from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, TABLE_OPTIONS, guard_table, long_text
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import CommitTag, Manifest, Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import Publication, sink_for
+from sagas.errors import UsageError
 
-State = Literal["STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"]
+OutputState = Literal["STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"]
 
 metadata = sa.MetaData()
 
 
-def _name(length: int) -> sa.types.TypeEngine[str]:
+def _ascii_string(length: int) -> sa.types.TypeEngine[str]:
     """Names of outputs are plain ASCII; said to MySQL and MariaDB, the primary key fits into their 3,072 bytes."""
     ascii = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
     return sa.String(length).with_variant(ascii, "mysql", "mariadb")
@@ -42,9 +44,9 @@ outputs = sa.Table(
     "saga_output",
     metadata,
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_STEP), nullable=False),
+    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-    sa.Column("output", _name(64), nullable=False),
+    sa.Column("output", _ascii_string(64), nullable=False),
     sa.Column("publish_key", sa.String(32), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(12), nullable=False),
@@ -70,7 +72,7 @@ outputs = sa.Table(
 )
 
 
-class Overtaken(Exception):
+class FencedOut(Exception):
     """A later attempt has taken this output over: what this attempt staged counts for nothing."""
 
 
@@ -80,7 +82,7 @@ class OutputRow:
 
     target: Target
     epoch: int
-    state: State
+    state: OutputState
     saga: str
     place: str
     together: bool
@@ -93,7 +95,7 @@ class OutputRow:
     updated_at: float = 0.0
 
     @staticmethod
-    def read(row: Mapping[Any, Any]) -> OutputRow:
+    def from_row(row: Mapping[Any, Any]) -> OutputRow:
         def value(name: str) -> Any:
             text = row[name]
             return None if text is None else json.loads(text)
@@ -116,15 +118,15 @@ class OutputRow:
         )
 
 
-async def create(engine: AsyncEngine) -> None:
+async def create_table(engine: AsyncEngine) -> None:
     """Create the table where it is missing; repeatable."""
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
 
 
-def ddl(name: str) -> str:
+def table_ddl(dialect_name: str) -> str:
     """The same as :func:`create`, as SQL for a database administrator. Raises KeyError for an unknown dialect."""
-    dialect = DIALECTS[name]()
+    dialect = DIALECTS[dialect_name]()
     statements = [str(CreateTable(outputs, if_not_exists=True).compile(dialect=dialect)).strip()]
     statements += [
         str(sa.schema.CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
@@ -147,7 +149,7 @@ async def take_over(
         "step": target.step,
         "generation": target.generation,
         "output": target.output,
-        "publish_key": target.key,
+        "publish_key": target.publish_key,
         "epoch": 0,
         "state": "STAGING",
         "saga": saga,
@@ -158,12 +160,12 @@ async def take_over(
         "updated_at": now,
     }
     await connection.execute(_insert_once(connection.dialect.name, values))
-    state = (await connection.execute(lock_state(target))).scalar_one()
+    state = (await connection.execute(select_state_for_update(target))).scalar_one()
     if state not in ("STAGING", "QUARANTINED"):
-        raise Overtaken(f"the output {target.output} of {target.step} is {state.lower()} already")
-    change = sa.update(outputs).where(*_is(target))
+        raise FencedOut(f"the output {target.output} of {target.step} is {state.lower()} already")
+    change = sa.update(outputs).where(*_has_target(target))
     await connection.execute(change.values(epoch=outputs.c.epoch + 1, updated_at=now, cleaned_at=None))
-    return OutputRow.read((await connection.execute(_one(target))).mappings().one())
+    return OutputRow.from_row((await connection.execute(_select_row(target))).mappings().one())
 
 
 def _insert_once(dialect: str, values: Mapping[str, Any]) -> sa.Insert:
@@ -177,27 +179,29 @@ def _insert_once(dialect: str, values: Mapping[str, Any]) -> sa.Insert:
     return insert(outputs).values(values).on_conflict_do_nothing()
 
 
-async def note(connection: AsyncConnection, target: Target, epoch: int, **values: Any) -> None:
+async def update_row(connection: AsyncConnection, target: Target, epoch: int, **values: Any) -> None:
     """Change the row as the holder of ``epoch``. JSON values are given as Python values. Whoever still works leaves
     something behind, so the row is to be cleaned up (again).
 
     Raises :class:`Overtaken` when another attempt holds the output now.
     """
-    await connection.execute(lock_state(target))
+    await connection.execute(select_state_for_update(target))
     changed = await connection.execute(
-        sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(**_columns(values), cleaned_at=None)
+        sa.update(outputs)
+        .where(*_has_target(target), outputs.c.epoch == epoch)
+        .values(**_column_values(values), cleaned_at=None)
     )
     if changed.rowcount != 1:
-        raise Overtaken(f"another attempt has taken over the output {target.output} of {target.step}")
+        raise FencedOut(f"another attempt has taken over the output {target.output} of {target.step}")
 
 
-def staged(target: Target, epoch: int, manifest: Manifest) -> sa.Update:
+def set_staged(target: Target, epoch: int, manifest: Manifest) -> sa.Update:
     """The statement that makes a manifest the one that counts, for the guarded transaction of ``do``."""
     return (
         sa.update(outputs)
-        .where(*_is(target), outputs.c.epoch == epoch)
+        .where(*_has_target(target), outputs.c.epoch == epoch)
         .values(
-            _columns(
+            _column_values(
                 {
                     "state": "STAGED",
                     "staged_epoch": manifest.epoch,
@@ -210,15 +214,15 @@ def staged(target: Target, epoch: int, manifest: Manifest) -> sa.Update:
     )
 
 
-def settled(target: Target, state: State, published: Any = None) -> sa.Update:
+def set_state(target: Target, state: OutputState, published: Any = None) -> sa.Update:
     """The statement that records how an output stands now, for the guarded transactions of publish and undo."""
     values: dict[str, Any] = {"state": state}
     if published is not None:
         values["published"] = published
-    return sa.update(outputs).where(*_is(target)).values(_columns(values))
+    return sa.update(outputs).where(*_has_target(target)).values(_column_values(values))
 
 
-def of_step(saga_id: str, step: str, generation: int) -> sa.Select[Any]:
+def select_outputs_of_step(saga_id: str, step: str, generation: int) -> sa.Select[Any]:
     """All outputs of one entry."""
     return (
         sa.select(outputs)
@@ -227,50 +231,50 @@ def of_step(saga_id: str, step: str, generation: int) -> sa.Select[Any]:
     )
 
 
-def of_saga(saga_id: str) -> sa.Select[Any]:
+def select_outputs_of_saga(saga_id: str) -> sa.Select[Any]:
     """All outputs of one saga, in the order in which they were staged."""
     query = sa.select(outputs).where(outputs.c.saga_id == saga_id)
     return query.order_by(outputs.c.created_at, outputs.c.step, outputs.c.output)
 
 
-def newest(rows: Iterable[OutputRow], states: Sequence[State]) -> list[OutputRow]:
+def latest_generations(rows: Iterable[OutputRow], states: Sequence[OutputState]) -> list[OutputRow]:
     """Of each output of each entry its last generation, where that is in one of the states: what an earlier run of the
     saga has left behind counts for nothing in this one."""
     last: dict[tuple[str, str], OutputRow] = {}
     for row in rows:
-        place = (row.target.step, row.target.output)
-        if place not in last or last[place].target.generation < row.target.generation:
-            last[place] = row
+        key = (row.target.step, row.target.output)
+        if key not in last or last[key].target.generation < row.target.generation:
+            last[key] = row
     return [row for row in last.values() if row.state in states]
 
 
-def to_clean(limit: int, skip: int) -> sa.Select[Any]:
+def select_to_clean_up(limit: int, skip: int) -> sa.Select[Any]:
     """Outputs that may still have files in the stage area, oldest first, without the first ``skip`` of them."""
     query = sa.select(outputs).where(outputs.c.cleaned_at.is_(None))
     return query.order_by(outputs.c.updated_at, *outputs.primary_key.columns).limit(limit).offset(skip)
 
 
-def cleaned(target: Target, epoch: int) -> sa.Update:
+def set_cleaned_up(target: Target, epoch: int) -> sa.Update:
     """Nothing of it is in the stage area any more, unless another attempt has begun since."""
-    return sa.update(outputs).where(*_is(target), outputs.c.epoch == epoch).values(cleaned_at=time.time())
+    return sa.update(outputs).where(*_has_target(target), outputs.c.epoch == epoch).values(cleaned_at=time.time())
 
 
-def to_forget(before: float, limit: int) -> sa.Select[Any]:
+def select_undo_data_to_drop(before: float, limit: int) -> sa.Select[Any]:
     """Publications, and what was taken back, that no undo can reach any more: settled before that time, and the guard
     beside them knows nothing of the saga. While it does, the saga is open or can be undone, however long that takes."""
     columns = outputs.c
     settled_long_ago = (columns.state.in_(("PUBLISHED", "RETRACTED")), columns.updated_at < before)
-    remembered = sa.exists().where(guard.c.saga_id == columns.saga_id)
+    remembered = sa.exists().where(guard_table.c.saga_id == columns.saga_id)
     query = sa.select(outputs).where(columns.forgotten_at.is_(None), *settled_long_ago, ~remembered)
     return query.order_by(columns.updated_at).limit(limit)
 
 
-def forgotten(target: Target) -> sa.Update:
+def set_undo_data_dropped(target: Target) -> sa.Update:
     """The sink keeps nothing for an undo any more."""
-    return sa.update(outputs).where(*_is(target)).values(forgotten_at=time.time())
+    return sa.update(outputs).where(*_has_target(target)).values(forgotten_at=time.time())
 
 
-def last_published(row: OutputRow) -> sa.Select[Any]:
+def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
     """The row count of the last publication of this output by this step of the saga (for `rows: {change: …}`). The step
     is the ledger id: each item of a `for_each` is compared with the same item of the last run."""
     columns = outputs.c
@@ -283,7 +287,7 @@ def last_published(row: OutputRow) -> sa.Select[Any]:
     )
 
 
-def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
+def _column_values(values: Mapping[str, Any]) -> dict[str, Any]:
     texts = ("manifest", "inputs", "published", "spec")
     plain = {
         name: json.dumps(value) if name in texts and value is not None else value for name, value in values.items()
@@ -291,7 +295,7 @@ def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "updated_at": time.time()}
 
 
-def _is(target: Target) -> tuple[sa.ColumnElement[bool], ...]:
+def _has_target(target: Target) -> tuple[sa.ColumnElement[bool], ...]:
     columns = outputs.c
     return (
         columns.saga_id == target.saga_id,
@@ -301,10 +305,55 @@ def _is(target: Target) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def _one(target: Target) -> sa.Select[Any]:
-    return sa.select(outputs).where(*_is(target))
+def _select_row(target: Target) -> sa.Select[Any]:
+    return sa.select(outputs).where(*_has_target(target))
 
 
-def lock_state(target: Target) -> sa.Select[Any]:
+def select_state_for_update(target: Target) -> sa.Select[Any]:
     """The row's state, locked until the transaction ends."""
-    return sa.select(outputs.c.state).where(*_is(target)).with_for_update()
+    return sa.select(outputs.c.state).where(*_has_target(target)).with_for_update()
+
+
+# From a row of the ledger to what its sink is told.
+
+
+def output_of(row: OutputRow) -> Output:
+    """The output as the step wrote it."""
+    return Output.parse(row.target.output, row.spec)
+
+
+def publication_of(row: OutputRow) -> Publication:
+    """What was staged for the row, with its mark. The row must have a manifest."""
+    assert row.manifest is not None
+    return Publication(
+        output_of(row), row.manifest, CommitTag(row.target, row.manifest.epoch, row.manifest.sha, row.saga)
+    )
+
+
+def clean_up_sink(row: OutputRow, settings: SparkSettings) -> None:
+    """Remove what the sink keeps beside the visible data for a row that is not and will not be visible. Blocks."""
+    if row.manifest is not None:
+        publication = publication_of(row)
+        sink_for(publication.output.kind, settings).clean_up(publication)
+
+
+# The staged output of an ancestor, for a step that reads it: from the ledger, never from a listing.
+
+
+async def read_staged_files(engine: AsyncEngine, saga_id: str, step: str, output: str | None) -> dict[str, Any]:
+    """``files`` and ``schema`` of a step's output: all items of a for_each together.
+
+    Raises UsageError: nothing is staged, or the step has several outputs and ``output`` names none.
+    """
+    async with engine.connect() as connection:
+        found = (await connection.execute(select_outputs_of_saga(saga_id))).mappings()
+        rows = latest_generations((OutputRow.from_row(row) for row in found), ("STAGED", "PUBLISHED"))
+    rows = [row for row in rows if row.target.step.partition("#")[0] == step]
+    names = {row.target.output for row in rows}
+    if output is None and len(names) > 1:
+        raise UsageError(f"{step} has the outputs {', '.join(sorted(names))}: say which one with `output`")
+    rows = [row for row in rows if output in (None, row.target.output)]
+    manifests = [row.manifest for row in rows if row.manifest is not None]
+    if not manifests:
+        raise UsageError(f"the step {step} has no staged output{f' {output}' if output else ''} in this saga")
+    return {"files": [file.uri for one in manifests for file in one.files], "schema": manifests[0].schema}

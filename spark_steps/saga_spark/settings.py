@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sagas.definition.durations import parse_duration
-from sagas.errors import UsageError
+from sagas.definition.times import parse_duration
+from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.kafka import KafkaSettings
-from sagas.settings.model import did_you_mean
 
 KEYS = ("master", "remote", "stage", "ledger", "memory", "conf", "retention", "recycle_after", "python_path", "work")
-RETENTION = "7d"
-WORK = ".saga/spark"
+DEFAULT_RETENTION = "7d"
+DEFAULT_WORK = ".saga/spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class SparkSettings:
     retention: float = 7 * 86_400.0
     recycle_after: int = 200
     python_path: tuple[str, ...] = ()
-    work: str = WORK
+    work: str = DEFAULT_WORK
     catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     connections: Mapping[str, str] = field(default_factory=dict)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
@@ -85,7 +84,7 @@ def spark_settings(settings: Settings) -> SparkSettings:
     if "://" not in stage and not stage.startswith("file:"):
         stage = (settings.root / stage).resolve().as_uri()
     try:
-        retention = parse_duration(str(table.get("retention", RETENTION)))
+        retention = parse_duration(str(table.get("retention", DEFAULT_RETENTION)))
     except ValueError as error:
         raise UsageError(f"spark.retention: {error}") from None
     return SparkSettings(
@@ -99,12 +98,12 @@ def spark_settings(settings: Settings) -> SparkSettings:
         retention=retention,
         recycle_after=int(table.get("recycle_after", 200)),
         python_path=tuple(str(settings.root / one) for one in table.get("python_path", ["."])),
-        work=str(table.get("work", WORK)),
+        work=str(table.get("work", DEFAULT_WORK)),
         catalogs=settings.catalogs,
         kafka=settings.kafka,
         connections={
             one.name: one.url.replace("postgresql+psycopg://", "postgresql://")
             for one in settings.sql_connections()
-            if one.written_url is not None
+            if one.url_setting is not None
         },
     )

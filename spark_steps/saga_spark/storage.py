@@ -1,7 +1,10 @@
-"""Which Parquet files are where, and what their footers say."""
+"""Small file-system helpers of the sinks, over pyarrow.fs: everything is named by URI or by local path."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,14 +16,168 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from saga_spark.manifest import StagedFile
-from saga_spark.sinks.files import resolve
 
-READERS = 8
+COPY_CHUNK_BYTES = 8 * 1024 * 1024
+"""Bytes that are copied at once."""
+
+
+def resolve_uri(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URI or of a local path, and the path in it."""
+    if "://" not in uri and not uri.startswith("file:"):
+        return fs.LocalFileSystem(), os.path.abspath(uri)
+    return fs.FileSystem.from_uri(uri)
+
+
+def local_path(uri: str) -> Path | None:
+    """The path of a local URI (``file:///…``) or of a plain path; None for every other file system."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(os.path.abspath(uri)) if "://" not in uri else None
+
+
+def file_size(uri: str) -> int | None:
+    """The size of a file in bytes; None: there is no such file."""
+    system, path = resolve_uri(uri)
+    info = system.get_file_info(path)
+    return info.size if info.type is fs.FileType.File else None
+
+
+def is_folder(uri: str) -> bool:
+    """Is there a folder (or, in an object store, anything below this prefix)?"""
+    system, path = resolve_uri(uri)
+    return system.get_file_info(path).type is fs.FileType.Directory
+
+
+def create_folder(uri: str) -> None:
+    """Create a folder and those above it; nothing happens when it is there."""
+    system, path = resolve_uri(uri)
+    system.create_dir(path, recursive=True)
+
+
+def probe_folder(uri: str) -> None:
+    """Write into a folder, made where it is missing, read that back and remove it. Raises OSError, or ValueError: the
+    URI names no file system."""
+    create_folder(uri)
+    system, folder = resolve_uri(uri)
+    path = f"{folder.rstrip('/')}/.probe-{uuid.uuid4().hex}"
+    with system.open_output_stream(path) as stream:
+        stream.write(b"probe")
+    try:
+        with system.open_input_stream(path) as stream:
+            if stream.read() != b"probe":
+                raise OSError("what was written is not what is read")
+    finally:
+        system.delete_file(path)
+
+
+def delete_folder(uri: str) -> None:
+    """Delete a folder with all it holds; nothing happens when it is not there, or goes meanwhile."""
+    system, path = resolve_uri(uri)
+    with contextlib.suppress(FileNotFoundError):
+        if system.get_file_info(path).type is fs.FileType.Directory:
+            system.delete_dir(path)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Bring a file to another place without changing it: a hard link on one local file system, else a copy.
+
+    What is there afterwards is whole and on disk, and a target that exists already is replaced. The folder of the
+    target must exist.
+    """
+    source_path, target_path = local_path(source), local_path(target)
+    if target_path is None:
+        from_system, from_path = resolve_uri(source)
+        to_system, to_path = resolve_uri(target)
+        # An object appears whole, or not at all.
+        fs.copy_files(from_path, to_path, from_system, to_system, chunk_size=COPY_CHUNK_BYTES)
+        return
+    temporary = target_path.with_name(f".{target_path.name}.{uuid.uuid4().hex}")
+    try:
+        if source_path is None or not _try_hard_link(source_path, temporary):
+            system, path = resolve_uri(source)
+            fs.copy_files(path, str(temporary), source_filesystem=system, destination_filesystem=fs.LocalFileSystem())
+        fsync_path(temporary)
+        os.replace(temporary, target_path)
+        if temporary.exists():  # rename does nothing where both names are the same file already
+            temporary.unlink()
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_once(uri: str, content: bytes) -> None:
+    """Create a file that is never changed again; the same content a second time is no error.
+
+    Raises FileExistsError: it is there with another content. On a local file system only one of several writers wins;
+    elsewhere it is looked up before it is written.
+    """
+    local = local_path(uri)
+    if local is None:
+        system, path = resolve_uri(uri)
+        if system.get_file_info(path).type is not fs.FileType.File:
+            with system.open_output_stream(path) as stream:
+                stream.write(content)
+            return
+        with system.open_input_stream(path) as stream:
+            found = stream.read()
+    else:
+        temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}")
+        try:
+            temporary.write_bytes(content)
+            fsync_path(temporary)
+            os.link(temporary, local)  # fails when the name is taken: that is the "once"
+            fsync_path(local.parent)
+            return
+        except FileExistsError:
+            found = local.read_bytes()
+        finally:
+            temporary.unlink(missing_ok=True)
+    if found != content:
+        raise FileExistsError(f"{uri} exists with another content")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a local file atomically: who reads it sees the old or the new content, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_bytes(content)
+        fsync_path(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_path(path.parent)
+
+
+def fsync_path(path: Path) -> None:
+    """Wait until a local file's content, or a folder's names, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _try_hard_link(source: Path, target: Path) -> bool:
+    """False where a hard link is impossible: another device, or a file system without links."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+# Which Parquet files are where, and what their footers say.
+
+
+FOOTER_READERS = 8
 """Footers read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedFile:
     """One file as the file system lists it: ``modified`` is in nanoseconds since 1970."""
 
     uri: str
@@ -33,7 +190,7 @@ def spark_path(uri: str) -> str:
     return f"file://{unquote(urlsplit(uri).path)}" if uri.startswith("file:") else uri
 
 
-def uri_of(like: str, path: str) -> str:
+def to_uri(like: str, path: str) -> str:
     """The URI of a path on the file system of another URI, or of a local path."""
     parts = urlsplit(like)
     if "://" not in like or parts.scheme == "file":
@@ -41,28 +198,28 @@ def uri_of(like: str, path: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}" if path.startswith("/") else f"{parts.scheme}://{path}"
 
 
-def local_or_uri(text: str, root: Path) -> str:
+def project_location(location: str, root: Path) -> str:
     """A URI stays; a path is taken relative to the project folder."""
-    return text if "://" in text or text.startswith("file:") else str(root / text)
+    return location if "://" in location or location.startswith("file:") else str(root / location)
 
 
-def split_pattern(place: str) -> tuple[str, list[str]]:
+def split_glob(location: str) -> tuple[str, list[str]]:
     """The path above the first part with a ``*``, ``?`` or ``[``, and the parts from there on."""
-    parts = resolve(place)[1].rstrip("/").split("/")
+    parts = resolve_uri(location)[1].rstrip("/").split("/")
     plain = next((at for at, part in enumerate(parts) if any(one in part for one in "*?[")), len(parts))
     return "/".join(parts[:plain]), parts[plain:]
 
 
-def listing(place: str) -> list[Found]:
+def list_parquet_files(location: str) -> list[ListedFile]:
     """The Parquet files of a folder and below it, or those that a pattern names (``days/*/part-*.parquet``), sorted.
 
     What begins with ``_`` or ``.`` is hidden, as Spark has it.
     """
-    system, _ = resolve(place)
-    base, pattern = split_pattern(place)
+    system, _ = resolve_uri(location)
+    base, pattern = split_glob(location)
     info = system.get_file_info(base)
     if info.type is fs.FileType.File:
-        return [_found(place, info)]
+        return [_listed_file(location, info)]
     if info.type is not fs.FileType.Directory:
         return []
     files = []
@@ -72,36 +229,36 @@ def listing(place: str) -> list[Found]:
             continue
         named = bool(pattern) and len(below) == len(pattern)
         if (named or one.path.endswith(".parquet")) and all(map(fnmatch, below, pattern)):
-            files.append(_found(place, one))
+            files.append(_listed_file(location, one))
     return sorted(files, key=lambda file: file.uri)
 
 
-def staged_files(uri: str) -> tuple[StagedFile, ...]:
+def list_staged_files(uri: str) -> tuple[StagedFile, ...]:
     """The Parquet files of a folder with their sizes and rows, as their footers say."""
-    found = listing(uri)
-    system, _ = resolve(uri)
+    listed = list_parquet_files(uri)
+    system, _ = resolve_uri(uri)
 
-    def rows(file: Found) -> int:
-        with system.open_input_file(resolve(file.uri)[1]) as source:
+    def rows(file: ListedFile) -> int:
+        with system.open_input_file(resolve_uri(file.uri)[1]) as source:
             return pq.read_metadata(source).num_rows
 
-    with ThreadPoolExecutor(READERS) as pool:
-        counts = list(pool.map(rows, found))
-    return tuple(StagedFile(file.uri, file.bytes, count) for file, count in zip(found, counts, strict=True))
+    with ThreadPoolExecutor(FOOTER_READERS) as pool:
+        counts = list(pool.map(rows, listed))
+    return tuple(StagedFile(file.uri, file.bytes, count) for file, count in zip(listed, counts, strict=True))
 
 
 def null_counts(files: Sequence[StagedFile], names: Collection[str]) -> dict[str, int]:
     """How many nulls plain columns have, as the footers say. A column is left out where a footer does not tell: a
     writer may leave statistics out."""
     counts = dict.fromkeys(names, 0)
-    with ThreadPoolExecutor(READERS) as pool:
-        for found in pool.map(lambda file: _nulls(file, names), files):
+    with ThreadPoolExecutor(FOOTER_READERS) as pool:
+        for found in pool.map(lambda file: _file_null_counts(file, names), files):
             counts = {name: count + found[name] for name, count in counts.items() if name in found}
     return counts
 
 
-def _nulls(file: StagedFile, names: Collection[str]) -> dict[str, int]:
-    system, path = resolve(file.uri)
+def _file_null_counts(file: StagedFile, names: Collection[str]) -> dict[str, int]:
+    system, path = resolve_uri(file.uri)
     with system.open_input_file(path) as source:
         footer = pq.read_metadata(source)
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
@@ -116,5 +273,5 @@ def _nulls(file: StagedFile, names: Collection[str]) -> dict[str, int]:
     return found
 
 
-def _found(like: str, info: fs.FileInfo) -> Found:
-    return Found(uri_of(like, info.path), info.size, info.mtime_ns)
+def _listed_file(like: str, info: fs.FileInfo) -> ListedFile:
+    return ListedFile(to_uri(like, info.path), info.size, info.mtime_ns)

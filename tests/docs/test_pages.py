@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sagas.actions import Action
-from sagas.definition.parse import parse_text
+from sagas.definition.loader import parse_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "definitions/retail/README.md"])

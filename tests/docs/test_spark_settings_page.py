@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from saga_spark.settings import KEYS, RETENTION, SparkSettings
+from saga_spark.settings import DEFAULT_RETENTION, KEYS, SparkSettings
 
 PAGE = Path(__file__).parents[2] / "docs/reference/spark-settings.md"
 
@@ -17,4 +17,4 @@ def test_every_key_and_its_default_is_told() -> None:
     plain = SparkSettings(root=Path())
     for key in ("master", "memory", "recycle_after", "work"):
         assert rows[key] == f"`{getattr(plain, key)}`"
-    assert rows["retention"] == f"`{RETENTION}`"
+    assert rows["retention"] == f"`{DEFAULT_RETENTION}`"

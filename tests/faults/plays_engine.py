@@ -35,16 +35,16 @@ from dataclasses import replace
 
 from sagas.machine import calls
 
-honest = calls.send
+honest = calls.send_call
 
 
 def send(run, entry, ask, *rest, **more):
     honest(run, entry, ask, *rest, **more)
     if (entry.id, ask) == ({step!r}, {op!r}):
-        run.out[-1] = replace(run.out[-1], action="something else")
+        run.commands[-1] = replace(run.commands[-1], action="something else")
 
 
-calls.send = send
+calls.send_call = send
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client as Temporal
 
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
+from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.errors import RefusedError
 from tests.faults.cells import TARGETS
 from tests.faults.plays_participant import saga
@@ -109,7 +109,7 @@ async def start_unanswered(stage: Stage) -> None:
     proxy = stage.proxies["temporal"]
     direct = await stage.client()
     cut = Client(await Temporal.connect(f"127.0.0.1:{proxy.port}", interceptors=[HeaderInterceptor()]), direct.project)
-    await cut.attributes()
+    await cut.search_attributes()
     proxy.blackhole_to_client = True
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(cut.start("transfer", default_input(), id=stage.saga_id), 1)

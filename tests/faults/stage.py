@@ -17,10 +17,10 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
 
-from saga_workers.client import Client, Run
-from saga_workers.temporal_client import connect
-from sagas.project import Project
+from saga_workers.client import Client, SagaHandle
+from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.fault_proxy import FaultProxy
 from tests.faults.gates import PATIENCE, Gate, Point, Target
 from tests.faults.history import activities_of
@@ -181,7 +181,7 @@ class Stage:
     def fault_is_over(self) -> None:
         self.last_fault = time.monotonic()
 
-    async def start(self, input: Mapping[str, Any] | None = None) -> Run:
+    async def start(self, input: Mapping[str, Any] | None = None) -> SagaHandle:
         """Start the cell's saga. Going backward begins at the pivot, which the test refuses, when a C is hit."""
         if self.target.op == "undo":
             await self.conduct(Target("capture", "do"), "reject")

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy import text
 
-from saga_activities.connections import Connections
-from saga_activities.request import rows
-from saga_activities.request.reply import Reply
+from saga_activities import kafka_request
+from saga_activities.connections import DatabaseConnections
+from saga_activities.kafka_request import Reply
 from saga_workers.client import Client
-from saga_workers.replies.waking import wake
+from saga_workers.replies import complete_attempt
 from sagas import Absent, Done, Rejected, Unknown
 from sagas.errors import UsageError
 from sagas.settings.model import Connection
@@ -131,7 +131,7 @@ def reply(*replies: tuple[str, str, Any]) -> After:
 
     async def after(client: Client, id: str) -> None:
         url = client.project.settings.connection("shop").url
-        databases = Connections({"shop": {"kind": "sql", "url": url}})
+        databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
         engine = databases.engine("shop")
 
         async def waits(key: str) -> bool:
@@ -142,9 +142,9 @@ def reply(*replies: tuple[str, str, Any]) -> After:
         for ending, outcome, value in replies:
             key = f"{id}/ask{ending}"
             await until(lambda key=key: waits(key))
-            _, found = await rows.record(engine, Reply(key, outcome, json.dumps(value)), time.time())
+            _, found = await kafka_request.record_reply(engine, Reply(key, outcome, json.dumps(value)), time.time())
             assert found is not None
-            await wake(client.temporal, found, key)
+            await complete_attempt(client.temporal, found, key)
         await databases.close()
 
     return after
@@ -168,7 +168,7 @@ async def playing(world: World, scenario: Scenario, **options: Any) -> AsyncIter
         if scenario.http is not None:
             service = services.enter_context(PaymentServer())
             service.faults(*(dict(fault) for fault in scenario.http))
-            world.connections["crm"] = Connection("crm", "http", world.folder, written_url=service.url)
+            world.connections["crm"] = Connection("crm", "http", world.folder, url_setting=service.url)
         async with world.serving(*scenario.definitions, **options) as client:
             yield client
 

@@ -44,13 +44,13 @@ def test_every_scenario_has_a_recording() -> None:
 
 async def test_an_interpreter_that_was_changed_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     [path] = [one for one in HISTORIES if one.name == "line-compensated.1.json.gz"]
-    honest: Callable[..., Any] = calls.send
+    honest: Callable[..., Any] = calls.send_call
 
     def undo_under_another_name(run: Any, entry: Any, ask: Any, *rest: Any, **more: Any) -> None:
         honest(run, entry, ask, *rest, **more)
         if ask == "undo":
-            call = run.out.pop()
+            call = run.commands.pop()
             run.emit(type(call)(**{name: getattr(call, name) for name in call.__slots__} | {"action": "other"}))
 
-    monkeypatch.setattr(calls, "send", undo_under_another_name)
+    monkeypatch.setattr(calls, "send_call", undo_under_another_name)
     assert isinstance(await replay(path), NondeterminismError)

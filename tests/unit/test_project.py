@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sagas.errors import UsageError
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 PAY = "saga: pay\nsteps: [{id: ask, uses: wait, with: {signal: go}}]\n"
 SHOP = "saga: shop\nsteps: [{id: call, uses: saga, with: {name: pay, input: {}}}]\n"
@@ -32,7 +32,7 @@ def test_one_saga_is_the_same_alone_as_among_all(tmp_path: Path, name: str) -> N
 def test_files_that_do_not_mention_the_saga_are_not_read(tmp_path: Path) -> None:
     alone = project(tmp_path, a=PAY, c="saga: wrong\nstps: []\n")
     alone.definition("pay")
-    assert "_loaded" not in alone.__dict__
+    assert "_all_definitions" not in alone.__dict__
 
 
 def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> None:

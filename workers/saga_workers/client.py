@@ -14,14 +14,14 @@ from typing import Any
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 
-from saga_workers import steering
-from saga_workers.search_attributes import present
-from saga_workers.starting import Starter
-from saga_workers.stories import read_story, run_link
-from saga_workers.temporal_client import connect
+from saga_workers.control import interventions
+from saga_workers.control.start import SagaStarter
+from saga_workers.temporal.search_attributes import existing_attributes
+from saga_workers.temporal.temporal_client import connect
+from saga_workers.views.saga_view import read_view, web_ui_link
 from sagas.errors import SagaError
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 
 class SagaFailed(SagaError):
@@ -34,7 +34,7 @@ class SagaFailed(SagaError):
 
 
 @dataclass(frozen=True)
-class Run:
+class SagaHandle:
     """One saga. ``started`` is False when a run with this id was there before."""
 
     id: str
@@ -62,8 +62,8 @@ class Client:
     def __init__(self, temporal: Temporal, project: Project) -> None:
         self.temporal = temporal
         self.project = project
-        self._attributes: tuple[str, ...] | None = None
-        self._starters: dict[str, Starter] = {}
+        self._search_attributes: tuple[str, ...] | None = None
+        self._starters: dict[str, SagaStarter] = {}
 
     @staticmethod
     async def connect(project: Project | None = None) -> Client:
@@ -71,32 +71,34 @@ class Client:
         project = project or Project(load_settings())
         return Client(await connect(project.settings), project)
 
-    async def start(self, saga: str, input: Any, *, id: str | None = None, again: bool = False) -> Run:
+    async def start(self, saga: str, input: Any, *, id: str | None = None, again: bool = False) -> SagaHandle:
         """Start a saga, or find the run its id already has.
 
         Raises UsageError: unknown saga or invalid input. RefusedError: the id is taken by another saga or input, or its
         run was undone (``again`` starts a new generation) or terminated.
         """
         starter = await self.starter(saga)
-        started = await starter.start(starter.check(input), id=id, again=again)
-        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, started.id, started.run_id)
-        return Run(started.id, started.run_id, started.started, link, self)
+        started = await starter.start(starter.make_request(input), id=id, again=again)
+        link = web_ui_link(self.project.settings.temporal.web_ui, self.temporal.namespace, started.id, started.run_id)
+        return SagaHandle(started.id, started.run_id, started.started, link, self)
 
-    async def starter(self, saga: str) -> Starter:
+    async def starter(self, saga: str) -> SagaStarter:
         """Starts many sagas of one definition; made once. Raises UsageError: unknown saga."""
         found = self._starters.get(saga)
         if found is None:
             settings = self.project.settings
             definition = self.project.definition(saga)
-            attributes = await self.attributes()
+            attributes = await self.search_attributes()
             queue = settings.temporal.task_queue
-            found = Starter(self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes)
+            found = SagaStarter(
+                self.temporal, definition, task_queue=queue, variables=settings.vars, attributes=attributes
+            )
             self._starters[saga] = found
         return found
 
     async def show(self, saga_id: str) -> dict[str, Any]:
         """The `saga show` document. Raises UsageError when there is no such saga."""
-        return await read_story(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
+        return await read_view(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
         """Ask for the undo of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
@@ -104,7 +106,7 @@ class Client:
 
         Raises RefusedError past the point of no return, or when the saga is over.
         """
-        return (await steering.cancel(self.temporal, saga_id, reason=reason, who=who)).answer
+        return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who)).answer
 
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
@@ -113,20 +115,20 @@ class Client:
 
         Raises UsageError: no `wait` of the saga has this name. A saga that cannot be asked gets it unchecked.
         """
-        await steering.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
+        await interventions.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a stuck step. Raises RefusedError when the decision is not possible."""
-        return await steering.resolve(self.temporal, saga_id, decision)
+        return await interventions.resolve(self.temporal, saga_id, decision)
 
-    async def undo(self, saga_id: str, *, reason: str, who: str) -> Run:
+    async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
         """Take a completed saga back. Raises RefusedError when it cannot be undone."""
-        run_id = await steering.undo(self.temporal, saga_id, reason=reason, who=who)
-        link = run_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
-        return Run(run_id, "", True, link, self)
+        run_id = await interventions.undo(self.temporal, saga_id, reason=reason, who=who)
+        link = web_ui_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
+        return SagaHandle(run_id, "", True, link, self)
 
-    async def attributes(self) -> tuple[str, ...]:
+    async def search_attributes(self) -> tuple[str, ...]:
         """The search attributes of the engine that this namespace has; asked once."""
-        if self._attributes is None:
-            self._attributes = tuple(await present(self.temporal))
-        return self._attributes
+        if self._search_attributes is None:
+            self._search_attributes = tuple(await existing_attributes(self.temporal))
+        return self._search_attributes

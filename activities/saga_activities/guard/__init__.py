@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from saga_activities.guard.address import Address
 from saga_activities.guard.guard import Guard
-from saga_activities.guard.protocol import Body, Mode
-from saga_activities.guard.sql_handle import Row, Sql, SyncSql
+from saga_activities.guard.rules import GuardedBody, GuardMode
+from saga_activities.guard.session import Row, SqlSession, SyncSqlSession
+from saga_activities.guard.tables import EntryKey
 
-__all__ = ["Address", "Body", "Guard", "Mode", "Row", "Sql", "SyncSql"]
+__all__ = ["EntryKey", "Guard", "GuardMode", "GuardedBody", "Row", "SqlSession", "SyncSqlSession"]

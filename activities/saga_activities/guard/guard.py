@@ -7,22 +7,22 @@ this file says which script answers which question.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Literal
+from typing import Any, Literal
 
-from saga_activities.guard import protocol
-from saga_activities.guard.address import Address
-from saga_activities.guard.deliveries import Deliveries
-from saga_activities.guard.keeping import kept_alive
-from saga_activities.guard.protocol import Body, Mode, Verdict
-from saga_activities.guard.sql_handle import Sql
-from saga_activities.guard.transaction import RowOp, Transaction
-from sagas.outcomes import Outcome
+from saga_activities.guard import rules
+from saga_activities.guard.rules import GuardedBody, GuardMode, ScriptResult
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import GuardTransaction, RowOp
+from saga_activities.guard.transaction_runner import TransactionRunner
+from sagas.protocol.outcomes import Outcome
 
-_OPEN = object()
+_NOT_DECIDED = object()
 
 
-class Guard(Deliveries):
+class Guard(TransactionRunner):
     """The guard of one connection. All times are seconds since the epoch.
 
     ``scheduled_at`` is when the platform scheduled the attempt (the watermark is compared with it), ``deadline``
@@ -36,20 +36,20 @@ class Guard(Deliveries):
 
     async def do(
         self,
-        address: Address,
+        entry_key: EntryKey,
         arguments_hash: str | None,
-        body: Body,
+        body: GuardedBody,
         *,
         scheduled_at: float,
         deadline: float,
         idle_limit: float | None = None,
     ) -> Outcome:
         """Run ``body`` once; later deliveries get its stored result."""
-        body = kept_alive(body, idle_limit)
+        body = keep_alive(body, idle_limit)
         return await self.run(
-            address,
+            entry_key,
             "do",
-            lambda tx: protocol.do(tx, arguments_hash, body),
+            lambda tx: rules.do(tx, arguments_hash, body),
             scheduled_at,
             deadline,
             arguments_hash,
@@ -58,30 +58,30 @@ class Guard(Deliveries):
 
     async def undo(
         self,
-        address: Address,
-        body: Body | None,
+        entry_key: EntryKey,
+        body: GuardedBody | None,
         *,
-        mode: Mode = "decide",
+        mode: GuardMode = "decide",
         known_done: bool = False,
-        confirmed_body: Body | Literal["elsewhere"] | None = None,
+        confirmed_body: GuardedBody | Literal["elsewhere"] | None = None,
         scheduled_at: float,
         deadline: float,
         idle_limit: float | None = None,
     ) -> Outcome:
-        """Undo the step, or see to it that it never happens; see :class:`sagas.machine.commands.Guard`.
+        """Undo the step, or see to it that it never happens; see :class:`sagas.protocol.messages.Guard`.
 
         Markers: ``nothing_to_undo``, ``elsewhere`` (mode ``mark``), ``confirmed`` (done: decided, and what undoes it
         lives elsewhere; else with ``parks``) and ``unknown_effect`` (with ``parks``). ``confirmed_body`` undoes a
         confirmed step.
         """
         op: RowOp = "own_undo" if mode == "own" else "undo"
-        body = body and kept_alive(body, idle_limit)
+        body = body and keep_alive(body, idle_limit)
         if callable(confirmed_body):
-            confirmed_body = kept_alive(confirmed_body, idle_limit)
+            confirmed_body = keep_alive(confirmed_body, idle_limit)
         return await self.run(
-            address,
+            entry_key,
             op,
-            lambda tx: protocol.undo(tx, body, confirmed_body, known_done, mode),
+            lambda tx: rules.undo(tx, body, confirmed_body, known_done, mode),
             scheduled_at,
             deadline,
             idle_limit=idle_limit,
@@ -89,76 +89,116 @@ class Guard(Deliveries):
 
     async def confirm(
         self,
-        address: Address,
-        body: Body | None,
+        entry_key: EntryKey,
+        body: GuardedBody | None,
         *,
-        mode: Mode = "decide",
+        mode: GuardMode = "decide",
         scheduled_at: float,
         deadline: float,
         idle_limit: float | None = None,
     ) -> Outcome:
         """Confirm a step that is done; ``late`` when it was not done or has been undone."""
         op: RowOp = "own_confirm" if mode == "own" else "confirm"
-        body = body and kept_alive(body, idle_limit)
+        body = body and keep_alive(body, idle_limit)
         return await self.run(
-            address, op, lambda tx: protocol.confirm(tx, body, mode), scheduled_at, deadline, idle_limit=idle_limit
+            entry_key, op, lambda tx: rules.confirm(tx, body, mode), scheduled_at, deadline, idle_limit=idle_limit
         )
 
-    async def seal(self, address: Address, *, scheduled_at: float, deadline: float) -> Outcome:
+    async def seal(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
         """Marker ``sealed``: it never happened and never will; ``done`` with the stored result; or ``late``."""
-        return await self.run(address, "seal", protocol.seal, scheduled_at, deadline)
+        return await self.run(entry_key, "seal", rules.seal, scheduled_at, deadline)
 
-    async def settle(
+    async def record_manual_result(
         self,
-        address: Address,
+        entry_key: EntryKey,
         op: str,
         result: object,
         *,
-        mode: Mode = "decide",
+        mode: GuardMode = "decide",
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
         """Write what a person says: ``op`` (do, undo or confirm) is done with ``result``. A row there wins."""
 
-        async def said(_: Sql) -> object:
+        async def said(_: SqlSession) -> object:
             return result
 
         if op == "do":
-            return await self.do(address, None, said, scheduled_at=scheduled_at, deadline=deadline)
+            return await self.do(entry_key, None, said, scheduled_at=scheduled_at, deadline=deadline)
         if op == "undo":
             return await self.undo(
-                address, said, mode=mode, confirmed_body=said, scheduled_at=scheduled_at, deadline=deadline
+                entry_key, said, mode=mode, confirmed_body=said, scheduled_at=scheduled_at, deadline=deadline
             )
         if op == "confirm":
-            return await self.confirm(address, said, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
+            return await self.confirm(entry_key, said, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
         raise ValueError(f"a person can settle do, undo or confirm, not {op}")
 
-    async def settle_held(self, address: Address, *, committed: bool, scheduled_at: float, deadline: float) -> Outcome:
+    async def decide_held_events(
+        self, entry_key: EntryKey, *, committed: bool, scheduled_at: float, deadline: float
+    ) -> Outcome:
         """Decide about the held events of an entry that nobody else decides about: released when its saga is past the
         commit point (``committed``), dropped when it ended without it. What has been decided already stays so."""
-        script = protocol.release_held if committed else protocol.drop_held
-        return await self.run(address, "confirm", script, scheduled_at, deadline)
+        script = rules.release_held if committed else rules.drop_held
+        return await self.run(entry_key, "confirm", script, scheduled_at, deadline)
 
-    async def known(
-        self, address: Address, op: RowOp, args_hash: str | None = None, *, deadline: float
+    async def lookup(
+        self, entry_key: EntryKey, op: RowOp, args_hash: str | None = None, *, deadline: float
     ) -> Outcome | None:
         """What the rows already say about an operation, without deciding anything; None: it is open.
 
         Saves the work before a transaction that would only find a stored result. Trouble is an answer too.
         """
 
-        async def script(tx: Transaction) -> Verdict:
-            told = protocol.told_again(op, await tx.rows(), args_hash)
-            return Verdict(told or Outcome.done(_OPEN, attempt=None))
+        async def script(tx: GuardTransaction) -> ScriptResult:
+            told = rules.stored_outcome(op, await tx.rows(), args_hash)
+            return ScriptResult(told or Outcome.done(_NOT_DECIDED, attempt=None))
 
-        told = await self.run(address, op, script, time.time(), deadline)
-        return None if told.kind == "done" and told.result is _OPEN else told
+        told = await self.run(entry_key, op, script, time.time(), deadline)
+        return None if told.kind == "done" and told.result is _NOT_DECIDED else told
 
-    async def ask(self, address: Address, body: Body, *, scheduled_at: float, deadline: float) -> Outcome:
+    async def run_probe(
+        self, entry_key: EntryKey, body: GuardedBody, *, scheduled_at: float, deadline: float
+    ) -> Outcome:
         """Run a probe's ``body`` in a transaction of its own that keeps no row; below the watermark it is ``late``."""
 
-        async def script(tx: Transaction) -> Verdict:
+        async def script(tx: GuardTransaction) -> ScriptResult:
             await tx.rows()
-            return Verdict(Outcome.done(await body(tx.sql), attempt=None), commit=True)
+            return ScriptResult(Outcome.done(await body(tx.sql), attempt=None), commit=True)
 
-        return await self.run(address, "do", script, scheduled_at, deadline)
+        return await self.run(entry_key, "do", script, scheduled_at, deadline)
+
+
+# Keeps a guarded transaction alive while its action is busy elsewhere, and only as long as its process lives.
+
+
+def keep_alive(body: GuardedBody, idle_limit: float | None) -> GuardedBody:
+    """``body``, with a statement four times within ``idle_limit`` (seconds) while it runs; None: as it is."""
+    if idle_limit is None:
+        return body
+    pause = idle_limit / 4
+
+    async def run(sql: SqlSession) -> Any:
+        over = asyncio.Event()
+        speaking = asyncio.create_task(_ping(sql, pause, over))
+        try:
+            return await body(sql)
+        finally:
+            over.set()
+            # Never cancelled in the middle of a statement: that would cost the connection.
+            await asyncio.wait({speaking})
+
+    return run
+
+
+async def _ping(sql: SqlSession, interval: float, ended: asyncio.Event) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(interval):
+                await ended.wait()
+            return
+        except TimeoutError:
+            pass
+        try:
+            await sql.execute("SELECT 1")
+        except Exception:  # noqa: BLE001 - the handle remembers it: the transaction is not committed
+            return

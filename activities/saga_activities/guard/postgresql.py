@@ -8,48 +8,54 @@ psycopg's client-side binding cursor makes that possible: only the simple protoc
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, cast
 
 import psycopg
 from psycopg import AsyncClientCursor, AsyncConnection
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection as SyncConnection
+from sqlalchemy import Executable
+from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection as Connection
+from sqlalchemy.sql.elements import TextClause
 
-from saga_activities.guard.address import Address
-from saga_activities.guard.errors import classify
-from saga_activities.guard.postgresql_sql import PostgresSql
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.session import Row, SqlSession, StatementResult
+from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
-    HELD_BECOMES,
+    HELD_EVENT_STATUS,
     BelowWatermark,
     GuardRow,
     LostCommit,
     NotCommitted,
-    Reason,
     RowOp,
-    Save,
+    RowReason,
+    RowWrite,
 )
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
-_FIRST = (
+_INSERT_FIRST_ROW = (
     f"INSERT INTO saga_guard ({_COLUMNS}) SELECT %s, %s, %s, %s, %s, %s, %s, %s"
     " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s) ON CONFLICT DO NOTHING RETURNING 1"
 )
 _NEXT = (
     f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
 )
-_RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
-_ROWS = (
+_UPDATE_RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
+_SELECT_ROWS = (
     "SELECT op, reason, args_hash, result FROM saga_guard"
     " WHERE saga_id = %s AND step = %s AND generation = %s FOR SHARE"
 )
-_HELD = "UPDATE saga_outbox SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
-_BELOW = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
+_UPDATE_HELD_EVENTS = (
+    "UPDATE saga_outbox SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
+)
+_SELECT_BELOW_WATERMARK = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
 
-_TRANSACTION_TIMEOUT_SINCE = 170000
+_TRANSACTION_TIMEOUT_MIN_VERSION = 170000
 
 
 class PostgresTransaction:
@@ -59,18 +65,18 @@ class PostgresTransaction:
         self,
         connection: Connection,
         raw: AsyncConnection[Any],
-        address: Address,
+        entry_key: EntryKey,
         *,
         scheduled_at: float,
         deadline: float,
         isolation: str | None,
         idle_limit: float | None,
     ) -> None:
-        self.sql = PostgresSql(connection, raw)
+        self.sql = PostgresSqlSession(connection, raw)
         self._connection = connection
         self._raw = raw
         self._cursor = AsyncClientCursor(raw)
-        self._address = address
+        self._entry_key = entry_key
         self._scheduled_at = scheduled_at
         self._deadline = deadline
         self._isolation = isolation
@@ -78,41 +84,44 @@ class PostgresTransaction:
         self.answered = False
 
     @staticmethod
-    async def start(connection: Connection, address: Address, **limits: Any) -> PostgresTransaction:
+    async def start(connection: Connection, entry_key: EntryKey, **limits: Any) -> PostgresTransaction:
         # The connection is open, so nothing waits here; the asynchronous way to it would switch to another greenlet.
         pooled = cast("SyncConnection", connection.sync_connection).connection
         raw = cast("AsyncConnection[Any]", pooled.driver_connection)
-        return PostgresTransaction(connection, raw, address, **limits)
+        return PostgresTransaction(connection, raw, entry_key, **limits)
 
     async def insert(
-        self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
+        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
-        row = (*self._key(), op, reason, args_hash, result, self._scheduled_at)
+        row = (*self._key_values(), op, reason, args_hash, result, self._scheduled_at)
         if not self.answered:
-            cursor = await self._send(_FIRST, (*row, self._scheduled_at))
+            cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._scheduled_at))
             return await cursor.fetchone() is not None
         cursor = await self._send(_NEXT, row)
         return await cursor.fetchone() is not None
 
     async def rows(self) -> Mapping[RowOp, GuardRow]:
-        cursor = await self._send(_BELOW, (self._scheduled_at,))
+        cursor = await self._send(_SELECT_BELOW_WATERMARK, (self._scheduled_at,))
         if await cursor.fetchone() is not None:
             raise BelowWatermark()
-        cursor = await self._send(_ROWS, self._key())
+        cursor = await self._send(_SELECT_ROWS, self._key_values())
         return {op: GuardRow(reason, args_hash, result) for op, reason, args_hash, result in await cursor.fetchall()}
 
-    async def commit(self, save: Save | None) -> None:
+    async def commit(self, row_write: RowWrite | None) -> None:
         text, values = "COMMIT", ()
-        if save is not None and save.result is not None:
-            values = (save.result, *self._key(), save.op)
-            text = f"{_RESULT}; COMMIT"
-        if save is not None and save.held is not None:
-            text, values = f"{_HELD}; {text}", (HELD_BECOMES[save.held], *self._key(), *values)
+        if row_write is not None and row_write.result is not None:
+            values = (row_write.result, *self._key_values(), row_write.op)
+            text = f"{_UPDATE_RESULT}; COMMIT"
+        if row_write is not None and row_write.held is not None:
+            text, values = (
+                f"{_UPDATE_HELD_EVENTS}; {text}",
+                (HELD_EVENT_STATUS[row_write.held], *self._key_values(), *values),
+            )
         try:
             cursor = await self._send(text, values)
         except psycopg.Error as error:
-            trouble = classify(error)
-            if self._raw.closed or (trouble is not None and trouble.lost):
+            trouble = classify_database_error(error)
+            if self._raw.closed or (trouble is not None and trouble.connection_lost):
                 raise LostCommit(str(error)) from error
             raise
         if cursor.statusmessage != "COMMIT":  # COMMIT of a broken transaction answers ROLLBACK, without an error
@@ -134,18 +143,18 @@ class PostgresTransaction:
         await self.sql.close()
         await self._connection.close()
 
-    def _key(self) -> tuple[str, str, int]:
-        return self._address.saga_id, self._address.step, self._address.generation
+    def _key_values(self) -> tuple[str, str, int]:
+        return self._entry_key.saga_id, self._entry_key.entry, self._entry_key.generation
 
     async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
-        opening = "" if self.answered else self._opening()
+        opening = "" if self.answered else self._begin_statements()
         await self._cursor.execute(cast("Any", opening + text), values)
         self.answered = True
         await self._cursor.set_result(-1)  # only the last statement's answer is of interest
         return self._cursor
 
-    def _opening(self) -> str:
+    def _begin_statements(self) -> str:
         """BEGIN and the limits that end the transaction of a worker that froze, or vanished without a word.
 
         ``lock_timeout`` comes first, so that waiting for another transaction is told from a slow statement.
@@ -158,8 +167,56 @@ class PostgresTransaction:
             if self._idle_limit is None
             else min(left, int(self._idle_limit * 1000)),
         }
-        if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_MIN_VERSION:
             limits["transaction_timeout"] = left + 1000  # the others say more clearly what was slow
         level = f" ISOLATION LEVEL {self._isolation}" if self._isolation else ""
         settings = "".join(f"SET LOCAL {name} = {value}; " for name, value in limits.items())
         return f"BEGIN{level}; {settings}"
+
+
+# ``step.sql`` on PostgreSQL: an action's text goes to psycopg directly.
+#
+# SQLAlchemy would build an execution context and switch greenlets around every statement, and do nothing in between
+# that a plain text needs. What it says of parameters and errors stays the same, whichever way a statement takes.
+
+_DIALECT = PGDialectAsync_psycopg()
+
+
+class PostgresSqlSession(SqlSession):
+    """Runs texts itself; lists of parameters and SQLAlchemy's own constructs go the way of every database."""
+
+    def __init__(self, connection: Connection, raw: AsyncConnection[Any]) -> None:
+        super().__init__(connection)
+        self._raw = raw
+
+    async def _execute(
+        self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> StatementResult:
+        if not isinstance(clause, TextClause) or not isinstance(parameters, Mapping):
+            return await super()._execute(clause, parameters)
+        query, names = _compiled(clause)
+        if not names <= parameters.keys():
+            return await super()._execute(clause, parameters)  # it says which one is missing
+        try:
+            cursor = await self._raw.execute(cast("Any", query), parameters)
+            if cursor.description is None:
+                return StatementResult(None, cursor.rowcount)
+            columns = [column.name for column in cursor.description]
+            rows = [Row(dict(zip(columns, row, strict=True))) for row in await cursor.fetchall()]
+        except psycopg.Error as error:
+            raise DBAPIError.instance(
+                query,
+                dict(parameters),
+                error,
+                psycopg.Error,
+                connection_invalidated=self._raw.closed,
+                dialect=_DIALECT,
+            ) from error
+        return StatementResult(rows, len(rows))
+
+
+@lru_cache(maxsize=2048)
+def _compiled(clause: TextClause) -> tuple[str, frozenset[str]]:
+    """The text as psycopg takes it, and the names of its parameters."""
+    compiled = clause.compile(dialect=_DIALECT)
+    return compiled.string, frozenset(compiled.params)

@@ -14,12 +14,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
-from saga_activities.guard.tables import metadata, version
-from saga_activities.guard.tables_messaging import SHARDS, outbox
+from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, version_table
 
-VERSION = 3
+SCHEMA_VERSION = 3
 
-_LOCK = 5_347_107
+_ADVISORY_LOCK = 5_347_107
 """The key of PostgreSQL's advisory lock around creating the tables: any number nobody else uses."""
 
 DIALECTS = {
@@ -29,14 +28,14 @@ DIALECTS = {
     "sqlite": sqlite.dialect,
 }
 
-_MYSQL = ("mysql", "mariadb")
+_MYSQL_DIALECTS = ("mysql", "mariadb")
 
-_BY_TIME = (
+_CREATED_AT_INDEX = (
     "CREATE INDEX IF NOT EXISTS saga_guard_created ON saga_guard USING brin (created_at) WITH (autosummarize = on)"
 )
 """Reconciliation of a window reads what the window holds; a block range index costs the guard next to nothing."""
 
-_ADDED = ("event_type", "shard", "published_at", "checks", "next_check_at", "note")
+_ADDED_COLUMNS = ("event_type", "shard", "published_at", "checks", "next_check_at", "note")
 """The columns of the outbox that came with version 3."""
 
 _OLD_INDEX = "saga_outbox_status"
@@ -47,7 +46,7 @@ class NewerTables(RuntimeError):
     """The tables were made by a newer version of the engine: update this worker."""
 
 
-async def create(engine: AsyncEngine, shards: int = SHARDS) -> None:
+async def create_tables(engine: AsyncEngine, shards: int = DEFAULT_SHARDS) -> None:
     """Create what is missing; as often and from as many workers at once as you like.
 
     ``shards`` counts when the outbox is made: later, events of one key would have two owners.
@@ -55,68 +54,72 @@ async def create(engine: AsyncEngine, shards: int = SHARDS) -> None:
     Raises :class:`NewerTables` when the database was set up by a newer engine.
     """
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        if await _found(connection) == VERSION:
+        if await _stored_version(connection) == SCHEMA_VERSION:
             return
         if engine.dialect.name == "postgresql":  # two CREATE TABLE IF NOT EXISTS at once collide there
-            await connection.execute(sa.text(f"select pg_advisory_lock({_LOCK})"))
+            await connection.execute(sa.text(f"select pg_advisory_lock({_ADVISORY_LOCK})"))
         try:
-            await _create(connection, shards)
+            await _create_and_upgrade(connection, shards)
         finally:
             if engine.dialect.name == "postgresql":
-                await connection.execute(sa.text(f"select pg_advisory_unlock({_LOCK})"))
+                await connection.execute(sa.text(f"select pg_advisory_unlock({_ADVISORY_LOCK})"))
 
 
-async def _create(connection: AsyncConnection, shards: int) -> None:
+async def _create_and_upgrade(connection: AsyncConnection, shards: int) -> None:
     dialect = connection.dialect
-    for statement in _tables(dialect):
+    for statement in _table_ddl(dialect):
         await connection.exec_driver_sql(statement)
-    for statement in await connection.run_sync(lambda sync: list(_changes(sa.inspect(sync), dialect))):
-        await _change(connection, statement)
-    for statement in _indexes(dialect):
+    for statement in await connection.run_sync(lambda sync: list(_upgrade_statements(sa.inspect(sync), dialect))):
+        await _apply_upgrade(connection, statement)
+    for statement in _index_ddl(dialect):
         await connection.exec_driver_sql(statement)
-    for insert in _rows(dialect.name, shards):
+    for insert in _initial_rows(dialect.name, shards):
         await _insert_once(connection, insert)
     await connection.execute(sa.text(_SET_VERSION))
 
 
-async def _found(connection: AsyncConnection) -> int | None:
-    exists = await connection.run_sync(lambda sync: sa.inspect(sync).has_table(version.name))
+async def _stored_version(connection: AsyncConnection) -> int | None:
+    exists = await connection.run_sync(lambda sync: sa.inspect(sync).has_table(version_table.name))
     if not exists:
         return None
-    found = (await connection.execute(sa.select(version.c.version).where(version.c.part == "guard"))).scalar()
-    if found is not None and found > VERSION:
-        raise NewerTables(f"the guard's tables have version {found}, this engine knows {VERSION}: update the engine")
+    found = (
+        await connection.execute(sa.select(version_table.c.version).where(version_table.c.part == "guard"))
+    ).scalar()
+    if found is not None and found > SCHEMA_VERSION:
+        raise NewerTables(
+            f"the guard's tables have version {found}, this engine knows {SCHEMA_VERSION}: update the engine"
+        )
     return found
 
 
-def _changes(found: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
+def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
     """What the outbox of an older version lacks."""
-    columns = {column["name"] for column in found.get_columns(outbox.name)}
-    yield from (_add(name, dialect) for name in _ADDED if name not in columns)
-    indexes = {index["name"] for index in found.get_indexes(outbox.name)}
-    if dialect.name in _MYSQL:  # elsewhere CREATE INDEX IF NOT EXISTS does it
-        for index in outbox.indexes:
+    columns = {column["name"] for column in inspector.get_columns(outbox_table.name)}
+    yield from (_add_column(name, dialect) for name in _ADDED_COLUMNS if name not in columns)
+    indexes = {index["name"] for index in inspector.get_indexes(outbox_table.name)}
+    if dialect.name in _MYSQL_DIALECTS:  # elsewhere CREATE INDEX IF NOT EXISTS does it
+        for index in outbox_table.indexes:
             if index.name not in indexes:
                 yield str(CreateIndex(index).compile(dialect=dialect)).strip()
     if _OLD_INDEX in indexes:
-        yield f"DROP INDEX {_OLD_INDEX}" + (f" ON {outbox.name}" if dialect.name in _MYSQL else "")
+        yield f"DROP INDEX {_OLD_INDEX}" + (f" ON {outbox_table.name}" if dialect.name in _MYSQL_DIALECTS else "")
 
 
-def _add(name: str, dialect: sa.Dialect, condition: str = "") -> str:
-    column = CreateColumn(outbox.c[name]).compile(dialect=dialect)
-    return f"ALTER TABLE {outbox.name} ADD COLUMN {condition}{column}"
+def _add_column(name: str, dialect: sa.Dialect, condition: str = "") -> str:
+    column = CreateColumn(outbox_table.c[name]).compile(dialect=dialect)
+    return f"ALTER TABLE {outbox_table.name} ADD COLUMN {condition}{column}"
 
 
-async def _change(connection: AsyncConnection, statement: str) -> None:
+async def _apply_upgrade(connection: AsyncConnection, statement: str) -> None:
     """Change a table, unless another worker has done so since we looked (only PostgreSQL has a lock around it)."""
     try:
         await connection.exec_driver_sql(statement)
     except DBAPIError as error:
-        if not any(word in str(error.orig).lower() for word in _DONE_ALREADY):
+        if not any(word in str(error.orig).lower() for word in _ALREADY_APPLIED):
             raise
 
 
-_DONE_ALREADY = (
+_ALREADY_APPLIED = (
     "duplicate column",
     "duplicate key name",
     "check that it exists",
@@ -137,49 +140,51 @@ _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16
 """An id nobody else has, by the database itself: printed SQL makes another one in each database it is run in."""
 
 
-def _rows(dialect: str, shards: int) -> Iterator[str]:
+def _initial_rows(dialect: str, shards: int) -> Iterator[str]:
     """The rows that every database has, each inserted unless it is there."""
-    yield _unless_there("saga_watermark", "id = 1", "1, 0, 0")
-    yield _unless_there("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {shards}")
-    yield _unless_there("saga_version", "part = 'guard'", f"'guard', {VERSION}")
+    yield _insert_if_absent("saga_watermark", "id = 1", "1, 0, 0")
+    yield _insert_if_absent("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {shards}")
+    yield _insert_if_absent("saga_version", "part = 'guard'", f"'guard', {SCHEMA_VERSION}")
 
 
-def _unless_there(table: str, row: str, values: str) -> str:
+def _insert_if_absent(table: str, condition: str, values: str) -> str:
     source = "(select 1 as one) as this_row"
-    return f"insert into {table} select {values} from {source} where not exists (select 1 from {table} where {row})"
+    return (
+        f"insert into {table} select {values} from {source} where not exists (select 1 from {table} where {condition})"
+    )
 
 
-_SET_VERSION = f"update saga_version set version = {VERSION} where part = 'guard'"
+_SET_VERSION = f"update saga_version set version = {SCHEMA_VERSION} where part = 'guard'"
 
 
-def _tables(dialect: sa.Dialect) -> Iterator[str]:
+def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
     for table in metadata.sorted_tables:
         statement = str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)).strip()
-        if dialect.name in _MYSQL:  # MySQL has no CREATE INDEX IF NOT EXISTS
+        if dialect.name in _MYSQL_DIALECTS:  # MySQL has no CREATE INDEX IF NOT EXISTS
             for index in table.indexes:
                 columns = ", ".join(column.name for column in index.columns)
                 statement = statement.replace("\n)", f",\n\tINDEX {index.name} ({columns})\n)", 1)
         yield statement
 
 
-def _indexes(dialect: sa.Dialect) -> Iterator[str]:
-    if dialect.name not in _MYSQL:
+def _index_ddl(dialect: sa.Dialect) -> Iterator[str]:
+    if dialect.name not in _MYSQL_DIALECTS:
         for table in metadata.sorted_tables:
             for index in table.indexes:
                 yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
     if dialect.name == "postgresql":
-        yield _BY_TIME
+        yield _CREATED_AT_INDEX
 
 
-def ddl(dialect: str, shards: int = SHARDS) -> str:
+def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:
     """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect.
 
     What changes tables of an older version is repeatable SQL where the dialect has such; MySQL and SQLite have not,
     so there it stands in comments.
     """
     compiled = DIALECTS[dialect]()
-    parts = [*_tables(compiled), *_indexes(compiled), *_rows(dialect, shards), _SET_VERSION]
-    changes = _printed_changes(dialect, compiled)
+    parts = [*_table_ddl(compiled), *_index_ddl(compiled), *_initial_rows(dialect, shards), _SET_VERSION]
+    changes = _upgrade_ddl(dialect, compiled)
     if dialect in ("postgresql", "mariadb"):
         after = len(metadata.sorted_tables)
         return ";\n\n".join([*parts[:after], *changes, *parts[after:]]) + ";\n"
@@ -189,12 +194,12 @@ def ddl(dialect: str, shards: int = SHARDS) -> str:
     )
 
 
-def _printed_changes(dialect: str, compiled: sa.Dialect) -> Iterator[str]:
+def _upgrade_ddl(dialect: str, compiled: sa.Dialect) -> Iterator[str]:
     condition = "" if dialect in ("mysql", "sqlite") else "IF NOT EXISTS "
-    for name in _ADDED:
-        yield _add(name, compiled, condition)
-    if dialect in _MYSQL:
-        for index in outbox.indexes:
+    for name in _ADDED_COLUMNS:
+        yield _add_column(name, compiled, condition)
+    if dialect in _MYSQL_DIALECTS:
+        for index in outbox_table.indexes:
             yield str(CreateIndex(index, if_not_exists=dialect == "mariadb").compile(dialect=compiled)).strip()
     existing = "" if dialect == "mysql" else "IF EXISTS "
-    yield f"DROP INDEX {existing}{_OLD_INDEX}" + (f" ON {outbox.name}" if dialect in _MYSQL else "")
+    yield f"DROP INDEX {existing}{_OLD_INDEX}" + (f" ON {outbox_table.name}" if dialect in _MYSQL_DIALECTS else "")

@@ -1,16 +1,46 @@
-"""The tables that belong to every guarded effect: the guard, its watermark, and the version of all our tables.
-
-Beside them, in ``tables_messaging``, are those of the outbox, of consumers and of requests.
-"""
+"""Where the guard keeps what it knows about one entry of one saga."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from saga_activities.guard.address import MAX_SAGA_ID, MAX_STEP
+MAX_SAGA_ID = 512
+MAX_ENTRY = 200
+"""Characters. Four bytes each, they must fit the 3,072 bytes InnoDB allows for a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryKey:
+    """One generation of one entry: ``step`` is the ledger id (``reserve#0``), ``generation`` starts at 1.
+
+    Raises ``ValueError`` for an id a database would shorten or fold: two sagas must never share a row.
+    """
+
+    saga_id: str
+    entry: str
+    generation: int = 1
+
+    def __post_init__(self) -> None:
+        for what, value, longest in (("saga id", self.saga_id, MAX_SAGA_ID), ("step", self.entry, MAX_ENTRY)):
+            if not value or len(value) > longest:
+                raise ValueError(f"a {what} needs 1 to {longest} characters in a guarded step, not {len(value)}")
+            if value != value.rstrip() or "\0" in value:
+                raise ValueError(f"the {what} {value!r} must not end in white space or hold a NUL character")
+        if self.generation < 1:
+            raise ValueError(f"a generation starts at 1, not {self.generation}")
+
+    def __str__(self) -> str:
+        return f"{self.saga_id}/{self.entry}" + (f"@{self.generation}" if self.generation > 1 else "")
+
+
+# The tables that belong to every guarded effect: the guard, its watermark, and the version of all our tables.
+#
+# Beside them, in ``tables_messaging``, are those of the outbox, of consumers and of requests.
+
 
 metadata = sa.MetaData()
 
@@ -24,11 +54,11 @@ def long_text() -> sa.types.TypeEngine[str]:
     return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 
-guard = sa.Table(
+guard_table = sa.Table(
     "saga_guard",
     metadata,
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_STEP), nullable=False),
+    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     sa.Column("op", sa.String(12), nullable=False),
     sa.Column("reason", sa.String(8), nullable=False),
@@ -41,7 +71,7 @@ guard = sa.Table(
     **TABLE_OPTIONS,
 )
 
-watermark = sa.Table(
+watermark_table = sa.Table(
     "saga_watermark",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
@@ -50,10 +80,142 @@ watermark = sa.Table(
     **TABLE_OPTIONS,
 )
 
-version = sa.Table(
+version_table = sa.Table(
     "saga_version",
     metadata,
     sa.Column("part", sa.String(32), primary_key=True),
     sa.Column("version", sa.Integer, nullable=False),
     **TABLE_OPTIONS,
 )
+
+
+# The tables of messaging in a participant's database: the outbox and its relay, consumers' inboxes, requests.
+#
+# Times are seconds since the epoch.
+
+
+MAX_NAME = 200
+"""Characters of a consumer's name, of the id of an event it reads, and of an entity. Two of them make a key."""
+
+MAX_STEP_KEY = MAX_SAGA_ID + MAX_ENTRY + 20
+"""Characters of a step key: saga id, ledger id, generation and `/undo.N`."""
+
+DEFAULT_SHARDS = 4
+"""Into how many shards a new outbox is divided."""
+
+outbox_table = sa.Table(
+    "saga_outbox",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("event_id", sa.String(36), nullable=False, unique=True),
+    sa.Column("topic", sa.String(255), nullable=False),
+    sa.Column("event_key", long_text()),
+    sa.Column("value", long_text()),
+    sa.Column("headers", long_text(), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(12), nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    # The type of the event (CloudEvents); null: the topic's name stands for it.
+    sa.Column("event_type", sa.String(255)),
+    # Which owner publishes it: the same topic and key always have the same shard, and a shard has one owner.
+    sa.Column("shard", sa.Integer, nullable=False, server_default=sa.text("0")),
+    # When it was published, or dropped.
+    sa.Column("published_at", sa.Double),
+    # Check-back of a HELD event: how often nobody could answer, and when the saga is asked again.
+    sa.Column("checks", sa.Integer, nullable=False, server_default=sa.text("0")),
+    sa.Column("next_check_at", sa.Double),
+    # Why it is REFUSED, or who decided about it.
+    sa.Column("note", long_text()),
+    sa.Index("saga_outbox_scan", "status", "shard", "id"),
+    # `confirm` and `undo` decide about the HELD events of their entry. Where an index can leave rows out, it holds
+    # those alone, and an event that is never held costs nothing.
+    sa.Index(
+        "saga_outbox_held",
+        "saga_id",
+        postgresql_where=sa.text("status = 'HELD'"),
+        sqlite_where=sa.text("status = 'HELD'"),
+    ),
+    **TABLE_OPTIONS,
+)
+
+outbox_home_table = sa.Table(
+    "saga_outbox_home",
+    metadata,
+    # One row. `home` is the identity of this outbox: part of its producers' transactional ids.
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("home", sa.String(36), nullable=False),
+    sa.Column("shards", sa.Integer, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+relay_lease_table = sa.Table(
+    "saga_relay_lease",
+    metadata,
+    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("owner", sa.String(255), nullable=False),
+    # By the clock of this database.
+    sa.Column("until", sa.Double, nullable=False),
+    # One more for every change of owner.
+    sa.Column("epoch", sa.Integer, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+inbox_table = sa.Table(
+    "saga_inbox",
+    metadata,
+    sa.Column("consumer", sa.String(MAX_NAME), nullable=False),
+    sa.Column("event_id", sa.String(MAX_NAME), nullable=False),
+    sa.Column("topic", sa.String(255), nullable=False),
+    # `partition` and `offset` are reserved words of MySQL.
+    sa.Column("topic_partition", sa.Integer, nullable=False),
+    sa.Column("topic_offset", sa.BigInteger, nullable=False),
+    sa.Column("status", sa.String(12), nullable=False),
+    sa.Column("reason", long_text()),
+    sa.Column("received_at", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("consumer", "event_id"),
+    sa.Index("saga_inbox_received", "received_at"),
+    **TABLE_OPTIONS,
+)
+
+version_seen_table = sa.Table(
+    "saga_version_seen",
+    metadata,
+    sa.Column("consumer", sa.String(MAX_NAME), nullable=False),
+    sa.Column("entity", sa.String(MAX_NAME), nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.PrimaryKeyConstraint("consumer", "entity"),
+    **TABLE_OPTIONS,
+)
+
+request_table = sa.Table(
+    "saga_request",
+    metadata,
+    sa.Column("step_key", sa.String(MAX_STEP_KEY), nullable=False, primary_key=True),
+    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("op", sa.String(12), nullable=False),
+    # `done`, `rejected` or `failed`; `sealed`: never sent, and never will be; null: no reply yet.
+    sa.Column("outcome", sa.String(12)),
+    sa.Column("data", long_text()),
+    # The attempt that waits for the reply, as JSON: Temporal's task token and its number.
+    sa.Column("token", long_text()),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("answered_at", sa.Double),
+    **TABLE_OPTIONS,
+)
+
+
+# The clock of a database, asked in its own words.
+
+_NOW = {
+    "postgresql": "extract(epoch from clock_timestamp())::double precision",
+    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
+}
+
+
+def now_sql(dialect: str) -> str:
+    """A SQL expression for the time now, seconds since the epoch, by the clock of the database."""
+    return _NOW.get(dialect, "unix_timestamp(now(6))")

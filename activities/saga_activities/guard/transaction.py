@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from saga_activities.guard.sql_handle import Sql
-from sagas.errors import Infrastructure
+from saga_activities.guard.session import SqlSession
+from sagas.errors import InfrastructureError
 
 RowOp = Literal["do", "confirm", "undo", "own_undo", "own_confirm"]
 """The rows of an entry, in the order they are inserted. ``own_…`` are actions decided in another place."""
 
-Reason = Literal["do", "undo", "confirm"]
+RowReason = Literal["do", "undo", "confirm"]
 """The operation that inserted a row: a ``do`` row with reason ``undo`` is a seal, a ``confirm`` row a fence."""
 
 
@@ -20,17 +20,17 @@ Reason = Literal["do", "undo", "confirm"]
 class GuardRow:
     """What one row says; ``result`` is JSON text."""
 
-    reason: Reason
+    reason: RowReason
     args_hash: str | None = None
     result: str | None = None
 
 
-Held = Literal["release", "drop"]
+HeldDecision = Literal["release", "drop"]
 """What becomes of the entry's held events: the relay may publish them, or nobody ever will."""
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
+class RowWrite:
     """What is stored with the effect: the result of a row that this transaction has inserted.
 
     ``held`` decides about the entry's held events in the same transaction; None leaves them held.
@@ -38,10 +38,10 @@ class Save:
 
     op: RowOp
     result: str | None
-    held: Held | None = None
+    held: HeldDecision | None = None
 
 
-HELD_BECOMES: Mapping[Held, str] = {"release": "NEW", "drop": "DROPPED"}
+HELD_EVENT_STATUS: Mapping[HeldDecision, str] = {"release": "NEW", "drop": "DROPPED"}
 """The status in the outbox."""
 
 
@@ -53,15 +53,15 @@ class LostCommit(Exception):
     """COMMIT was sent and nobody knows whether it happened."""
 
 
-class NotCommitted(Infrastructure):
+class NotCommitted(InfrastructureError):
     """The database answered COMMIT with a rollback."""
 
 
-class Transaction(Protocol):
+class GuardTransaction(Protocol):
     """The few things the rules need. The transaction opens with the first call."""
 
     @property
-    def sql(self) -> Sql:
+    def sql(self) -> SqlSession:
         """The handle for the action."""
         ...
 
@@ -71,7 +71,7 @@ class Transaction(Protocol):
         ...
 
     async def insert(
-        self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
+        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         """Insert a row unless it is there; waits for an open transaction that has inserted it.
 
@@ -83,7 +83,7 @@ class Transaction(Protocol):
         """The entry's rows as last committed. Raises :class:`BelowWatermark`."""
         ...
 
-    async def commit(self, save: Save | None) -> None:
+    async def commit(self, row_write: RowWrite | None) -> None:
         """Store and commit. Raises :class:`LostCommit` when nobody knows whether it happened."""
         ...
 

@@ -19,23 +19,25 @@ RETENTION = 30 * 24 * 3600.0
 BATCH = 1000
 """Sagas forgotten in one transaction, so that clean-up never holds many locks."""
 
-_READ = text("SELECT watermark FROM saga_watermark WHERE id = 1")
-_RAISE = text("UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark")
-_TABLES = ("saga_guard", "saga_request")
+_SELECT_WATERMARK = text("SELECT watermark FROM saga_watermark WHERE id = 1")
+_RAISE_WATERMARK = text(
+    "UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark"
+)
+_SAGA_TABLES = ("saga_guard", "saga_request")
 """What remembers sagas. A late attempt of a forgotten one is refused by the watermark, a request as a guarded step."""
 
 
-def _forgettable(table: str) -> TextClause:
+def _select_expired(table: str) -> TextClause:
     return text(
         f"SELECT saga_id FROM {table} GROUP BY saga_id HAVING max(created_at) < :mark ORDER BY saga_id LIMIT :batch"
     )
 
 
-def _forget(table: str) -> TextClause:
+def _delete_saga(table: str) -> TextClause:
     return text(f"DELETE FROM {table} WHERE saga_id = :saga_id AND created_at < :mark")
 
 
-def highest(oldest_open: float | None, now: float, retention: float = RETENTION) -> float:
+def highest_allowed(oldest_open: float | None, now: float, retention: float = RETENTION) -> float:
     """How high the watermark may be: below ``oldest_open`` (when the oldest saga began that is not final or can
     still be undone; None: there is none) and below everything younger than ``retention``."""
     limit = now - retention
@@ -45,14 +47,14 @@ def highest(oldest_open: float | None, now: float, retention: float = RETENTION)
 async def read(engine: AsyncEngine) -> float:
     """The watermark, seconds since the epoch by Temporal's clock."""
     async with engine.connect() as connection:
-        return float((await connection.execute(_READ)).scalar() or 0.0)
+        return float((await connection.execute(_SELECT_WATERMARK)).scalar() or 0.0)
 
 
 async def raise_to(engine: AsyncEngine, mark: float) -> float:
     """Raise the watermark to ``mark``; it never goes down. Returns what it is now."""
     async with engine.connect() as connection:
-        await connection.execute(_RAISE, {"mark": mark, "now": time.time()})
-        return float((await connection.execute(_READ)).scalar() or 0.0)
+        await connection.execute(_RAISE_WATERMARK, {"mark": mark, "now": time.time()})
+        return float((await connection.execute(_SELECT_WATERMARK)).scalar() or 0.0)
 
 
 async def clean_up(
@@ -68,12 +70,12 @@ async def clean_up(
     A saga is forgotten whole or not at all: while one of its rows is above the watermark, an attempt of another of
     its steps may be too.
     """
-    mark = await raise_to(engine, highest(oldest_open, now, retention))
+    mark = await raise_to(engine, highest_allowed(oldest_open, now, retention))
     await asyncio.sleep(longest_transaction)
     forgotten: set[str] = set()
     async with engine.connect() as connection:
-        for table in _TABLES:
-            old, forget = _forgettable(table), _forget(table)
+        for table in _SAGA_TABLES:
+            old, forget = _select_expired(table), _delete_saga(table)
             while sagas := (await connection.execute(old, {"mark": mark, "batch": BATCH})).scalars().all():
                 await connection.execute(forget, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])
                 forgotten.update(sagas)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from saga_activities.http.call import run_http
 from saga_activities.http.connection import HttpConnection, HttpConnections
-from saga_activities.http.run import run_http
 from saga_activities.http.settings import HttpSettings, http_settings
 
 __all__ = ["HttpConnection", "HttpConnections", "HttpSettings", "http_settings", "run_http"]

@@ -11,11 +11,10 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from saga_activities.http.credentials import Credentials, CredentialsError
-from saga_activities.http.request import Request, same_origin
-from saga_activities.http.response import MAX_BYTES, Response
+from saga_activities.http.credentials import SIGNATURE_HEADERS, Credentials, CredentialsError, signature_headers
+from saga_activities.http.request import HttpRequest, same_origin
+from saga_activities.http.response import MAX_BODY_BYTES, HttpResponse
 from saga_activities.http.settings import DEFAULT_KEY_HEADER, HttpSettings
-from saga_activities.http.signature import HEADERS, signature_headers
 from sagas.errors import UsageError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -37,7 +36,7 @@ class HttpConnection:
     @property
     def managed_headers(self) -> tuple[str, ...]:
         """Headers that a definition may not set, because this connection does."""
-        signed = HEADERS if self.settings.signing_secret is not None else ()
+        signed = SIGNATURE_HEADERS if self.settings.signing_secret is not None else ()
         return tuple(name for name in (self.settings.key_header, self.credentials.header, *signed) if name)
 
     def label(self, url: str) -> str:
@@ -46,9 +45,9 @@ class HttpConnection:
 
     async def authenticate(self) -> dict[str, str]:
         """The headers that authenticate a request. Raises CredentialsError; no request has been sent then."""
-        return await self.credentials.headers(self._open())
+        return await self.credentials.headers(self._open_client())
 
-    def sign(self, request: Request, id: str) -> dict[str, str]:
+    def sign(self, request: HttpRequest, id: str) -> dict[str, str]:
         """The headers with which the participant can verify this request; none when nothing is signed here.
 
         Raises CredentialsError; no request has been sent then.
@@ -56,7 +55,7 @@ class HttpConnection:
         secret = self.settings.signing_secret
         return {} if secret is None or request.is_read else signature_headers(secret, id, request.content)
 
-    async def exchange(self, request: Request, headers: Mapping[str, str]) -> Response:
+    async def exchange(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
         """Send once and read the answer. Reads follow redirects within the same origin, nothing else does.
 
         Raises httpx.HTTPError; ConnectError and ProxyError mean that nothing was sent.
@@ -72,8 +71,8 @@ class HttpConnection:
             response = await self._send(request, url, headers)
         return response
 
-    async def _send(self, request: Request, url: str, headers: Mapping[str, str]) -> Response:
-        client = self._open()
+    async def _send(self, request: HttpRequest, url: str, headers: Mapping[str, str]) -> HttpResponse:
+        client = self._open_client()
         message = client.build_request(
             request.method,
             url,
@@ -82,7 +81,7 @@ class HttpConnection:
         )
         answer = await client.send(message, stream=True)
         try:
-            return await _read(answer, self.credentials)
+            return await _read_response(answer, self.credentials)
         finally:
             await answer.aclose()
 
@@ -100,9 +99,9 @@ class HttpConnection:
     ) -> None:
         await self.aclose()
 
-    def _open(self) -> httpx.AsyncClient:
+    def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
-            _quieten()
+            _limit_log_levels()
             # One overall limit is kept by the caller. Cookies would carry one saga's session into another.
             self._client = httpx.AsyncClient(
                 verify=self._tls(),
@@ -137,26 +136,26 @@ class HttpConnection:
         return context
 
 
-def _quieten() -> None:
+def _limit_log_levels() -> None:
     """The HTTP library writes headers (DEBUG) and queries (INFO) to the log: secrets and people's data."""
     logging.getLogger("httpcore").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-async def _read(answer: httpx.Response, credentials: Credentials) -> Response:
+async def _read_response(answer: httpx.Response, credentials: Credentials) -> HttpResponse:
     headers = {name.lower(): credentials.mask(value) for name, value in answer.headers.items()}
     kept = bytearray()
     async for part in answer.aiter_bytes():
         kept += part
-        if len(kept) > MAX_BYTES:
+        if len(kept) > MAX_BODY_BYTES:
             announced = headers.get("content-length", "") if "content-encoding" not in headers else ""
             size = int(announced) if announced.isdecimal() else len(kept)
-            return Response(answer.status_code, headers, omitted=max(size, len(kept)))
+            return HttpResponse(answer.status_code, headers, omitted=max(size, len(kept)))
     try:
         text = kept.decode(answer.charset_encoding or "utf-8", errors="replace")
     except LookupError:
         text = kept.decode("utf-8", errors="replace")
-    return Response(answer.status_code, headers, credentials.mask(text))
+    return HttpResponse(answer.status_code, headers, credentials.mask(text))
 
 
 class HttpConnections:

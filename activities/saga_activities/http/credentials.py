@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from urllib.parse import quote_plus
 
 import httpx
 
-from saga_activities.http.settings import Auth, BasicAuth, BearerAuth, HeaderAuth, OAuth2Auth, SecretText
+from saga_activities.http.settings import Auth, BasicAuth, BearerAuth, HeaderAuth, OAuth2Auth, SecretSetting
 from sagas.errors import UsageError
 
-_SHORTEST_MASKED = 6
+_MIN_MASKED_LENGTH = 6
 
 
 class CredentialsError(Exception):
@@ -23,7 +25,7 @@ class CredentialsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _AccessToken:
     value: str
     expires_at: float
 
@@ -34,8 +36,8 @@ class Credentials:
     def __init__(self, auth: Auth | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._auth = auth
         self._clock = clock
-        self._token: _Token | None = None
-        self._renewing = asyncio.Lock()
+        self._token: _AccessToken | None = None
+        self._renewal_lock = asyncio.Lock()
         self._secrets: set[str] = set()
 
     @property
@@ -55,11 +57,11 @@ class Credentials:
         auth = self._auth
         try:
             if isinstance(auth, BearerAuth):
-                return {"authorization": f"Bearer {self._read(auth.token)}"}
+                return {"authorization": f"Bearer {self._read_secret(auth.token)}"}
             if isinstance(auth, BasicAuth):
-                return {"authorization": self._basic(self._text(auth.user), self._read(auth.password))}
+                return {"authorization": self._basic(self._resolve(auth.user), self._read_secret(auth.password))}
             if isinstance(auth, HeaderAuth):
-                return {auth.name: self._read(auth.value)}
+                return {auth.name: self._read_secret(auth.value)}
             if isinstance(auth, OAuth2Auth):
                 return {"authorization": f"Bearer {await self._access_token(auth, client)}"}
         except UsageError as error:
@@ -78,13 +80,13 @@ class Credentials:
         return text
 
     async def _access_token(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> str:
-        async with self._renewing:
+        async with self._renewal_lock:
             if self._token is None or self._clock() >= self._token.expires_at:
-                self._token = await self._fetch(auth, client)
+                self._token = await self._fetch_token(auth, client)
             return self._token.value
 
-    async def _fetch(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> _Token:
-        identity, secret = self._text(auth.client_id), self._read(auth.client_secret)
+    async def _fetch_token(self, auth: OAuth2Auth, client: httpx.AsyncClient) -> _AccessToken:
+        identity, secret = self._resolve(auth.client_id), self._read_secret(auth.client_secret)
         form = {"grant_type": "client_credentials"}
         headers = {"accept": "application/json"}
         if auth.scope:
@@ -111,22 +113,47 @@ class Credentials:
             raise CredentialsError("the token endpoint answered with an access_token that is no text")
         self._remember(token)
         # Renewed a little early, so that it does not run out on its way.
-        return _Token(token, self._clock() + lifetime - min(30.0, lifetime * 0.1))
+        return _AccessToken(token, self._clock() + lifetime - min(30.0, lifetime * 0.1))
 
     def _basic(self, user: str, password: str) -> str:
         encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._remember(encoded)
         return f"Basic {encoded}"
 
-    def _text(self, value: str | SecretText) -> str:
-        return self._read(value) if isinstance(value, SecretText) else value
+    def _resolve(self, value: str | SecretSetting) -> str:
+        return self._read_secret(value) if isinstance(value, SecretSetting) else value
 
-    def _read(self, secret: SecretText) -> str:
+    def _read_secret(self, secret: SecretSetting) -> str:
         value = secret.read()
         self._remember(value)
         return value
 
     def _remember(self, secret: str) -> None:
         # Masking a very short text would maim ordinary answers.
-        if len(secret) >= _SHORTEST_MASKED:
+        if len(secret) >= _MIN_MASKED_LENGTH:
             self._secrets.add(secret)
+
+
+# Standard Webhooks: the receiver can tell who sent a request, that nobody changed it, and which ones are repeated.
+#
+# ``webhook-id`` is the idempotency key, the same in every attempt; ``webhook-timestamp`` and ``webhook-signature`` are
+# made for each attempt, because receivers refuse what was signed long ago.
+
+
+WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+SIGNATURE_HEADERS = (WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE)
+
+
+def signature_headers(secret: SecretSetting, id: str, content: bytes | None) -> dict[str, str]:
+    """The three headers of a request with this body. Raises CredentialsError: there is no usable secret."""
+    from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
+
+    try:
+        webhook = Webhook(secret.read())
+    except UsageError as error:
+        raise CredentialsError(error.message.rstrip(".")) from None
+    except (binascii.Error, EmptyWebhookSecretError):
+        raise CredentialsError(f"{secret.setting} is no secret of Standard Webhooks (whsec_ and Base64)") from None
+    now = datetime.now(UTC)
+    signature = webhook.sign(id, now, (content or b"").decode())
+    return {WEBHOOK_ID: id, WEBHOOK_TIMESTAMP: str(int(now.timestamp())), WEBHOOK_SIGNATURE: signature}

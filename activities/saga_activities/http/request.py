@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from sagas.builtins import BUILTINS, READ_METHODS
+from sagas.builtins.registry import BUILTINS, READ_METHODS
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
@@ -17,12 +17,12 @@ DEFAULT_REJECTED = (409, 422)
 _MANAGED_HEADERS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
 
 
-class BadRequestError(ValueError):
+class InvalidRequestError(ValueError):
     """The arguments cannot be made into a request; the sentence says which one and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One request, ready to be sent. ``target`` is what people read: the method and the path without its query."""
 
     method: str
@@ -36,54 +36,54 @@ class Request:
         return self.method in READ_METHODS
 
 
-def build_request(arguments: Mapping[str, Any], base: str | None, managed: tuple[str, ...] = ()) -> Request:
+def build_request(arguments: Mapping[str, Any], base: str | None, managed_headers: tuple[str, ...] = ()) -> HttpRequest:
     """Make the request of ``with``; ``base`` is the connection's url, ``managed`` the headers the engine itself sets.
 
     Raises BadRequestError.
     """
     unknown = sorted(set(arguments) - FIELDS)
     if unknown:
-        raise BadRequestError(f"http has no field {unknown[0]!r}")
+        raise InvalidRequestError(f"http has no field {unknown[0]!r}")
     method = str(arguments.get("method", "GET")).upper()
     if method not in METHODS:
-        raise BadRequestError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    headers = _headers(arguments.get("headers"), managed)
+        raise InvalidRequestError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    headers = _headers(arguments.get("headers"), managed_headers)
     content, kind = _content(arguments)
     if content is not None and method in READ_METHODS:
-        raise BadRequestError(f"a {method} request has no body; name the method, such as `method: POST`")
+        raise InvalidRequestError(f"a {method} request has no body; name the method, such as `method: POST`")
     if kind is not None:
         headers.setdefault("content-type", kind)
     url = _with_query(_url(arguments, base), arguments.get("query"))
-    return Request(method, url, f"{method} {urlsplit(url).path or '/'}", headers, content)
+    return HttpRequest(method, url, f"{method} {urlsplit(url).path or '/'}", headers, content)
 
 
 def _url(arguments: Mapping[str, Any], base: str | None) -> str:
     url, path = arguments.get("url"), arguments.get("path")
     if (url is None) == (path is None):
-        raise BadRequestError("http needs `path` (below the connection's url) or `url`, and not both")
+        raise InvalidRequestError("http needs `path` (below the connection's url) or `url`, and not both")
     if path is not None:
         if base is None:
-            raise BadRequestError("`path` needs a connection; without one write the whole `url`")
-        return base.rstrip("/") + "/" + _plain(path, "path").lstrip("/")
-    parts = urlsplit(_plain(url, "url"))
+            raise InvalidRequestError("`path` needs a connection; without one write the whole `url`")
+        return base.rstrip("/") + "/" + _address_part(path, "path").lstrip("/")
+    parts = urlsplit(_address_part(url, "url"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadRequestError("`url` must be a complete http:// or https:// address")
+        raise InvalidRequestError("`url` must be a complete http:// or https:// address")
     if parts.username or parts.password:
-        raise BadRequestError("`url` holds a user or password; put them under `auth` of a connection")
+        raise InvalidRequestError("`url` holds a user or password; put them under `auth` of a connection")
     if base is not None and _origin(str(url)) != _origin(base):
         # The connection's credentials belong to its own host. An address computed from data must not carry them off.
-        raise BadRequestError("`url` names another host than its connection")
+        raise InvalidRequestError("`url` names another host than its connection")
     return str(url)
 
 
-def _plain(value: Any, name: str) -> str:
+def _address_part(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
-        raise BadRequestError(f"`{name}` must be a text, not {_kind(value)}")
+        raise InvalidRequestError(f"`{name}` must be a text, not {_describe_type(value)}")
     if any(ord(character) <= 32 or ord(character) == 127 for character in value) or "#" in value or "\\" in value:
-        raise BadRequestError(f"`{name}` holds a blank, a control character, # or \\; they cannot be in an address")
+        raise InvalidRequestError(f"`{name}` holds a blank, a control character, # or \\; they cannot be in an address")
     # An id with `..` in it must not turn `/orders/<id>` into another resource.
     if any(segment in (".", "..") for segment in unquote(value.split("?")[0]).split("/")):
-        raise BadRequestError(f"`{name}` holds a `.` or `..` segment")
+        raise InvalidRequestError(f"`{name}` holds a `.` or `..` segment")
     return value
 
 
@@ -101,9 +101,9 @@ def _with_query(url: str, query: Any) -> str:
     if query is None:
         return url
     if not isinstance(query, Mapping):
-        raise BadRequestError(f"`query` must be a mapping, not {_kind(query)}")
+        raise InvalidRequestError(f"`query` must be a mapping, not {_describe_type(query)}")
     pairs = [
-        (str(name), _scalar(item, f"query.{name}"))
+        (str(name), _scalar_string(item, f"query.{name}"))
         for name, value in query.items()
         if value is not None
         for item in (value if isinstance(value, list | tuple) else [value])
@@ -113,24 +113,24 @@ def _with_query(url: str, query: Any) -> str:
     return url + ("&" if "?" in url else "?") + urlencode(pairs)
 
 
-def _headers(headers: Any, managed: tuple[str, ...]) -> dict[str, str]:
+def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):
-        raise BadRequestError(f"`headers` must be a mapping, not {_kind(headers)}")
+        raise InvalidRequestError(f"`headers` must be a mapping, not {_describe_type(headers)}")
     result: dict[str, str] = {}
-    reserved = {*_MANAGED_HEADERS, *(name.lower() for name in managed)}
+    reserved = {*_MANAGED_HEADERS, *(name.lower() for name in managed_headers)}
     for name, value in headers.items():
         lower = str(name).lower()
         if lower in reserved:
-            raise BadRequestError(f"the header {name} is set by the engine or the connection")
+            raise InvalidRequestError(f"the header {name} is set by the engine or the connection")
         if not lower or not all(character.isalnum() or character in "!#$%&'*+-.^_`|~" for character in lower):
-            raise BadRequestError(f"{name!r} is not a header name")
+            raise InvalidRequestError(f"{name!r} is not a header name")
         if value is None:
             continue
-        text = _scalar(value, f"headers.{name}")
+        text = _scalar_string(value, f"headers.{name}")
         if not text.isascii() or any(ord(character) < 32 or ord(character) == 127 for character in text):
-            raise BadRequestError(f"the header {name} may hold printable ASCII only")
+            raise InvalidRequestError(f"the header {name} may hold printable ASCII only")
         result[lower] = text
     return result
 
@@ -138,7 +138,7 @@ def _headers(headers: Any, managed: tuple[str, ...]) -> dict[str, str]:
 def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
     given = [name for name in ("json", "form", "body") if name in arguments]
     if len(given) > 1:
-        raise BadRequestError(f"`{given[0]}` and `{given[1]}` are both a body; one is enough")
+        raise InvalidRequestError(f"`{given[0]}` and `{given[1]}` are both a body; one is enough")
     if not given:
         return None, None
     value = arguments[given[0]]
@@ -146,31 +146,31 @@ def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
         try:
             return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), "application/json"
         except (TypeError, ValueError) as error:
-            raise BadRequestError(f"`json` cannot be written as JSON: {error}") from None
+            raise InvalidRequestError(f"`json` cannot be written as JSON: {error}") from None
     if given[0] == "form":
         if not isinstance(value, Mapping):
-            raise BadRequestError(f"`form` must be a mapping, not {_kind(value)}")
-        pairs = [(str(name), _scalar(item, f"form.{name}")) for name, item in value.items() if item is not None]
+            raise InvalidRequestError(f"`form` must be a mapping, not {_describe_type(value)}")
+        pairs = [(str(name), _scalar_string(item, f"form.{name}")) for name, item in value.items() if item is not None]
         return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
     if not isinstance(value, str):
-        raise BadRequestError(f"`body` must be a text, not {_kind(value)}; use `json` for data")
+        raise InvalidRequestError(f"`body` must be a text, not {_describe_type(value)}; use `json` for data")
     return value.encode(), "text/plain; charset=utf-8"
 
 
-def _scalar(value: Any, name: str) -> str:
+def _scalar_string(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    raise BadRequestError(f"`{name}` must be a text, a number or a boolean, not {_kind(value)}")
+    raise InvalidRequestError(f"`{name}` must be a text, a number or a boolean, not {_describe_type(value)}")
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if value is None:
         return "null"
     return {dict: "a mapping", list: "a list", bool: "a boolean"}.get(type(value), f"a {type(value).__name__}")
 
 
-def header_key(key: str) -> str:
+def encode_key(key: str) -> str:
     """The key as a header value: printable ASCII stays, the rest and ``%`` are percent-encoded, so no two keys meet."""
     return quote(key, safe="!#$&'()*+,/:;=?@[]-._~|^`{}<>")

@@ -10,25 +10,26 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Literal
 
-from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, BadRequestError
+from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, InvalidRequestError
+from sagas.expressions import ExpressionError, compile_expression
 
-MAX_BYTES = 2 * 1024 * 1024
+MAX_BODY_BYTES = 2 * 1024 * 1024
 """The most of a body that is kept."""
 
-MAX_RESULT = MAX_BYTES - 64 * 1024
+MAX_RESULT_BYTES = MAX_BODY_BYTES - 64 * 1024
 """The most bytes a result may take as JSON; Temporal refuses more than 2 MiB with everything around it."""
 
 MAX_RETRY_AFTER = 3600.0
 """Seconds. A participant may ask for more; we come back after this and ask again."""
 
-EXCERPT = 500
+MAX_EXCERPT = 500
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
 
-Meaning = Literal["done", "rejected", "other"]
+StatusClass = Literal["done", "rejected", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """One answer. ``omitted`` is the size in bytes of a body that was too large to keep, then ``text`` is empty."""
 
     status: int
@@ -37,7 +38,7 @@ class Response:
     omitted: int | None = None
 
     @property
-    def sentence(self) -> str:
+    def status_line(self) -> str:
         """The status as people know it: ``503 Service Unavailable``."""
         try:
             return f"{self.status} {HTTPStatus(self.status).phrase}"
@@ -47,7 +48,7 @@ class Response:
     def json(self) -> Any:
         """The body as JSON; None when it is not JSON."""
         try:
-            return json.loads(self.text, parse_constant=_not_json) if self.text else None
+            return json.loads(self.text, parse_constant=_reject_constant) if self.text else None
         except (ValueError, RecursionError):
             return None
 
@@ -64,11 +65,11 @@ class Response:
         return seen
 
 
-def meaning(status: int, arguments: Mapping[str, Any]) -> Meaning:
+def classify_status(status: int, arguments: Mapping[str, Any]) -> StatusClass:
     """Which of ``done`` and ``rejected`` this status is in. ``done`` is asked first."""
-    if matches(status, _patterns(arguments, "done", DEFAULT_DONE)):
+    if status_matches(status, _patterns(arguments, "done", DEFAULT_DONE)):
         return "done"
-    if matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):
+    if status_matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):
         return "rejected"
     return "other"
 
@@ -77,13 +78,13 @@ def check_patterns(arguments: Mapping[str, Any]) -> None:
     """Raises BadRequestError when ``done`` or ``rejected`` hold something that is no status."""
     for name in ("done", "rejected"):
         for pattern in _patterns(arguments, name, ()):
-            if _interval(pattern) is None:
-                raise BadRequestError(f"`{name}` holds {pattern!r}; write a status (201) or a class (2xx)")
+            if _status_range(pattern) is None:
+                raise InvalidRequestError(f"`{name}` holds {pattern!r}; write a status (201) or a class (2xx)")
 
 
-def matches(status: int, patterns: Iterable[Any]) -> bool:
+def status_matches(status: int, patterns: Iterable[Any]) -> bool:
     """True when one of the patterns (``201``, ``2xx``) covers the status."""
-    return any((interval := _interval(p)) is not None and interval[0] <= status <= interval[1] for p in patterns)
+    return any((interval := _status_range(p)) is not None and interval[0] <= status <= interval[1] for p in patterns)
 
 
 def _patterns(arguments: Mapping[str, Any], name: str, default: Sequence[Any]) -> Sequence[Any]:
@@ -93,7 +94,7 @@ def _patterns(arguments: Mapping[str, Any], name: str, default: Sequence[Any]) -
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _interval(pattern: Any) -> tuple[int, int] | None:
+def _status_range(pattern: Any) -> tuple[int, int] | None:
     text = str(pattern).strip().lower()
     if len(text) == 3 and text[0] in "12345" and text[1:] == "xx":
         return int(text[0]) * 100, int(text[0]) * 100 + 99
@@ -102,7 +103,7 @@ def _interval(pattern: Any) -> tuple[int, int] | None:
     return None
 
 
-def retry_after(response: Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
+def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
     """Seconds the participant wants us to wait; None when it says nothing.
 
     Source: RFC 9110 section 10.2.3, a number of seconds or a date.
@@ -121,11 +122,51 @@ def retry_after(response: Response, now: Callable[[], datetime] = lambda: dateti
     return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-def bounded(result: Any) -> Any:
+def limit_size(result: Any) -> Any:
     """The result, or ``{"omitted": "size", "bytes": n}`` when it would be too large to keep."""
     size = len(json.dumps(result).encode())
-    return result if size <= MAX_RESULT else {"omitted": "size", "bytes": size}
+    return result if size <= MAX_RESULT_BYTES else {"omitted": "size", "bytes": size}
 
 
-def _not_json(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+# ``result:`` of an HTTP step: CEL over ``response``, compiled before the request is sent.
+
+
+ResultFunction = Callable[[HttpResponse], Any]
+
+
+class ResultError(ValueError):
+    """``result`` does not compile, or cannot be computed from this answer."""
+
+
+def compile_result(source: Any) -> ResultFunction:
+    """How the result comes out of an answer.
+
+    One expression, bare or in ``${{ }}``. Without one: the body as JSON, else its text, else null.
+    Raises ResultError, when called and from what it returns.
+    """
+    if source is None:
+        return _body_result
+    if not isinstance(source, str):
+        raise ResultError("`result` must be an expression")
+    try:
+        expression = compile_expression(source)
+    except ExpressionError as error:
+        raise ResultError(f"`result` does not compile: {error.message}") from None
+
+    def to_result(response: HttpResponse) -> Any:
+        try:
+            return expression.evaluate({"response": response.to_json()})
+        except ExpressionError as error:
+            raise ResultError(error.message) from None
+
+    return to_result
+
+
+def _body_result(response: HttpResponse) -> Any:
+    body = response.json()
+    # A body `null` and no body at all are both no result; any other text that is not JSON is the result itself.
+    return response.text if body is None and response.text.strip() not in ("", "null") else body

@@ -1,6 +1,6 @@
 """What ``[connections.NAME]`` with ``kind = "http"`` says, checked once.
 
-Secrets are never part of these objects: a :class:`SecretText` only knows where to look, and looks on the worker each
+Secrets are never part of these objects: a :class:`SecretSetting` only knows where to look, and looks on the worker each
 time it is needed, so a rotated file is picked up without a restart.
 """
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sagas.errors import UsageError
-from sagas.settings.model import Connection, did_you_mean
-from sagas.settings.secrets import Secret, as_secret, reveal
+from sagas.errors import UsageError, did_you_mean
+from sagas.settings.model import Connection
+from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 DEFAULT_KEY_HEADER = "Idempotency-Key"
 
 
 @dataclass(frozen=True, slots=True)
-class SecretText:
+class SecretSetting:
     """A secret of this connection: the dotted name of its setting, and where it is kept."""
 
     setting: str
@@ -29,7 +29,7 @@ class SecretText:
 
     def read(self) -> str:
         """The secret itself. Raises UsageError with a sentence that names the place, never the value."""
-        text = reveal(self.secret, setting=self.setting, root=self.root)
+        text = resolve_secret(self.secret, setting=self.setting, root=self.root)
         if not text.isascii() or not text.isprintable() or not text:
             raise UsageError(f"{self.setting} is empty or holds something that cannot be sent in a header.")
         return text
@@ -37,19 +37,19 @@ class SecretText:
 
 @dataclass(frozen=True, slots=True)
 class BearerAuth:
-    token: SecretText
+    token: SecretSetting
 
 
 @dataclass(frozen=True, slots=True)
 class BasicAuth:
-    user: str | SecretText
-    password: SecretText
+    user: str | SecretSetting
+    password: SecretSetting
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderAuth:
     name: str
-    value: SecretText
+    value: SecretSetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class OAuth2Auth:
     """Client credentials (RFC 6749 section 4.4). ``in_body`` sends id and secret in the form instead of Basic."""
 
     token_url: str
-    client_id: str | SecretText
-    client_secret: SecretText
+    client_id: str | SecretSetting
+    client_secret: SecretSetting
     scope: str | None = None
     audience: str | None = None
     in_body: bool = False
@@ -70,7 +70,7 @@ class MutualTLS:
 
     certificate: Path
     key: Path
-    password: SecretText | None = None
+    password: SecretSetting | None = None
 
 
 Auth = BearerAuth | BasicAuth | HeaderAuth | OAuth2Auth
@@ -90,7 +90,7 @@ class HttpSettings:
     ca: Path | None = None
     key_header: str | None = DEFAULT_KEY_HEADER
     headers: Mapping[str, str] = field(default_factory=dict)
-    signing_secret: SecretText | None = None
+    signing_secret: SecretSetting | None = None
 
 
 def http_settings(connection: Connection) -> HttpSettings:
@@ -100,7 +100,9 @@ def http_settings(connection: Connection) -> HttpSettings:
     """
     where, options, root = f"connections.{connection.name}", connection.options, connection.root
     # `idempotent` and `settle` are defaults for steps; the definition has taken them in by now.
-    _only(where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"})
+    _check_fields(
+        where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"}
+    )
     url = connection.url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -127,109 +129,109 @@ def http_settings(connection: Connection) -> HttpSettings:
     )
 
 
-def _ca(where: str, verify: Any, root: Path) -> Path | None:
+def _ca(setting: str, verify: Any, root: Path) -> Path | None:
     if verify is None or verify is True:
         return None
     if not isinstance(verify, str):
         raise UsageError(
-            f"{where}.verify cannot be switched off.",
+            f"{setting}.verify cannot be switched off.",
             help="Name the PEM file of the certificate authority that signed the participant's certificate.",
         )
     return root / verify
 
 
-def _headers(where: str, options: Mapping[str, Any]) -> Mapping[str, str]:
+def _headers(setting: str, options: Mapping[str, Any]) -> Mapping[str, str]:
     headers = options.get("headers", {})
     if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
-        raise UsageError(f"{where}.headers must be a table of texts.", help="A secret belongs under auth.")
+        raise UsageError(f"{setting}.headers must be a table of texts.", help="A secret belongs under auth.")
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _auth(where: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTLS | None]:
+def _auth(setting: str, table: Any, folder: Path) -> tuple[Auth | None, MutualTLS | None]:
     if table is None:
         return None, None
     if not isinstance(table, Mapping) or not table:
-        raise UsageError(f"{where} must be a table such as {{ bearer = {{ env = … }} }}.")
-    _only(where, table, {"bearer", "basic", "header", "oauth2", "mtls"})
-    mtls = _mtls(f"{where}.mtls", table["mtls"], folder) if "mtls" in table else None
+        raise UsageError(f"{setting} must be a table such as {{ bearer = {{ env = … }} }}.")
+    _check_fields(setting, table, {"bearer", "basic", "header", "oauth2", "mtls"})
+    mtls = _mtls(f"{setting}.mtls", table["mtls"], folder) if "mtls" in table else None
     others = [kind for kind in table if kind != "mtls"]
     if len(others) > 1:
-        raise UsageError(f"{where} names {' and '.join(others)}; one of them is enough (mtls may come with it).")
+        raise UsageError(f"{setting} names {' and '.join(others)}; one of them is enough (mtls may come with it).")
     if not others:
         return None, mtls
     kind, value = others[0], table[others[0]]
-    place = f"{where}.{kind}"
+    place = f"{setting}.{kind}"
     if kind == "bearer":
         return BearerAuth(_secret(place, value, folder)), mtls
     if not isinstance(value, Mapping):
         raise UsageError(f"{place} must be a table.")
     if kind == "basic":
-        _only(place, value, {"user", "password"})
+        _check_fields(place, value, {"user", "password"})
         user = _text_or_secret(place, "user", value.get("user"), folder)
         return BasicAuth(user, _secret(f"{place}.password", value.get("password"), folder)), mtls
     if kind == "header":
-        _only(place, value, {"name", "value"})
+        _check_fields(place, value, {"name", "value"})
         header = _text(place, "name", value.get("name"))
         return HeaderAuth(header, _secret(f"{place}.value", value.get("value"), folder)), mtls
     return _oauth2(place, value, folder), mtls
 
 
-def _oauth2(place: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
-    _only(place, table, {"token_url", "client_id", "client_secret", "scope", "audience", "send"})
-    token_url = _text(place, "token_url", table.get("token_url"))
+def _oauth2(setting: str, table: Mapping[str, Any], folder: Path) -> OAuth2Auth:
+    _check_fields(setting, table, {"token_url", "client_id", "client_secret", "scope", "audience", "send"})
+    token_url = _text(setting, "token_url", table.get("token_url"))
     if urlsplit(token_url).scheme not in ("http", "https"):
-        raise UsageError(f"{place}.token_url must be a complete http:// or https:// address.")
+        raise UsageError(f"{setting}.token_url must be a complete http:// or https:// address.")
     send = table.get("send", "basic")
     if send not in ("basic", "body"):
-        raise UsageError(f'{place}.send must be "basic" or "body".')
+        raise UsageError(f'{setting}.send must be "basic" or "body".')
     return OAuth2Auth(
         token_url,
-        _text_or_secret(place, "client_id", table.get("client_id"), folder),
-        _secret(f"{place}.client_secret", table.get("client_secret"), folder),
-        _text(place, "scope", table["scope"]) if "scope" in table else None,
-        _text(place, "audience", table["audience"]) if "audience" in table else None,
+        _text_or_secret(setting, "client_id", table.get("client_id"), folder),
+        _secret(f"{setting}.client_secret", table.get("client_secret"), folder),
+        _text(setting, "scope", table["scope"]) if "scope" in table else None,
+        _text(setting, "audience", table["audience"]) if "audience" in table else None,
         send == "body",
     )
 
 
-def _mtls(place: str, table: Any, folder: Path) -> MutualTLS:
+def _mtls(setting: str, table: Any, folder: Path) -> MutualTLS:
     if not isinstance(table, Mapping):
-        raise UsageError(f"{place} must be a table with certificate and key.")
-    _only(place, table, {"certificate", "key", "password"})
-    password = _secret(f"{place}.password", table["password"], folder) if "password" in table else None
-    certificate, key = (_file(place, name, table.get(name), folder) for name in ("certificate", "key"))
+        raise UsageError(f"{setting} must be a table with certificate and key.")
+    _check_fields(setting, table, {"certificate", "key", "password"})
+    password = _secret(f"{setting}.password", table["password"], folder) if "password" in table else None
+    certificate, key = (_file(setting, name, table.get(name), folder) for name in ("certificate", "key"))
     return MutualTLS(certificate, key, password)
 
 
-def _file(place: str, name: str, value: Any, folder: Path) -> Path:
+def _file(setting: str, name: str, value: Any, folder: Path) -> Path:
     """A file name, plain or in the same ``{ file = … }`` form as a secret."""
     if isinstance(value, Mapping) and set(value) == {"file"}:
         value = value["file"]
-    return folder / _text(place, name, value)
+    return folder / _text(setting, name, value)
 
 
-def _secret(place: str, value: Any, folder: Path) -> SecretText:
+def _secret(setting: str, value: Any, folder: Path) -> SecretSetting:
     if not isinstance(value, Mapping):
         raise UsageError(
-            f"{place} must say where the secret is, not what it is.",
+            f"{setting} must say where the secret is, not what it is.",
             help='Write { env = "NAME" } or { file = "path" }; it is read on the worker.',
         )
-    return SecretText(place, as_secret(value, place), folder)
+    return SecretSetting(setting, parse_secret(value, setting), folder)
 
 
-def _text_or_secret(place: str, name: str, value: Any, folder: Path) -> str | SecretText:
+def _text_or_secret(setting: str, name: str, value: Any, folder: Path) -> str | SecretSetting:
     if isinstance(value, Mapping):
-        return _secret(f"{place}.{name}", value, folder)
-    return _text(place, name, value)
+        return _secret(f"{setting}.{name}", value, folder)
+    return _text(setting, name, value)
 
 
-def _text(place: str, name: str, value: Any) -> str:
+def _text(setting: str, name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{place} needs {name}, a text.")
+        raise UsageError(f"{setting} needs {name}, a text.")
     return value
 
 
-def _only(place: str, table: Mapping[str, Any], known: set[str]) -> None:
+def _check_fields(setting: str, table: Mapping[str, Any], known: set[str]) -> None:
     for name in table:
         if name not in known:
-            raise UsageError(f"{place} has no field {name}{did_you_mean(name, tuple(sorted(known)))}")
+            raise UsageError(f"{setting} has no field {name}{did_you_mean(name, tuple(sorted(known)))}")

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
 
-Action = Literal["retry", "abort", "rebuild", "refused"]
-Scope = Literal["event", "topic", "client", "setting"]
+ErrorReaction = Literal["retry", "abort", "rebuild", "refused"]
+RefusalScope = Literal["event", "topic", "client", "setting"]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class KafkaErrorInfo:
     """A KafkaError as a value. ``name`` is librdkafka's; names with ``_`` in front are errors of the client itself."""
 
     name: str
@@ -39,19 +39,19 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ErrorVerdict:
     """What to do. ``reason`` is one sentence; ``scope`` says what is refused: an event, a topic, or all we do.
 
     ``setting``: all we do, as long as this process runs; other refusals may be mended while it waits.
     """
 
-    action: Action
+    action: ErrorReaction
     reason: str
-    scope: Scope | None = None
+    scope: RefusalScope | None = None
     fenced: bool = False
 
 
-_PLACE = re.compile(r"^(Broker: |Local: )|^\S+/\S+: | \(after \d+ms in state \w+.*\)$")
+_CLIENT_PREFIX = re.compile(r"^(Broker: |Local: )|^\S+/\S+: | \(after \d+ms in state \w+.*\)$")
 """What librdkafka says around the reason: who says it, over which connection, after how long."""
 
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
@@ -62,7 +62,7 @@ _UNKNOWN_OUTCOME = {
     "UNKNOWN_PRODUCER_ID", "OUT_OF_ORDER_SEQUENCE_NUMBER", "TRANSACTION_COORDINATOR_FENCED",
 }  # fmt: skip
 
-_PASSING = {
+_RETRIABLE = {
     "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
     "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "THROTTLING_QUOTA_EXCEEDED", "UNSTABLE_OFFSET_COMMIT",
     "_QUEUE_FULL", "_WAIT_COORD", "_RETRY",
@@ -70,7 +70,7 @@ _PASSING = {
 
 _NEEDS_ABORT = {"TRANSACTION_ABORTABLE", "_INVALID_DIFFERENT_RECORD", "_PURGE_QUEUE", "_PURGE_INFLIGHT"}
 
-_REFUSED: Mapping[str, tuple[Scope, str]] = {
+_REFUSED: Mapping[str, tuple[RefusalScope, str]] = {
     "MSG_SIZE_TOO_LARGE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
     "RECORD_LIST_TOO_LARGE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
     "INVALID_MSG_SIZE": ("event", "the event is larger than the topic takes (max.message.bytes)"),
@@ -101,29 +101,29 @@ _REFUSED: Mapping[str, tuple[Scope, str]] = {
 }  # fmt: skip
 
 
-def classify(error: KafkaError | KafkaException | Failure) -> Verdict:
+def classify_kafka_error(error: KafkaError | KafkaException | KafkaErrorInfo) -> ErrorVerdict:
     """What to do about an error of a producer, a consumer or the admin client."""
-    failure = error if isinstance(error, Failure) else failure_of(error)
-    said = _sentence(failure)
+    failure = error if isinstance(error, KafkaErrorInfo) else kafka_error_info(error)
+    said = _error_message(failure)
     if failure.name in _REFUSED:
-        return Verdict("refused", said, scope=_REFUSED[failure.name][0])
+        return ErrorVerdict("refused", said, scope=_REFUSED[failure.name][0])
     if failure.name in _FENCED:
-        return Verdict("rebuild", said, fenced=True)
+        return ErrorVerdict("rebuild", said, fenced=True)
     if failure.fatal or failure.name in _UNKNOWN_OUTCOME:
-        return Verdict("rebuild", said)
+        return ErrorVerdict("rebuild", said)
     if failure.requires_abort or failure.name in _NEEDS_ABORT:
-        return Verdict("abort", said)
-    if failure.retriable or failure.name in _PASSING:
-        return Verdict("retry", said)
-    return Verdict("rebuild", said)
+        return ErrorVerdict("abort", said)
+    if failure.retriable or failure.name in _RETRIABLE:
+        return ErrorVerdict("retry", said)
+    return ErrorVerdict("rebuild", said)
 
 
-def failure_of(error: KafkaError | KafkaException) -> Failure:
+def kafka_error_info(error: KafkaError | KafkaException) -> KafkaErrorInfo:
     """The error as a value; an exception carries one."""
     inner: Any = error.args[0] if isinstance(error, Exception) and error.args else error
     if not hasattr(inner, "txn_requires_abort"):
-        return Failure("_FAIL", str(inner))
-    return Failure(
+        return KafkaErrorInfo("_FAIL", str(inner))
+    return KafkaErrorInfo(
         name=inner.name(),
         text=inner.str(),
         retriable=inner.retriable(),
@@ -132,10 +132,10 @@ def failure_of(error: KafkaError | KafkaException) -> Failure:
     )
 
 
-def _sentence(failure: Failure) -> str:
-    text = failure.text.strip().rstrip(".")
-    text = _PLACE.sub("", text)
-    if failure.name in _REFUSED:
-        meaning = _REFUSED[failure.name][1]
+def _error_message(info: KafkaErrorInfo) -> str:
+    text = info.text.strip().rstrip(".")
+    text = _CLIENT_PREFIX.sub("", text)
+    if info.name in _REFUSED:
+        meaning = _REFUSED[info.name][1]
         return f"{meaning} ({text})" if text else meaning
-    return f"{text} ({failure.name})" if text else failure.name
+    return f"{text} ({info.name})" if text else info.name

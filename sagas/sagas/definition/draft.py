@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from sagas.definition.diagnostics import Place
-from sagas.definition.graph import Graph
-from sagas.definition.model import Definition, Operation, Step
-from sagas.definition.records import Parsed
-from sagas.definition.source import Node
+from sagas.definition.diagnostics import Positioned
+from sagas.definition.field_types import ParsedMapping
+from sagas.definition.model import Definition, Operation, StepDefinition
+from sagas.definition.step_graph import StepGraph
+from sagas.definition.yaml_nodes import YamlNode
 
 if TYPE_CHECKING:
     from sagas.actions import Action
 
-Role = Literal["do", "compensate", "confirmed", "confirm", "probe", "notify"]
+OperationRole = Literal["do", "compensate", "confirmed", "confirm", "probe", "notify"]
 Connections = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class SparkHome:
+class SparkResources:
     """What a project says about Spark, as far as definitions depend on it.
 
     ``ledger`` is the SQL connection that keeps the guard and fence rows of `spark` steps, None when there is none;
@@ -31,14 +31,14 @@ class SparkHome:
     catalogs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def kafka_triggers(top: Parsed) -> list[Parsed]:
+def kafka_triggers(top: ParsedMapping) -> list[ParsedMapping]:
     """The triggers of a saga as they are written, those that could be read."""
     triggers = top.values.get("triggers")
     return (triggers.values.get("kafka") or []) if triggers is not None else []
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaHome:
+class KafkaResources:
     """What a project says about Kafka: ``outbox`` is the SQL connection whose tables keep what steps send there."""
 
     outbox: str | None = None
@@ -48,27 +48,27 @@ class KafkaHome:
 class OperationDraft:
     """One operation of a step and where it is written."""
 
-    role: Role
+    role: OperationRole
     operation: Operation
-    parsed: Parsed
+    parsed: ParsedMapping
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Positioned:
         """Where the action's name stands."""
-        return self.parsed.at("uses") if "uses" in self.parsed else self.parsed.node
+        return self.parsed.node_of("uses") if "uses" in self.parsed else self.parsed.node
 
     @property
-    def arguments(self) -> Node | None:
+    def arguments(self) -> YamlNode | None:
         """The node of `with`; None in the short form."""
-        return self.parsed.at("with") if "with" in self.parsed else None
+        return self.parsed.node_of("with") if "with" in self.parsed else None
 
 
 @dataclass(frozen=True, slots=True)
 class StepDraft:
     """One step: ``after_commit`` is True where nothing leads backward any more."""
 
-    parsed: Parsed
-    step: Step
+    parsed: ParsedMapping
+    step: StepDefinition
     operations: tuple[OperationDraft, ...]
     after_commit: bool
 
@@ -83,23 +83,23 @@ class StepDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class SagaDraft:
     """A whole saga. ``definition`` has no digest yet; ``graph`` is None when the needs are wrong."""
 
     file: str
-    top: Parsed
+    root: ParsedMapping
     definition: Definition
     steps: tuple[StepDraft, ...]
-    graph: Graph
+    graph: StepGraph
     actions: Mapping[str, Action]
     connections: Connections | None = None
-    spark: SparkHome | None = None
-    kafka: KafkaHome | None = None
+    spark: SparkResources | None = None
+    kafka: KafkaResources | None = None
     notify: tuple[OperationDraft, ...] = ()
-    by_id: Mapping[str, StepDraft] = field(init=False)
+    steps_by_id: Mapping[str, StepDraft] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_id", {step.id: step for step in self.steps})
+        object.__setattr__(self, "steps_by_id", {step.id: step for step in self.steps})
 
     @property
     def pivot(self) -> StepDraft | None:

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["compensatable", "pivot", "retriable", "read"]
+StepKind = Literal["compensatable", "pivot", "retriable", "read"]
 OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]
 Guarantee = Literal["guarded", "participant-keyed", "at-least-once"]
-Moment = Literal["completed", "compensated", "parked", "residue", "overdue"]
+Milestone = Literal["completed", "compensated", "parked", "residue", "overdue"]
 """What a saga can notify somebody of."""
 
-INTERVALS = (1.0, 5.0, 30.0, 300.0, 1800.0, 7200.0)
+NOTIFICATION_INTERVALS = (1.0, 5.0, 30.0, 300.0, 1800.0, 7200.0)
 """Seconds between the attempts of a notification where the author says nothing."""
 
 
@@ -100,12 +100,12 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepDefinition:
     """One step of the graph. ``needs`` is always explicit here, whatever the author left out."""
 
     id: str
     name: str
-    kind: Kind
+    kind: StepKind
     do: Operation
     needs: tuple[str, ...] = ()
     if_: str | None = None
@@ -148,9 +148,9 @@ class Notification:
     ``intervals`` are the waits (seconds) before attempt 2, 3 …; when the last attempt has failed it is given up.
     """
 
-    when: tuple[Moment, ...]
+    when: tuple[Milestone, ...]
     do: Operation
-    intervals: tuple[float, ...] = INTERVALS
+    intervals: tuple[float, ...] = NOTIFICATION_INTERVALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Definition:
     """
 
     saga: str
-    steps: tuple[Step, ...]
+    steps: tuple[StepDefinition, ...]
     description: str = ""
     id: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Definition:
     notify: tuple[Notification, ...] = ()
     triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata={"travels": False})
 
-    def step(self, id: str) -> Step:
+    def step(self, id: str) -> StepDefinition:
         """The step with this id. Raises KeyError when there is none."""
         for step in self.steps:
             if step.id == id:
@@ -185,6 +185,27 @@ class Definition:
         raise KeyError(id)
 
     @property
-    def pivot(self) -> Step | None:
+    def pivot(self) -> StepDefinition | None:
         """The point of no return, if the saga has one."""
         return next((step for step in self.steps if step.pivot), None)
+
+
+# How long to wait before an attempt that the machine schedules itself.
+
+
+def backoff(retry: Retry, attempts: int) -> float:
+    """Seconds between attempt ``made`` and the next one."""
+    if retry.intervals:
+        return retry.intervals[min(max(attempts, 1), len(retry.intervals)) - 1]
+    # The exponent is bounded, so that thousands of attempts do not overflow a float.
+    growth = retry.backoff_coefficient ** min(max(attempts - 1, 0), 64)
+    return min(retry.initial_interval * growth, max(retry.max_interval, retry.initial_interval))
+
+
+def is_read(step: StepDefinition) -> bool:
+    """A read has no effect, so there is nothing to seal, to undo or to ask about."""
+    return step.kind == "read" or step.do.uses in ("wait", "require")
+
+
+def is_nested(step: StepDefinition) -> bool:
+    return step.do.uses == "saga"

@@ -6,14 +6,17 @@ Fields that have their default are left out, which keeps the header of a run sma
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from sagas.definition.model import Compensation, Definition, Notification, Operation, Probe, Retry, Step
+from sagas.definition.model import Compensation, Definition, Notification, Operation, Probe, Retry, StepDefinition
+from sagas.expressions.lexer import split_template
 
 
-def _table(model: type) -> tuple[tuple[str, Any], ...]:
+def _fields_with_defaults(model: type) -> tuple[tuple[str, Any], ...]:
     table = []
     for one in fields(model):
         if one.metadata.get("travels") is False:
@@ -23,11 +26,14 @@ def _table(model: type) -> tuple[tuple[str, Any], ...]:
     return tuple(table)
 
 
-_TABLES = {model: _table(model) for model in (Retry, Operation, Compensation, Probe, Step, Notification, Definition)}
+_FIELDS = {
+    model: _fields_with_defaults(model)
+    for model in (Retry, Operation, Compensation, Probe, StepDefinition, Notification, Definition)
+}
 
 
 def _pack(value: Any) -> Any:
-    table = _TABLES.get(type(value))
+    table = _FIELDS.get(type(value))
     if table is not None:
         packed = {}
         for name, default in table:
@@ -62,7 +68,7 @@ def _notification(data: Mapping[str, Any]) -> Notification:
     return Notification(**values)
 
 
-def _step(data: Mapping[str, Any]) -> Step:
+def _step(data: Mapping[str, Any]) -> StepDefinition:
     values = dict(data)
     values["do"] = _operation(data["do"])
     values["needs"] = tuple(data.get("needs", ()))
@@ -76,7 +82,7 @@ def _step(data: Mapping[str, Any]) -> Step:
         values["confirm"] = _operation(confirm)
     if probe := data.get("probe"):
         values["probe"] = Probe(**{**probe, "operation": _operation(probe["operation"])})
-    return Step(**values)
+    return StepDefinition(**values)
 
 
 def _operation(data: Mapping[str, Any]) -> Operation:
@@ -86,3 +92,119 @@ def _operation(data: Mapping[str, Any]) -> Operation:
     intervals = retry.get("intervals")
     values = {**retry, "intervals": tuple(intervals)} if intervals is not None else retry
     return Operation(**{**data, "retry": Retry(**values)})
+
+
+# The digest of a definition: equal exactly when two definitions mean the same.
+
+
+_ANNOTATIONS = ("title", "description", "$comment", "examples")
+
+
+def digest_of(definition: Definition) -> str:
+    """``sha256:…`` over the canonical JSON of everything that decides what happens.
+
+    Texts for people and the order of the file are left out: `needs` says all about the order of steps.
+    """
+    data = to_snapshot(replace(definition, description="", digest=""))
+    steps = {}
+    for step in data["steps"]:
+        step.pop("name", None)
+        step["needs"] = sorted(step.get("needs", []))
+        steps[step["id"]] = step
+    data["steps"] = steps
+    data = {key: value if key == "input" else _normalized_expressions(value) for key, value in data.items()}
+    data["input"] = _without_annotations(data.get("input", {}))
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _normalized_expressions(value: Any) -> Any:
+    """Blanks around an expression mean nothing; those inside it stay, they may be in a string."""
+    if isinstance(value, Mapping):
+        return {key: _normalized_expressions(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normalized_expressions(one) for one in value]
+    if not isinstance(value, str) or "${{" not in value:
+        return value
+    parts = [[part.expression, part.text.strip() if part.expression else part.text] for part in split_template(value)]
+    return {"${{": parts}
+
+
+def _without_annotations(schema: Any) -> Any:
+    """A JSON Schema without its annotations for people; names of properties are kept whatever they are."""
+    if not isinstance(schema, dict):
+        return schema
+    result = {}
+    for key, value in schema.items():
+        if key in _ANNOTATIONS:
+            continue
+        if key in ("properties", "$defs", "patternProperties", "dependentSchemas") and isinstance(value, dict):
+            result[key] = {name: _without_annotations(one) for name, one in value.items()}
+        elif key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
+            result[key] = [_without_annotations(one) for one in value]
+        elif key == "required" and isinstance(value, list):
+            result[key] = sorted(value, key=str)
+        elif key in ("enum", "const", "default"):
+            result[key] = value
+        else:
+            result[key] = _without_annotations(value)
+    return result
+
+
+# Whether a running saga can go on with a corrected definition (`saga resolve --definition`, rule 10).
+#
+# What was asked under the old definition has to stay answerable under the new one: where each effect was made, in which
+# database it is guarded, and how many ways there are to undo it. Expressions, arguments and patience may change.
+
+
+def replacement_refusal(running: Definition, snapshot: Mapping[str, Any]) -> str | None:
+    """Why the saga cannot go on with this definition, in one sentence; None when it can."""
+    try:
+        mended = from_snapshot(snapshot)
+        found = [(step.id, step.needs) for step in mended.steps]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return "the definition is none that a run could carry: take it from a file with --definition"
+    if mended.saga != running.saga or found != [(step.id, step.needs) for step in running.steps]:
+        return "the definition has other steps than the running saga: only their contents may change"
+    if mended.recovery != running.recovery:
+        return f"the running saga has `recovery: {running.recovery}`, and that may not change"
+    for old, new in zip(running.steps, mended.steps, strict=True):
+        what = _changed_aspect(old, new)
+        if what is not None:
+            return (
+                f"{what} of {old.id} may not change while the saga runs: only expressions, arguments and patience may"
+            )
+    return None
+
+
+def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
+    undo, other = old.compensate, new.compensate
+    facts = {
+        "the kind": (old.kind, new.kind),
+        "the place of the action": (_effect_location(old.do), _effect_location(new.do)),
+        "`for_each`": (old.for_each is None, new.for_each is None),
+        "`confirm`": (_effect_location(old.confirm), _effect_location(new.confirm)),
+        "`probe`": (old.probe is None or new.probe is not None, True),
+        "`compensate`": (
+            undo and [_effect_location(one) for one in undo.alternates],
+            other and _leading_locations(other.alternates, undo),
+        ),
+        "`compensate.confirmed`": (
+            undo and _effect_location(undo.confirmed),
+            other and _effect_location(other.confirmed),
+        ),
+    }
+    return next((name for name, (before, now) in facts.items() if before != now), None)
+
+
+def _leading_locations(alternates: tuple[Operation, ...], undo: Any) -> list[Any]:
+    """As many alternates as there were; more may follow."""
+    return [_effect_location(one) for one in alternates[: len(undo.alternates) if undo else None]]
+
+
+def _effect_location(action: Operation | None) -> tuple[str | None, str | None] | None:
+    """Where an action has its effect: its database, and whether the engine itself performs it."""
+    if action is None:
+        return None
+    own = action.uses if action.uses in ("saga", "wait", "require") else None
+    return action.connection, own

@@ -6,14 +6,13 @@ compile_value({"key": "order-${{ input.id }}"}).render(context)
 
 from __future__ import annotations
 
+from sagas.expressions.analysis import Reference
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.expression import Expression, compile_expression
-from sagas.expressions.references import Reference
-from sagas.expressions.template import Template, compile_value
-from sagas.expressions.types import ELEMENT, check_types, infer_kind
+from sagas.expressions.expression import Expression, Template, compile_expression, compile_value
+from sagas.expressions.type_checker import ANY_ELEMENT, check_types, infer_type
 
 __all__ = [
-    "ELEMENT",
+    "ANY_ELEMENT",
     "Expression",
     "ExpressionError",
     "Reference",
@@ -21,5 +20,5 @@ __all__ = [
     "check_types",
     "compile_expression",
     "compile_value",
-    "infer_kind",
+    "infer_type",
 ]

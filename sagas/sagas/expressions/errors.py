@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sagas.errors import SagaError
 
-UNPLACED = -1
+NO_OFFSET = -1
 
 
 class ExpressionError(SagaError):
@@ -18,8 +18,8 @@ class ExpressionError(SagaError):
     start of the string at ``path`` in the value.
     """
 
-    def __init__(self, message: str | None = None, offset: int = UNPLACED, *, help: str | None = None) -> None:
-        super().__init__(_one_line(message) if message else None, help=help)
+    def __init__(self, message: str | None = None, offset: int = NO_OFFSET, *, help: str | None = None) -> None:
+        super().__init__(_printable(message) if message else None, help=help)
         self.offset = offset
         self.path: tuple[str | int, ...] = ()
 
@@ -27,7 +27,7 @@ class ExpressionError(SagaError):
         return type(self), (self.message, self.offset)
 
 
-def _one_line(message: str) -> str:
+def _printable(message: str) -> str:
     """Quoted user text may hold line ends or terminal codes; they are shown as escapes."""
     if message.isprintable():
         return message
@@ -42,7 +42,7 @@ class LimitError(ExpressionError):
     """The evaluation is too large. Never absorbed by ``||``, ``&&`` or ``default``."""
 
 
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+def suggestion(wrong: str, known: Iterable[str]) -> str:
     """A closing half sentence: the nearest known name, else nothing."""
     near = difflib.get_close_matches(wrong, list(known)[:200], n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

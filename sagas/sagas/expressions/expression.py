@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import DecimalException
 from functools import lru_cache
 from typing import Any
 
+from sagas.expressions.analysis import Reference, find_references
 from sagas.expressions.compiler import Compiler
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import Run
-from sagas.expressions.nodes import Node
-from sagas.expressions.parser import parse
-from sagas.expressions.references import Reference, references
-from sagas.expressions.scanner import OPEN, scan
-from sagas.expressions.values import leave
+from sagas.expressions.lexer import OPENING, split_template
+from sagas.expressions.limits import MAX_DATA_DEPTH, Evaluation, check_string_length
+from sagas.expressions.nodes import ExpressionNode
+from sagas.expressions.parser import parse_expression
+from sagas.expressions.values import from_cel
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Expression:
 
     source: str
     references: tuple[Reference, ...]
-    node: Node = field(repr=False, compare=False)
-    _code: Callable[[Run], Any] = field(repr=False, compare=False)
+    node: ExpressionNode = field(repr=False, compare=False)
+    _code: Callable[[Evaluation], Any] = field(repr=False, compare=False)
     _slots: int = field(repr=False, compare=False)
 
     def evaluate(self, context: Mapping[str, Any]) -> Any:
@@ -38,7 +39,7 @@ class Expression:
         one sentence when a part cannot be evaluated or the work or the result is too large.
         """
         try:
-            return leave(self._code(Run(context, self._slots)))
+            return from_cel(self._code(Evaluation(context, self._slots)))
         except ExpressionError as error:
             error.offset = max(error.offset, 0)
             raise
@@ -51,13 +52,13 @@ class Expression:
 
 def compile_expression(source: str) -> Expression:
     """Compile CEL, with or without ``${{ }}`` around it; raises ExpressionError with message and offset."""
-    return _compiled(_unwrapped(source))
+    return _compile_source(_without_braces(source))
 
 
-def _unwrapped(source: str) -> str:
+def _without_braces(source: str) -> str:
     text = source.strip()
-    if text.startswith(OPEN):
-        parts = scan(text)
+    if text.startswith(OPENING):
+        parts = split_template(text)
         if len(parts) != 1:
             raise ExpressionError("this is text around an expression; an expression alone is needed here", 0)
         return parts[0].text.strip()
@@ -65,8 +66,112 @@ def _unwrapped(source: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(source: str) -> Expression:
-    node = parse(source)
+def _compile_source(source: str) -> Expression:
+    node = parse_expression(source)
     compiler = Compiler(source)
     code = compiler.compile(node)
-    return Expression(source, references(node), node, code, compiler.slots)
+    return Expression(source, find_references(node), node, code, compiler.slots)
+
+
+# JSON values in whose strings ``${{ … }}`` may stand.
+
+
+ValuePath = tuple[str | int, ...]
+_Occurrence = tuple[ValuePath, Expression, int]
+_Render = Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A value compiled by :func:`compile_value`.
+
+    ``expressions`` are all expressions with the place in the value where each stands, in the order of the value.
+    ``offsets`` says for each where its source begins in its string.
+    """
+
+    expressions: tuple[tuple[ValuePath, Expression], ...]
+    offsets: tuple[int, ...]
+    _render: _Render = field(repr=False, compare=False)
+
+    @property
+    def constant(self) -> bool:
+        """No expression in it: :meth:`render` returns the value itself, not a copy."""
+        return not self.expressions
+
+    def render(self, context: Mapping[str, Any]) -> Any:
+        """The value with every expression evaluated; raises ExpressionError."""
+        return self._render(context)
+
+
+def compile_value(value: Any) -> Template:
+    """Compile every expression in a JSON value; raises ExpressionError whose ``path`` and ``offset`` say where.
+
+    A string that is one expression keeps the type of its result; inside a longer string the result is formatted:
+    decimals plain, booleans ``true`` and ``false``, lists and maps as JSON with sorted keys; null is an error.
+    Map keys are taken as they are.
+    """
+    found: list[_Occurrence] = []
+    render = _compile_node(value, (), found)
+    expressions = tuple((path, expression) for path, expression, _ in found)
+    return Template(expressions, tuple(offset for *_, offset in found), render or _constant(value))
+
+
+def _compile_node(value: Any, path: ValuePath, found: list[_Occurrence]) -> _Render | None:
+    """How to render a value; None when it is its own result."""
+    if len(path) > MAX_DATA_DEPTH:
+        raise ExpressionError(f"a value of more than {MAX_DATA_DEPTH} levels inside each other is refused", 0)
+    if isinstance(value, str):
+        return _compile_string(value, path, found) if OPENING in value else None
+    if isinstance(value, Mapping):
+        fields = {key: _compile_node(item, (*path, str(key)), found) for key, item in value.items()}
+        if not any(fields.values()):
+            return None
+        pairs = [(key, render or _constant(value[key])) for key, render in fields.items()]
+        return lambda context: {key: render(context) for key, render in pairs}
+    if isinstance(value, list | tuple):
+        items = [_compile_node(item, (*path, at), found) for at, item in enumerate(value)]
+        if not any(items):
+            return None
+        renders = [render or _constant(item) for render, item in zip(items, value, strict=True)]
+        return lambda context: [render(context) for render in renders]
+    return None
+
+
+def _constant(value: Any) -> _Render:
+    return lambda context: value
+
+
+def _compile_string(value: str, path: ValuePath, found: list[_Occurrence]) -> _Render:
+    parts: list[str | Expression] = []
+    start = 0
+    try:
+        for part in split_template(value):
+            if not part.expression:
+                parts.append(part.text)
+                continue
+            start = part.offset + len(part.text) - len(part.text.lstrip())
+            expression = compile_expression(part.text)
+            parts.append(expression)
+            found.append((path, expression, start))
+    except ExpressionError as error:
+        error.path, error.offset = path, start + error.offset
+        raise
+    if len(parts) == 1:
+        only = parts[0]
+        return only.evaluate if isinstance(only, Expression) else _constant(only)
+    return lambda context: _join(parts, context)
+
+
+def _join(parts: list[str | Expression], context: Mapping[str, Any]) -> str:
+    texts = [part if isinstance(part, str) else _format_in_string(part, context) for part in parts]
+    check_string_length(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _format_in_string(expression: Expression, context: Mapping[str, Any]) -> str:
+    value = expression.evaluate(context)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise ExpressionError(f"{expression.source} is null and cannot stand inside text; write default(…, '')", 0)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

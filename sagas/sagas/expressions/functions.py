@@ -9,11 +9,11 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
-from sagas.expressions import times
+from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import INTEGER_DIGITS, Run, checked_integer, checked_length
-from sagas.expressions.operators import as_decimal, exactly, is_number
-from sagas.expressions.values import EXACT, ROUNDING, decimal_of_text, kind_of, plain, pull
+from sagas.expressions.limits import MAX_INTEGER_DIGITS, Evaluation, check_integer, check_string_length
+from sagas.expressions.operators import as_decimal, compute_exactly, is_number
+from sagas.expressions.values import EXACT, ROUNDING, format_decimal, parse_decimal, to_cel, type_name
 
 Style = Literal["function", "method", "both"]
 
@@ -27,66 +27,68 @@ class Function:
     """``result`` and ``numbers`` serve the static check: the kind it returns, and that it takes only numbers."""
 
     call: Callable[..., Any]
-    least: int
-    most: int
+    min_arguments: int
+    max_arguments: int
     style: Style = "both"
     result: str | None = None
-    numbers: bool = False
+    takes_numbers: bool = False
 
 
-def _wrong(name: str, wants: str, value: Any) -> ExpressionError:
+def _type_error(name: str, wants: str, value: Any) -> ExpressionError:
     help_ = "; write decimal(x) for a number that is text" if value.__class__ is str and "number" in wants else ""
-    return ExpressionError(f"{name} takes {wants}, not {kind_of(value).removeprefix('no ')}{_shown(value)}{help_}")
+    return ExpressionError(
+        f"{name} takes {wants}, not {type_name(value).removeprefix('no ')}{_quoted_string(value)}{help_}"
+    )
 
 
-def _shown(value: Any) -> str:
+def _quoted_string(value: Any) -> str:
     if value.__class__ is str:
         return f" '{value}'" if len(value) <= 40 else f" '{value[:40]}…'"
     return ""
 
 
-def _text(name: str, value: Any) -> str:
+def _as_string(name: str, value: Any) -> str:
     if value.__class__ is not str:
-        raise _wrong(name, "strings", value)
+        raise _type_error(name, "strings", value)
     return value
 
 
-def _list(name: str, value: Any) -> list[Any]:
+def _as_list(name: str, value: Any) -> list[Any]:
     if value.__class__ is not list:
-        raise _wrong(name, "a list", value)
+        raise _type_error(name, "a list", value)
     return value
 
 
-def _number(name: str, value: Any) -> Any:
-    value = pull(value)
+def _as_number(name: str, value: Any) -> Any:
+    value = to_cel(value)
     if not is_number(value):
-        raise _wrong(name, "numbers", value)
+        raise _type_error(name, "numbers", value)
     return value
 
 
-def size(run: Run, value: Any) -> int:
+def size(run: Evaluation, value: Any) -> int:
     if value.__class__ not in (str, list, dict):
-        raise _wrong("size", "a string, a list or a map", value)
+        raise _type_error("size", "a string, a list or a map", value)
     return len(value)
 
 
-def total(run: Run, items: Any) -> Any:
-    run.charge(len(_list("sum", items)))
+def total(run: Evaluation, items: Any) -> Any:
+    run.charge(len(_as_list("sum", items)))
     result: Any = 0
     for item in items:
-        number = _number("sum", item)
+        number = _as_number("sum", item)
         if result.__class__ is int and number.__class__ is int:
-            result = checked_integer(result + number)
+            result = check_integer(result + number)
         else:
-            result = exactly(EXACT.add, as_decimal(result), as_decimal(number))
+            result = compute_exactly(EXACT.add, as_decimal(result), as_decimal(number))
     return result
 
 
-def _extreme(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., Any]:
-    def extreme(run: Run, *args: Any) -> Any:
+def _min_or_max(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    def extreme(run: Evaluation, *args: Any) -> Any:
         items = args[0] if len(args) == 1 and args[0].__class__ is list else args
         run.charge(len(items))
-        numbers = [_number(name, item) for item in items]
+        numbers = [_as_number(name, item) for item in items]
         if not numbers:
             raise ExpressionError(f"{name} of an empty list has no value; give one with [x] + list")
         return choose(numbers)
@@ -94,26 +96,26 @@ def _extreme(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., Any
     return extreme
 
 
-def rounded(run: Run, value: Any, digits: Any = None) -> Any:
+def rounded(run: Evaluation, value: Any, digits: Any = None) -> Any:
     """An integer, or with ``digits`` a decimal of exactly that many; halves go away from zero, as on invoices."""
-    number = _number("round", value)
+    number = _as_number("round", value)
     if digits is None:
         if number.__class__ is int:
             return number
-        return checked_integer(int(_to_unit(number, Decimal(1))))
+        return check_integer(int(_quantize(number, Decimal(1))))
     if digits.__class__ is not int or not 0 <= digits <= _ROUND_DIGITS:
         raise ExpressionError(f"round takes 0 to {_ROUND_DIGITS} digits after the point")
-    return _to_unit(as_decimal(number), Decimal((0, (1,), -digits)))
+    return _quantize(as_decimal(number), Decimal((0, (1,), -digits)))
 
 
-def _to_unit(number: Decimal, unit: Decimal) -> Decimal:
-    return exactly(lambda value, step: value.quantize(step, ROUND_HALF_UP, ROUNDING), number, unit)
+def _quantize(number: Decimal, unit: Decimal) -> Decimal:
+    return compute_exactly(lambda value, step: value.quantize(step, ROUND_HALF_UP, ROUNDING), number, unit)
 
 
-def sort(run: Run, items: Any) -> list[Any]:
+def sort(run: Evaluation, items: Any) -> list[Any]:
     """Ascending and stable. Numbers, or strings by code point: text is ordered as text, whatever it looks like."""
-    run.charge(len(_list("sort", items)) * max(1, len(items).bit_length() // 2))
-    pulled = [pull(item) for item in items]
+    run.charge(len(_as_list("sort", items)) * max(1, len(items).bit_length() // 2))
+    pulled = [to_cel(item) for item in items]
     kinds = {Decimal if item.__class__ is int else item.__class__ for item in pulled}
     if len(kinds) > 1 or not kinds <= {Decimal, str, bool, datetime, timedelta}:
         raise ExpressionError("sort takes a list of numbers or a list of strings, not a mixture")
@@ -121,42 +123,42 @@ def sort(run: Run, items: Any) -> list[Any]:
     return sorted(pulled)
 
 
-def join(run: Run, items: Any, separator: Any = "") -> str:
-    run.charge(len(_list("join", items)))
-    parts = [_text("join", pull(item)) for item in items]
-    length = sum(map(len, parts)) + len(_text("join", separator)) * max(0, len(parts) - 1)
-    checked_length(length)
+def join(run: Evaluation, items: Any, separator: Any = "") -> str:
+    run.charge(len(_as_list("join", items)))
+    parts = [_as_string("join", to_cel(item)) for item in items]
+    length = sum(map(len, parts)) + len(_as_string("join", separator)) * max(0, len(parts) - 1)
+    check_string_length(length)
     run.charge_text(length)
     return separator.join(parts)
 
 
-def split(run: Run, text: Any, separator: Any) -> list[str]:
-    run.charge_text(len(_text("split", text)))
-    parts = text.split(separator) if _text("split", separator) else list(text)
+def split(run: Evaluation, text: Any, separator: Any) -> list[str]:
+    run.charge_text(len(_as_string("split", text)))
+    parts = text.split(separator) if _as_string("split", separator) else list(text)
     run.charge(len(parts))
     return parts
 
 
-def _cased(name: str, change: Callable[[str], str]) -> Callable[..., str]:
-    def cased(run: Run, text: Any) -> str:
-        run.charge_text(len(_text(name, text)))
+def _case_function(name: str, change: Callable[[str], str]) -> Callable[..., str]:
+    def cased(run: Evaluation, text: Any) -> str:
+        run.charge_text(len(_as_string(name, text)))
         changed = change(text)
-        checked_length(len(changed))
+        check_string_length(len(changed))
         return changed
 
     return cased
 
 
-def _tested(name: str, test: Callable[[str, str], bool]) -> Callable[..., bool]:
-    def tested(run: Run, text: Any, other: Any) -> bool:
-        run.charge_text(len(_text(name, text)))
-        return test(text, _text(name, other))
+def _string_test(name: str, test: Callable[[str, str], bool]) -> Callable[..., bool]:
+    def tested(run: Evaluation, text: Any, other: Any) -> bool:
+        run.charge_text(len(_as_string(name, text)))
+        return test(text, _as_string(name, other))
 
     return tested
 
 
 @lru_cache(maxsize=256)
-def _pattern(source: str) -> Any:
+def _compile_pattern(source: str) -> Any:
     import re2  # here: a C extension that most sagas never need
 
     options = re2.Options()
@@ -166,26 +168,26 @@ def _pattern(source: str) -> Any:
         return re2.compile(source, options)
     except re2.error as error:
         reason = error.args[0] if error.args else "it does not parse"
-        raise ExpressionError(f"'{source[:60]}' is not a regular expression of RE2: {_words(reason)}") from None
+        raise ExpressionError(f"'{source[:60]}' is not a regular expression of RE2: {_decoded(reason)}") from None
 
 
-def _words(reason: Any) -> str:
+def _decoded(reason: Any) -> str:
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
-def matches(run: Run, text: Any, pattern: Any) -> bool:
+def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
     """RE2 (linear time), anywhere in the text unless the pattern has ``^`` and ``$``."""
-    if len(_text("matches", pattern)) > _PATTERN_LENGTH:
+    if len(_as_string("matches", pattern)) > _PATTERN_LENGTH:
         raise ExpressionError(f"a regular expression may have at most {_PATTERN_LENGTH:,} characters")
     run.charge_pattern(pattern)
-    run.charge(len(_text("matches", text)) // 64)
+    run.charge(len(_as_string("matches", text)) // 64)
     try:
-        return _pattern(pattern).search(text) is not None
+        return _compile_pattern(pattern).search(text) is not None
     except UnicodeEncodeError:
         raise ExpressionError("matches cannot read text with half a surrogate pair") from None
 
 
-def integer(run: Run, value: Any) -> int:
+def integer(run: Evaluation, value: Any) -> int:
     """Of a decimal the whole part (towards zero), of a timestamp the seconds since 1970, of text the number."""
     kind = value.__class__
     if kind is int:
@@ -193,33 +195,33 @@ def integer(run: Run, value: Any) -> int:
     if kind is Decimal:
         return int(value)
     if kind is datetime:
-        return (value - times.read_timestamp("1970-01-01T00:00:00Z")) // timedelta(seconds=1)
+        return (value - values.timestamp_from_string("1970-01-01T00:00:00Z")) // timedelta(seconds=1)
     if kind is str:
         digits = value[1:] if value[:1] in ("-", "+") else value
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= INTEGER_DIGITS):
-            raise ExpressionError(f"int cannot read{_shown(value)} as an integer")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_INTEGER_DIGITS):
+            raise ExpressionError(f"int cannot read{_quoted_string(value)} as an integer")
         return int(value)
-    raise _wrong("int", "a number, a timestamp or text", value)
+    raise _type_error("int", "a number, a timestamp or text", value)
 
 
-def decimal(run: Run, value: Any) -> Decimal:
+def decimal(run: Evaluation, value: Any) -> Decimal:
     return _decimal("decimal", value)
 
 
-def double(run: Run, value: Any) -> Decimal:
+def double(run: Evaluation, value: Any) -> Decimal:
     """CEL's conversion; there are no floats here, so it is ``decimal`` under its other name."""
     return _decimal("double", value)
 
 
 def _decimal(name: str, value: Any) -> Decimal:
     if is_number(value):
-        return exactly(EXACT.add, as_decimal(value), Decimal(0)) if value.__class__ is int else value
+        return compute_exactly(EXACT.add, as_decimal(value), Decimal(0)) if value.__class__ is int else value
     if value.__class__ is not str:
-        raise _wrong(name, "a number or text", value)
-    return decimal_of_text(value)
+        raise _type_error(name, "a number or text", value)
+    return parse_decimal(value)
 
 
-def string(run: Run, value: Any) -> str:
+def string(run: Evaluation, value: Any) -> str:
     kind = value.__class__
     if kind is str:
         return value
@@ -227,44 +229,46 @@ def string(run: Run, value: Any) -> str:
         return "true" if value else "false"
     if kind is int:
         run.charge_text(value.bit_length() // 3)
-        return str(checked_integer(value))
+        return str(check_integer(value))
     if kind is Decimal:
-        return plain(value)
+        return format_decimal(value)
     if kind is datetime:
-        return times.write_timestamp(value)
+        return values.timestamp_to_string(value)
     if kind is timedelta:
-        return times.write_duration(value)
-    raise _wrong("string", "a string, a number, a boolean, a timestamp or a duration", value)
+        return values.duration_to_string(value)
+    raise _type_error("string", "a string, a number, a boolean, a timestamp or a duration", value)
 
 
-def boolean(run: Run, value: Any) -> bool:
+def boolean(run: Evaluation, value: Any) -> bool:
     if value.__class__ is bool:
         return value
     words = {"true": True, "True": True, "TRUE": True, "t": True, "1": True}
     words |= {"false": False, "False": False, "FALSE": False, "f": False, "0": False}
     if value.__class__ is str and value in words:
         return words[value]
-    raise ExpressionError(f"bool cannot read {kind_of(value)}{_shown(value)}; it reads 'true' and 'false'")
+    raise ExpressionError(f"bool cannot read {type_name(value)}{_quoted_string(value)}; it reads 'true' and 'false'")
 
 
-def timestamp(run: Run, value: Any) -> datetime:
-    return value if value.__class__ is datetime else times.read_timestamp(_text("timestamp", value))
+def timestamp(run: Evaluation, value: Any) -> datetime:
+    return value if value.__class__ is datetime else values.timestamp_from_string(_as_string("timestamp", value))
 
 
-def duration(run: Run, value: Any) -> timedelta:
-    return value if value.__class__ is timedelta else times.read_duration(_text("duration", value))
+def duration(run: Evaluation, value: Any) -> timedelta:
+    return value if value.__class__ is timedelta else values.duration_from_string(_as_string("duration", value))
 
 
-def date(run: Run, value: Any) -> str:
+def date(run: Evaluation, value: Any) -> str:
     """``YYYY-MM-DD`` of a timestamp, in UTC."""
-    return value.date().isoformat() if value.__class__ is datetime else times.read_day(_text("date", value))
+    return (
+        value.date().isoformat() if value.__class__ is datetime else values.date_from_string(_as_string("date", value))
+    )
 
 
 FUNCTIONS: dict[str, Function] = {
     "size": Function(size, 1, 1, result="integer"),
-    "contains": Function(_tested("contains", lambda text, part: part in text), 2, 2, "method", "boolean"),
-    "startsWith": Function(_tested("startsWith", str.startswith), 2, 2, "method", "boolean"),
-    "endsWith": Function(_tested("endsWith", str.endswith), 2, 2, "method", "boolean"),
+    "contains": Function(_string_test("contains", lambda text, part: part in text), 2, 2, "method", "boolean"),
+    "startsWith": Function(_string_test("startsWith", str.startswith), 2, 2, "method", "boolean"),
+    "endsWith": Function(_string_test("endsWith", str.endswith), 2, 2, "method", "boolean"),
     "matches": Function(matches, 2, 2, result="boolean"),
     "int": Function(integer, 1, 1, "function", "integer"),
     "double": Function(double, 1, 1, "function", "number"),
@@ -273,22 +277,22 @@ FUNCTIONS: dict[str, Function] = {
     "bool": Function(boolean, 1, 1, "function", "boolean"),
     "timestamp": Function(timestamp, 1, 1, "function"),
     "duration": Function(duration, 1, 1, "function"),
-    "sum": Function(total, 1, 1, result="number", numbers=True),
-    "min": Function(_extreme("min", min), 1, 100, result="number", numbers=True),
-    "max": Function(_extreme("max", max), 1, 100, result="number", numbers=True),
-    "round": Function(rounded, 1, 2, result="number", numbers=True),
+    "sum": Function(total, 1, 1, result="number", takes_numbers=True),
+    "min": Function(_min_or_max("min", min), 1, 100, result="number", takes_numbers=True),
+    "max": Function(_min_or_max("max", max), 1, 100, result="number", takes_numbers=True),
+    "round": Function(rounded, 1, 2, result="number", takes_numbers=True),
     "sort": Function(sort, 1, 1, result="array"),
     "join": Function(join, 1, 2, result="string"),
     "split": Function(split, 2, 2, result="array"),
-    "lower": Function(_cased("lower", str.lower), 1, 1, result="string"),
-    "upper": Function(_cased("upper", str.upper), 1, 1, result="string"),
+    "lower": Function(_case_function("lower", str.lower), 1, 1, result="string"),
+    "upper": Function(_case_function("upper", str.upper), 1, 1, result="string"),
     "date": Function(date, 1, 1, result="string"),
 }
 
-TEXT_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date"})
+STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date"})
 """Functions whose result is text by its nature, so ``+`` next to them means putting text together."""
 
-REFUSED = {
+UNSUPPORTED = {
     "uint": "unsigned integers are not supported; use int",
     "bytes": "bytes are not supported",
     "type": "type(x) is not supported",

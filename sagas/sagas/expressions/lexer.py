@@ -11,10 +11,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import INTEGER_DIGITS, SOURCE_LENGTH
-from sagas.expressions.values import decimal_of_text
+from sagas.expressions.limits import MAX_INTEGER_DIGITS, MAX_SOURCE_LENGTH
+from sagas.expressions.values import parse_decimal
 
-Kind = Literal["constant", "name", "op", "end"]
+TokenKind = Literal["constant", "name", "op", "end"]
 
 _SPACE = re.compile(r"(?:[ \t\r\n\f]+|//[^\n]*)+")
 _NUMBER = re.compile(
@@ -32,17 +32,17 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    kind: Kind
+    kind: TokenKind
     text: str
     offset: int
     end: int
     value: Any = None
 
 
-def tokens(source: str) -> list[Token]:
+def tokenize(source: str) -> list[Token]:
     """All tokens and one of kind ``end``; raises ExpressionError at the first text that is none."""
-    if len(source) > SOURCE_LENGTH:
-        raise ExpressionError(f"an expression may have at most {SOURCE_LENGTH:,} characters", 0)
+    if len(source) > MAX_SOURCE_LENGTH:
+        raise ExpressionError(f"an expression may have at most {MAX_SOURCE_LENGTH:,} characters", 0)
     found: list[Token] = []
     at = 0
     while True:
@@ -81,11 +81,11 @@ def _number(source: str, match: re.Match[str]) -> Token:
     if NAME.match(source, end):
         raise ExpressionError(f"{source[at : end + 1]!r} is neither a number nor a name", at)
     value: int | Decimal
-    if len(text) > INTEGER_DIGITS:
-        raise ExpressionError(f"a number of more than {INTEGER_DIGITS:,} digits is refused", at)
+    if len(text) > MAX_INTEGER_DIGITS:
+        raise ExpressionError(f"a number of more than {MAX_INTEGER_DIGITS:,} digits is refused", at)
     if match.lastgroup == "frac":
         try:
-            value = decimal_of_text(text)
+            value = parse_decimal(text)
         except ExpressionError as error:
             raise ExpressionError(error.message, at) from None
     else:
@@ -102,7 +102,7 @@ def _string(source: str, at: int, opening: re.Match[str]) -> Token:
     if end is None:
         raise ExpressionError(f"the string that starts here has no closing {quote}", at)
     body = source[opening.end() : end]
-    value = body if raw else _unescaped(body, opening.end())
+    value = body if raw else _unescape(body, opening.end())
     return Token("constant", source[at : end + len(quote)], at, end + len(quote), value)
 
 
@@ -118,7 +118,7 @@ def closing_quote(source: str, start: int, quote: str, *, raw: bool) -> int | No
     return None
 
 
-def _unescaped(body: str, offset: int) -> str:
+def _unescape(body: str, offset: int) -> str:
     if "\\" not in body:
         return body
     parts: list[str] = []
@@ -140,3 +140,69 @@ def _unescaped(body: str, offset: int) -> str:
             parts.append(chr(code))
         at = escape.end()
     return "".join(parts) + body[at:]
+
+
+# Finds ``${{ … }}`` in a string. ``$${{`` is the escape for a literal ``${{``.
+
+
+OPENING = "${{"
+CLOSING = "}}"
+_ESCAPED_OPENING = "$${{"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplatePart:
+    """Literal text, or the source between ``${{`` and ``}}``. ``offset``: where the text stands in the string."""
+
+    text: str
+    offset: int
+    expression: bool
+
+
+def split_template(string: str) -> list[TemplatePart]:
+    """The parts of a string in order; raises ExpressionError when a ``${{`` is not closed."""
+    parts: list[TemplatePart] = []
+    literal: list[str] = []
+    at = start = 0
+    while (found := string.find(OPENING, at)) >= 0:
+        if found > 0 and string[found - 1] == "$" and found - 1 >= at:
+            literal.append(string[at : found - 1] + OPENING)
+            at = found + len(OPENING)
+            continue
+        literal.append(string[at:found])
+        if text := "".join(literal):
+            parts.append(TemplatePart(text, start, False))
+        literal = []
+        begin = found + len(OPENING)
+        end = _find_closing(string, begin)
+        parts.append(TemplatePart(string[begin:end], begin, True))
+        at = start = end + len(CLOSING)
+    literal.append(string[at:])
+    if (text := "".join(literal)) or not parts:
+        parts.append(TemplatePart(text, start, False))
+    return parts
+
+
+def _find_closing(string: str, begin: int) -> int:
+    """Where the ``}}`` stands that is neither inside a string nor the end of a map."""
+    at, braces = begin, 0
+    while at < len(string):
+        if quote := QUOTE.match(string, at):
+            end = closing_quote(string, quote.end(), quote[2], raw="r" in quote[1].lower())
+            if end is None:
+                break
+            at = end + len(quote[2])
+        elif name := NAME.match(string, at):
+            at = name.end()
+        elif string.startswith("//", at):
+            line, close = string.find("\n", at), string.find(CLOSING, at)
+            at = min((end for end in (line, close) if end >= 0), default=len(string))
+        elif string[at] == "}" and braces == 0 and string.startswith(CLOSING, at):
+            return at
+        else:
+            braces += {"{": 1, "}": -1 if braces else 0}.get(string[at], 0)
+            at += 1
+    raise ExpressionError(
+        f"'{OPENING}' is not closed with '{CLOSING}'; for the text itself write '{_ESCAPED_OPENING}'",
+        begin - len(OPENING),
+    )

@@ -6,161 +6,161 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Loop = Literal["all", "exists", "exists_one", "filter", "map"]
+ComprehensionKind = Literal["all", "exists", "exists_one", "filter", "map"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     offset: int
     end: int
     depth: int
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return ()
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Node):
+class Constant(ExpressionNode):
     """A literal: None, a boolean, an int, a Decimal or a string."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Node):
+class Identifier(ExpressionNode):
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Select(Node):
+class Select(ExpressionNode):
     """``operand.field``."""
 
-    operand: Node
+    operand: ExpressionNode
     field: str
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
-class Index(Node):
+class Index(ExpressionNode):
     """``operand[key]``."""
 
-    operand: Node
-    key: Node
+    operand: ExpressionNode
+    key: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.operand, self.key)
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf(Node):
-    items: tuple[Node, ...]
+class ListLiteral(ExpressionNode):
+    items: tuple[ExpressionNode, ...]
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return self.items
 
 
 @dataclass(frozen=True, slots=True)
-class MapOf(Node):
-    entries: tuple[tuple[Node, Node], ...]
+class MapLiteral(ExpressionNode):
+    entries: tuple[tuple[ExpressionNode, ExpressionNode], ...]
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return tuple(part for entry in self.entries for part in entry)
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Node):
+class Unary(ExpressionNode):
     op: Literal["!", "-"]
-    operand: Node
+    operand: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Node):
+class Binary(ExpressionNode):
     """Arithmetic, comparison and ``in``."""
 
     op: str
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)
-class Logic(Node):
+class Logic(ExpressionNode):
     """``&&`` and ``||``: not in Binary because an error on one side may be absorbed by the other."""
 
     op: Literal["&&", "||"]
-    left: Node
-    right: Node
+    left: ExpressionNode
+    right: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.left, self.right)
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional(Node):
-    condition: Node
-    then: Node
-    otherwise: Node
+class Conditional(ExpressionNode):
+    condition: ExpressionNode
+    then: ExpressionNode
+    otherwise: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.condition, self.then, self.otherwise)
 
 
 @dataclass(frozen=True, slots=True)
-class Has(Node):
+class Has(ExpressionNode):
     """``has(a.b)``."""
 
     operand: Select
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True)
-class Default(Node):
+class Default(ExpressionNode):
     """``default(value, fallback)``: not a function because a missing field in ``value`` is no error."""
 
-    value: Node
-    fallback: Node
+    value: ExpressionNode
+    fallback: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return (self.value, self.fallback)
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Node):
+class FunctionCall(ExpressionNode):
     """``name(args)``, or with ``method`` ``args[0].name(args[1:])``."""
 
     name: str
-    args: tuple[Node, ...]
+    args: tuple[ExpressionNode, ...]
     method: bool
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         return self.args
 
 
 @dataclass(frozen=True, slots=True)
-class Comprehension(Node):
+class Comprehension(ExpressionNode):
     """``source.loop(variable, body)``; ``map`` may have a ``condition`` between the two."""
 
-    loop: Loop
-    source: Node
+    kind: ComprehensionKind
+    source: ExpressionNode
     variable: str
-    condition: Node | None
-    body: Node
+    condition: ExpressionNode | None
+    body: ExpressionNode
 
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[ExpressionNode, ...]:
         inner = (self.body,) if self.condition is None else (self.condition, self.body)
         return (self.source, *inner)
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(node: ExpressionNode) -> Iterator[ExpressionNode]:
     """The node and everything in it, in the order of the source for equal levels."""
     waiting = [node]
     while waiting:
@@ -169,7 +169,7 @@ def walk(node: Node) -> Iterator[Node]:
         waiting.extend(reversed(current.children()))
 
 
-def path_of(node: Node) -> tuple[str, ...] | None:
+def path_of(node: ExpressionNode) -> tuple[str, ...] | None:
     """``a.b["c"]`` as ("a", "b", "c"); None for anything that is not a name with fields."""
     fields: list[str] = []
     while True:
@@ -180,7 +180,7 @@ def path_of(node: Node) -> tuple[str, ...] | None:
             case Index(operand=operand, key=Constant(value=str(field))):
                 fields.append(field)
                 node = operand
-            case Name(name=name):
+            case Identifier(name=name):
                 return (name, *reversed(fields))
             case _:
                 return None

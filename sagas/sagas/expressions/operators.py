@@ -11,24 +11,24 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.expressions.errors import ExpressionError, LimitError
-from sagas.expressions.limits import DATA_DEPTH, Run, checked_integer, checked_length
-from sagas.expressions.values import DECIMAL_DIGITS, DIVIDING, EXACT, kind_of, pull
+from sagas.expressions.limits import MAX_DATA_DEPTH, Evaluation, check_integer, check_string_length
+from sagas.expressions.values import DECIMAL_DIGITS, DIVIDING, EXACT, to_cel, type_name
 
-Operator = Callable[[Run, Any, Any], Any]
+Operator = Callable[[Evaluation, Any, Any], Any]
 
-_AMOUNT = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*", re.ASCII)
-_AMOUNTS_HELP = "write decimal(x) to calculate with a number that is text"
+_DECIMAL_STRING = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*", re.ASCII)
+_DECIMAL_HELP = "write decimal(x) to calculate with a number that is text"
 
 
-class UnsuitableError(ExpressionError):
+class UnsuitableOperandsError(ExpressionError):
     """The operator does not take these values; the compiler adds the names of the operands."""
 
 
-def unsuitable(reason: str = "") -> UnsuitableError:
-    return UnsuitableError(reason or "?")
+def unsuitable_operands(reason: str = "") -> UnsuitableOperandsError:
+    return UnsuitableOperandsError(reason or "?")
 
 
-def exactly(compute: Callable[[Decimal, Decimal], Decimal], left: Decimal, right: Decimal) -> Decimal:
+def compute_exactly(compute: Callable[[Decimal, Decimal], Decimal], left: Decimal, right: Decimal) -> Decimal:
     """The unrounded result; raises LimitError when it has too many digits."""
     try:
         return compute(left, right)
@@ -44,69 +44,69 @@ def is_number(value: Any) -> bool:
     return value.__class__ is int or value.__class__ is Decimal
 
 
-def add(run: Run, left: Any, right: Any) -> Any:
+def add(run: Evaluation, left: Any, right: Any) -> Any:
     kinds = (left.__class__, right.__class__)
     if kinds == (int, int):
-        return checked_integer(left + right)
+        return check_integer(left + right)
     if kinds == (list, list):
         run.charge(len(left) + len(right))
         return left + right
     if is_number(left) and is_number(right):
-        return exactly(EXACT.add, as_decimal(left), as_decimal(right))
+        return compute_exactly(EXACT.add, as_decimal(left), as_decimal(right))
     if timedelta in kinds and (set(kinds) <= {datetime, timedelta}):
-        return _in_calendar(operator.add, left, right)
-    raise unsuitable()
+        return _calendar_arithmetic(operator.add, left, right)
+    raise unsuitable_operands()
 
 
-def concatenate(run: Run, left: Any, right: Any) -> Any:
+def concatenate(run: Evaluation, left: Any, right: Any) -> Any:
     """``+`` where the source shows that text is meant: one side is a literal or makes text by its nature.
 
     Elsewhere adding two strings is an error: amounts travel as strings, and "1.00" + "2.00" is no amount.
     """
     if left.__class__ is str and right.__class__ is str:
-        checked_length(len(left) + len(right))
+        check_string_length(len(left) + len(right))
         run.charge_text(len(left) + len(right))
         return left + right
     if left is None or right is None:
-        raise unsuitable("write default(x, '') where it may be null")
-    raise unsuitable("write string(x) to make text of a value")
+        raise unsuitable_operands("write default(x, '') where it may be null")
+    raise unsuitable_operands("write string(x) to make text of a value")
 
 
-def subtract(run: Run, left: Any, right: Any) -> Any:
+def subtract(run: Evaluation, left: Any, right: Any) -> Any:
     kinds = (left.__class__, right.__class__)
     if kinds == (int, int):
-        return checked_integer(left - right)
+        return check_integer(left - right)
     if is_number(left) and is_number(right):
-        return exactly(EXACT.subtract, as_decimal(left), as_decimal(right))
+        return compute_exactly(EXACT.subtract, as_decimal(left), as_decimal(right))
     if kinds in ((datetime, timedelta), (datetime, datetime), (timedelta, timedelta)):
-        return _in_calendar(operator.sub, left, right)
-    raise unsuitable()
+        return _calendar_arithmetic(operator.sub, left, right)
+    raise unsuitable_operands()
 
 
-def multiply(run: Run, left: Any, right: Any) -> Any:
+def multiply(run: Evaluation, left: Any, right: Any) -> Any:
     if left.__class__ is int and right.__class__ is int:
-        return checked_integer(left * right)
+        return check_integer(left * right)
     if is_number(left) and is_number(right):
-        return exactly(EXACT.multiply, as_decimal(left), as_decimal(right))
-    raise unsuitable()
+        return compute_exactly(EXACT.multiply, as_decimal(left), as_decimal(right))
+    raise unsuitable_operands()
 
 
-def divide(run: Run, left: Any, right: Any) -> Any:
+def divide(run: Evaluation, left: Any, right: Any) -> Any:
     """Of integers the whole part, towards zero, as in CEL; else a decimal of 28 digits, halves away from zero."""
     if not (is_number(left) and is_number(right)):
-        raise unsuitable()
+        raise unsuitable_operands()
     if right == 0:
         raise ExpressionError("division by zero")
     if left.__class__ is int and right.__class__ is int:
         quotient = abs(left) // abs(right)
         return quotient if (left < 0) == (right < 0) else -quotient
-    return exactly(DIVIDING.divide, as_decimal(left), as_decimal(right))
+    return compute_exactly(DIVIDING.divide, as_decimal(left), as_decimal(right))
 
 
-def remainder(run: Run, left: Any, right: Any) -> Any:
+def remainder(run: Evaluation, left: Any, right: Any) -> Any:
     """Of integers only, with the sign of the left side, as in CEL."""
     if not (left.__class__ is int and right.__class__ is int):
-        raise unsuitable("it takes integers")
+        raise unsuitable_operands("it takes integers")
     if right == 0:
         raise ExpressionError("division by zero")
     rest = abs(left) % abs(right)
@@ -119,80 +119,80 @@ def negate(value: Any) -> Any:
     if value.__class__ is Decimal:
         return value.copy_negate()
     if value.__class__ is timedelta:
-        return _in_calendar(operator.sub, timedelta(0), value)
-    raise unsuitable()
+        return _calendar_arithmetic(operator.sub, timedelta(0), value)
+    raise unsuitable_operands()
 
 
-def _in_calendar(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _calendar_arithmetic(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     try:
         return compute(left, right)
     except OverflowError:
         raise ExpressionError("the result is outside the calendar (years 1 to 9999)") from None
 
 
-def equals(run: Run, left: Any, right: Any) -> bool:
+def equals(run: Evaluation, left: Any, right: Any) -> bool:
     """Deep equality. Values of different kinds are unequal, but a number next to a string is a mistake."""
     if (left.__class__ is str and is_number(right)) or (right.__class__ is str and is_number(left)):
-        raise unsuitable(_AMOUNTS_HELP)
-    return same(run, left, right, 0)
+        raise unsuitable_operands(_DECIMAL_HELP)
+    return deep_equal(run, left, right, 0)
 
 
-def same(run: Run, left: Any, right: Any, level: int) -> bool:
+def deep_equal(run: Evaluation, left: Any, right: Any, level: int) -> bool:
     """Equality of any two values, without the check of :func:`equals`."""
-    left, right = pull(left), pull(right)
+    left, right = to_cel(left), to_cel(right)
     kind = left.__class__
     if kind is not right.__class__:
         return is_number(left) and is_number(right) and left == right
     if kind is list or kind is dict:
-        if level > DATA_DEPTH:
-            raise LimitError(f"values of more than {DATA_DEPTH} levels inside each other cannot be compared")
+        if level > MAX_DATA_DEPTH:
+            raise LimitError(f"values of more than {MAX_DATA_DEPTH} levels inside each other cannot be compared")
         if len(left) != len(right):
             return False
         run.charge(len(left))
         if kind is list:
-            return all(same(run, a, b, level + 1) for a, b in zip(left, right, strict=True))
-        return all(key in right and same(run, value, right[key], level + 1) for key, value in left.items())
+            return all(deep_equal(run, a, b, level + 1) for a, b in zip(left, right, strict=True))
+        return all(key in right and deep_equal(run, value, right[key], level + 1) for key, value in left.items())
     if kind is str:
         run.charge_text(len(left))
     return left == right
 
 
-def differs(run: Run, left: Any, right: Any) -> bool:
+def differs(run: Evaluation, left: Any, right: Any) -> bool:
     return not equals(run, left, right)
 
 
-def contained(run: Run, left: Any, right: Any) -> bool:
+def contained(run: Evaluation, left: Any, right: Any) -> bool:
     """``left in right``: an element of a list or a key of a map."""
     if right.__class__ is dict:
         return left.__class__ is str and left in right
     if right.__class__ is list:
         for item in right:
             run.charge(1)
-            if same(run, left, item, 0):
+            if deep_equal(run, left, item, 0):
                 return True
         return False
-    raise unsuitable("the right side has to be a list or a map")
+    raise unsuitable_operands("the right side has to be a list or a map")
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Operator:
-    def ordered(run: Run, left: Any, right: Any) -> bool:
+    def ordered(run: Evaluation, left: Any, right: Any) -> bool:
         check_order(run, left, right)
         return compare(left, right)
 
     return ordered
 
 
-def check_order(run: Run, left: Any, right: Any) -> None:
+def check_order(run: Evaluation, left: Any, right: Any) -> None:
     """Raises where ``<`` has no meaning; also for two numbers that are text, where "9.00" > "10.00" would hold."""
     if is_number(left) and is_number(right):
         return
     kind = left.__class__
     if kind is not right.__class__ or kind not in (str, bool, datetime, timedelta):
-        raise unsuitable(_AMOUNTS_HELP if {str} < {kind, right.__class__} else "")
+        raise unsuitable_operands(_DECIMAL_HELP if {str} < {kind, right.__class__} else "")
     if kind is str:
         run.charge_text(min(len(left), len(right)))
-        if len(left) < 64 and len(right) < 64 and _AMOUNT.fullmatch(left) and _AMOUNT.fullmatch(right):
-            raise unsuitable(_AMOUNTS_HELP)
+        if len(left) < 64 and len(right) < 64 and _DECIMAL_STRING.fullmatch(left) and _DECIMAL_STRING.fullmatch(right):
+            raise unsuitable_operands(_DECIMAL_HELP)
 
 
 OPERATORS: dict[str, Operator] = {
@@ -211,16 +211,16 @@ OPERATORS: dict[str, Operator] = {
 }
 
 
-def refusal(op: str, left: str, left_value: Any, right: str, right_value: Any, reason: str) -> str:
-    """The sentence for :class:`UnsuitableError`; ``left`` and ``right`` are the operands' source."""
-    both = f"'{op}' cannot take {_operand(left, left_value)} and {_operand(right, right_value)}"
+def operand_error_message(op: str, left: str, left_value: Any, right: str, right_value: Any, reason: str) -> str:
+    """The sentence for :class:`UnsuitableOperandsError`; ``left`` and ``right`` are the operands' source."""
+    both = f"'{op}' cannot take {_describe_operand(left, left_value)} and {_describe_operand(right, right_value)}"
     if reason == "?":
         strings = str in (left_value.__class__, right_value.__class__)
-        reason = _AMOUNTS_HELP if strings else ""
+        reason = _DECIMAL_HELP if strings else ""
         if op == "+" and left_value.__class__ is right_value.__class__ is str:
             reason += ", or join([a, b], '') to put text together"
     return f"{both}; {reason}" if reason else both
 
 
-def _operand(source: str, value: Any) -> str:
-    return f"{source} ({kind_of(value)})" if value is not None else f"{source} (which is null)"
+def _describe_operand(source: str, value: Any) -> str:
+    return f"{source} ({type_name(value)})" if value is not None else f"{source} (which is null)"

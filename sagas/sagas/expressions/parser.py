@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.lexer import Token, tokens
-from sagas.expressions.limits import NESTING, TREE_DEPTH
+from sagas.expressions.lexer import Token, tokenize
+from sagas.expressions.limits import MAX_NESTING, MAX_TREE_DEPTH
 from sagas.expressions.nodes import (
     Binary,
-    Call,
     Comprehension,
+    ComprehensionKind,
     Conditional,
     Constant,
     Default,
+    ExpressionNode,
+    FunctionCall,
     Has,
+    Identifier,
     Index,
-    ListOf,
+    ListLiteral,
     Logic,
-    Loop,
-    MapOf,
-    Name,
-    Node,
+    MapLiteral,
     Select,
     Unary,
 )
 
-_N = TypeVar("_N", bound=Node)
+_N = TypeVar("_N", bound=ExpressionNode)
 
 _RELATIONS = ("==", "!=", "<", "<=", ">", ">=", "in")
-_BINDS = {"?": 1, "||": 2, "&&": 3, **dict.fromkeys(_RELATIONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
-_UNARY = 7
-_LOOPS = {"all": (2,), "exists": (2,), "exists_one": (2,), "filter": (2,), "map": (2, 3)}
-RESERVED = frozenset(
+_PRECEDENCE = {"?": 1, "||": 2, "&&": 3, **dict.fromkeys(_RELATIONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_UNARY_PRECEDENCE = 7
+_COMPREHENSION_ARITIES = {"all": (2,), "exists": (2,), "exists_one": (2,), "filter": (2,), "map": (2, 3)}
+RESERVED_WORDS = frozenset(
     [
         "as",
         "break",
@@ -55,9 +55,9 @@ RESERVED = frozenset(
 )
 
 
-def parse(source: str) -> Node:
+def parse_expression(source: str) -> ExpressionNode:
     """The tree of an expression; raises ExpressionError with the offset of what cannot be read."""
-    return _Parser(tokens(source)).whole()
+    return _Parser(tokenize(source)).parse()
 
 
 class _Parser:
@@ -66,7 +66,7 @@ class _Parser:
         self._at = 0
         self._nesting = 0
 
-    def whole(self) -> Node:
+    def parse(self) -> ExpressionNode:
         if self._next.kind == "end":
             raise ExpressionError("the expression is empty", 0)
         node = self._expression()
@@ -105,38 +105,38 @@ class _Parser:
     def _make(self, kind: type[_N], offset: int, end: int, *fields: Any) -> _N:
         node = kind(offset, end, 0, *fields)
         depth = 1 + max((child.depth for child in node.children()), default=0)
-        if depth > TREE_DEPTH:
-            raise ExpressionError(f"the expression has more than {TREE_DEPTH} levels; split it up", offset)
+        if depth > MAX_TREE_DEPTH:
+            raise ExpressionError(f"the expression has more than {MAX_TREE_DEPTH} levels; split it up", offset)
         return kind(offset, end, depth, *fields)
 
-    def _expression(self, binds: int = 0) -> Node:
+    def _expression(self, binds: int = 0) -> ExpressionNode:
         self._nesting += 1
-        if self._nesting > NESTING:
-            raise ExpressionError(f"more than {NESTING} levels inside each other; split it up", self._next.offset)
+        if self._nesting > MAX_NESTING:
+            raise ExpressionError(f"more than {MAX_NESTING} levels inside each other; split it up", self._next.offset)
         left = self._prefix()
-        while self._next.kind == "op" and _BINDS.get(self._next.text, 0) > binds:
+        while self._next.kind == "op" and _PRECEDENCE.get(self._next.text, 0) > binds:
             left = self._infix(left, self._take().text)
         self._nesting -= 1
         return left
 
-    def _infix(self, left: Node, op: str) -> Node:
+    def _infix(self, left: ExpressionNode, op: str) -> ExpressionNode:
         if op == "?":
-            then = self._expression(_BINDS["?"])
+            then = self._expression(_PRECEDENCE["?"])
             self._expect(":")
             otherwise = self._expression()
             return self._make(Conditional, left.offset, otherwise.end, left, then, otherwise)
-        right = self._expression(_BINDS[op])
+        right = self._expression(_PRECEDENCE[op])
         kind = Logic if op in ("&&", "||") else Binary
         return self._make(kind, left.offset, right.end, op, left, right)
 
-    def _prefix(self) -> Node:
+    def _prefix(self) -> ExpressionNode:
         if self._is("!") or self._is("-"):
             op = self._take()
-            operand = self._expression(_UNARY)
+            operand = self._expression(_UNARY_PRECEDENCE)
             return self._make(Unary, op.offset, operand.end, op.text, operand)
         return self._suffixes(self._primary())
 
-    def _primary(self) -> Node:
+    def _primary(self) -> ExpressionNode:
         token = self._next
         if token.kind == "constant":
             self._take()
@@ -147,23 +147,23 @@ class _Parser:
             return node
         if self._accept("["):
             items = self._items("]")
-            return self._make(ListOf, token.offset, self._take().end, items)
+            return self._make(ListLiteral, token.offset, self._take().end, items)
         if self._accept("{"):
             return self._map(token.offset)
         leading_dot = self._accept(".")  # CEL's mark of a root name; every name here is one
         if self._next.kind != "name":
             raise self._unexpected("a name" if leading_dot else "a value")
         name = self._take()
-        if name.text in RESERVED:
+        if name.text in RESERVED_WORDS:
             raise ExpressionError(f"'{name.text}' is a reserved word of CEL and cannot be a name", name.offset)
         if self._accept("("):
             args = self._items(")")
             return self._call(name, args, self._take().end)
-        return self._make(Name, token.offset, name.end, name.text)
+        return self._make(Identifier, token.offset, name.end, name.text)
 
-    def _items(self, closing: str) -> tuple[Node, ...]:
+    def _items(self, closing: str) -> tuple[ExpressionNode, ...]:
         """Comma-separated expressions up to the closing bracket, which is left to be taken."""
-        items: list[Node] = []
+        items: list[ExpressionNode] = []
         while not self._is(closing):
             items.append(self._expression())
             if not self._accept(","):
@@ -174,17 +174,17 @@ class _Parser:
             raise self._unexpected(f"',' or '{closing}'")
         return tuple(items)
 
-    def _map(self, offset: int) -> Node:
-        entries: list[tuple[Node, Node]] = []
+    def _map(self, offset: int) -> ExpressionNode:
+        entries: list[tuple[ExpressionNode, ExpressionNode]] = []
         while not self._is("}"):
             key = self._expression()
             self._expect(":")
             entries.append((key, self._expression()))
             if not self._accept(","):
                 break
-        return self._make(MapOf, offset, self._expect("}").end, tuple(entries))
+        return self._make(MapLiteral, offset, self._expect("}").end, tuple(entries))
 
-    def _suffixes(self, node: Node) -> Node:
+    def _suffixes(self, node: ExpressionNode) -> ExpressionNode:
         while True:
             if self._accept("."):
                 if self._next.kind != "name":
@@ -192,7 +192,7 @@ class _Parser:
                 name = self._take()
                 if not self._accept("("):
                     node = self._make(Select, node.offset, name.end, node, name.text)
-                elif name.text in _LOOPS:
+                elif name.text in _COMPREHENSION_ARITIES:
                     node = self._comprehension(node, name)
                 else:
                     args = (node, *self._items(")"))
@@ -203,7 +203,9 @@ class _Parser:
             else:
                 return node
 
-    def _call(self, name: Token, args: tuple[Node, ...], end: int, start: int | None = None) -> Node:
+    def _call(
+        self, name: Token, args: tuple[ExpressionNode, ...], end: int, start: int | None = None
+    ) -> ExpressionNode:
         offset = name.offset if start is None else start
         if name.text == "has" and start is None:
             if len(args) != 1 or not isinstance(args[0], Select):
@@ -213,15 +215,15 @@ class _Parser:
             if len(args) != 2:
                 raise ExpressionError("default takes a value and what to use without it: default(x, y)", name.offset)
             return self._make(Default, offset, end, *args)
-        if name.text in _LOOPS:
+        if name.text in _COMPREHENSION_ARITIES:
             raise ExpressionError(f"{name.text} belongs behind a list: list.{name.text}(x, …)", name.offset)
-        return self._make(Call, offset, end, name.text, args, start is not None)
+        return self._make(FunctionCall, offset, end, name.text, args, start is not None)
 
-    def _comprehension(self, source: Node, name: Token) -> Node:
+    def _comprehension(self, source: ExpressionNode, name: Token) -> ExpressionNode:
         args = self._items(")")
         end = self._take().end
-        if len(args) not in _LOOPS[name.text] or not isinstance(args[0], Name):
+        if len(args) not in _COMPREHENSION_ARITIES[name.text] or not isinstance(args[0], Identifier):
             raise ExpressionError(f"{name.text} takes a name and an expression: list.{name.text}(x, …)", name.offset)
         condition = args[1] if len(args) == 3 else None
-        loop = cast(Loop, name.text)
+        loop = cast(ComprehensionKind, name.text)
         return self._make(Comprehension, source.offset, end, loop, source, args[0].name, condition, args[-1])

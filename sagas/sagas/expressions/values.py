@@ -12,13 +12,12 @@ import decimal
 import math
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sagas.expressions import times
 from sagas.expressions.errors import ExpressionError, LimitError
-from sagas.expressions.limits import DATA_DEPTH, RESULT_TEXT, RESULT_VALUES, checked_integer
+from sagas.expressions.limits import MAX_DATA_DEPTH, MAX_RESULT_CHARACTERS, MAX_RESULT_VALUES, check_integer
 
 DECIMAL_DIGITS = 1_000
 _TRAPS = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow, decimal.Underflow]
@@ -36,8 +35,8 @@ DIVIDING = decimal.Context(
 )
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
-_PLAIN = frozenset({str, int, bool, type(None), dict, list, Decimal, datetime, timedelta})
-_KINDS = {
+_NATIVE_TYPES = frozenset({str, int, bool, type(None), dict, list, Decimal, datetime, timedelta})
+_TYPE_NAMES = {
     type(None): "null",
     bool: "a boolean",
     int: "an integer",
@@ -50,12 +49,12 @@ _KINDS = {
 }
 
 
-def kind_of(value: Any) -> str:
+def type_name(value: Any) -> str:
     """What a value is, for a sentence: ``a string``."""
-    return _KINDS.get(value.__class__, "no JSON value")
+    return _TYPE_NAMES.get(value.__class__, "no JSON value")
 
 
-def decimal_of_text(text: str) -> Decimal:
+def parse_decimal(text: str) -> Decimal:
     """An exact decimal of ordinary or exponent notation; raises ExpressionError for anything else."""
     if len(text) > DECIMAL_DIGITS + 10 or not _DECIMAL.fullmatch(text):
         shown = text if len(text) <= 40 else text[:40] + "…"
@@ -66,24 +65,24 @@ def decimal_of_text(text: str) -> Decimal:
         raise LimitError(f"a decimal of more than {DECIMAL_DIGITS:,} digits is refused") from None
 
 
-def plain(number: Decimal) -> str:
+def format_decimal(number: Decimal) -> str:
     """Without exponent and without a negative zero; raises ExpressionError for what no JSON number can be."""
     if not number.is_finite() or abs(number.adjusted()) > 2 * DECIMAL_DIGITS:
         raise ExpressionError("a decimal that is not finite or out of range is no JSON value")
     return format(number if number else number.copy_abs(), "f")
 
 
-def pull(value: Any) -> Any:
+def to_cel(value: Any) -> Any:
     """A value of the context as expressions see it; raises ExpressionError when it is no JSON value."""
-    return value if value.__class__ in _PLAIN else _converted(value)
+    return value if value.__class__ in _NATIVE_TYPES else _convert(value)
 
 
-def _converted(value: Any) -> Any:
+def _convert(value: Any) -> Any:
     match value:
         case float():
             if not math.isfinite(value):
                 raise ExpressionError(f"{value} is no JSON number")
-            return decimal_of_text(repr(value))  # repr is the shortest text that reads back as the same number
+            return parse_decimal(repr(value))  # repr is the shortest text that reads back as the same number
         case str():
             return str.__str__(value)
         case int():
@@ -95,57 +94,141 @@ def _converted(value: Any) -> Any:
     raise ExpressionError(f"a value of type {type(value).__name__} is no JSON value")
 
 
-class _Leaving:
+class _ResultEncoder:
     """Copies one result to JSON; counts, because a small expression can name the same big value often."""
 
     def __init__(self) -> None:
-        self._values = RESULT_VALUES
-        self._text = RESULT_TEXT
+        self._values = MAX_RESULT_VALUES
+        self._text = MAX_RESULT_CHARACTERS
 
-    def leave(self, value: Any, level: int) -> Any:
+    def encode(self, value: Any, level: int) -> Any:
         self._values -= 1
         if self._values < 0:
-            raise LimitError(f"the result has more than {RESULT_VALUES:,} values")
-        if level > DATA_DEPTH:
-            raise LimitError(f"the result has more than {DATA_DEPTH} levels inside each other")
-        value = pull(value)
+            raise LimitError(f"the result has more than {MAX_RESULT_VALUES:,} values")
+        if level > MAX_DATA_DEPTH:
+            raise LimitError(f"the result has more than {MAX_DATA_DEPTH} levels inside each other")
+        value = to_cel(value)
         kind = value.__class__
         if kind is str:
             return self._counted(value)
         if kind is list:
-            return [self.leave(item, level + 1) for item in value]
+            return [self.encode(item, level + 1) for item in value]
         if kind is dict:
-            return {self._key(key): self.leave(item, level + 1) for key, item in value.items()}
-        return leave_scalar(value)
+            return {self._key(key): self.encode(item, level + 1) for key, item in value.items()}
+        return scalar_from_cel(value)
 
     def _counted(self, text: str) -> str:
         self._text -= len(text)
         if self._text < 0:
-            raise LimitError(f"the result has more than {RESULT_TEXT // 1_048_576} MiB of text")
+            raise LimitError(f"the result has more than {MAX_RESULT_CHARACTERS // 1_048_576} MiB of text")
         return text
 
     def _key(self, key: Any) -> str:
         if not isinstance(key, str):
-            raise ExpressionError(f"a map key is {kind_of(key)}; keys are strings")
+            raise ExpressionError(f"a map key is {type_name(key)}; keys are strings")
         return self._counted(key)
 
 
-def leave_scalar(value: Any) -> Any:
+def scalar_from_cel(value: Any) -> Any:
     """A value without parts as JSON: decimals, timestamps and durations leave as strings."""
     match value:
         case int():
-            return checked_integer(value)
+            return check_integer(value)
         case Decimal():
-            return plain(value)
+            return format_decimal(value)
         case datetime():
-            return times.write_timestamp(value)
+            return timestamp_to_string(value)
         case timedelta():
-            return times.write_duration(value)
+            return duration_to_string(value)
     return value
 
 
-def leave(value: Any) -> Any:
+def from_cel(value: Any) -> Any:
     """The result as JSON, independent of the context it came from."""
     if value.__class__ in (list, dict):
-        return _Leaving().leave(value, 0)
-    return leave_scalar(value)
+        return _ResultEncoder().encode(value, 0)
+    return scalar_from_cel(value)
+
+
+# Timestamps (RFC 3339, kept in UTC) and durations (``1h30m``, ``1.5s``), exact to the microsecond.
+
+_DATE_PATTERN = r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+_TIME_PATTERN = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"
+_TIMESTAMP = re.compile(f"{_DATE_PATTERN}[Tt ]{_TIME_PATTERN}", re.ASCII | re.IGNORECASE)
+_DATE_ONLY = re.compile(_DATE_PATTERN, re.ASCII)
+_DURATION = re.compile(r"([+-]?)((?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:h|ms|m|s|us|ns|d))+)", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(h|ms|m|s|us|ns|d)", re.ASCII)
+_NANOSECONDS = {
+    "d": 86_400_000_000_000,
+    "h": 3_600_000_000_000,
+    "m": 60_000_000_000,
+    "s": 1_000_000_000,
+    "ms": 1_000_000,
+    "us": 1_000,
+    "ns": 1,
+}
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def timestamp_from_string(text: str) -> datetime:
+    """The moment in UTC; raises ExpressionError for other notations and for fractions below a microsecond."""
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None:
+        raise ExpressionError(f"'{text[:40]}' is not a timestamp such as 2026-05-01T10:30:00Z")
+    *numbers, fraction, zone = found.groups()
+    fraction = (fraction or "").ljust(9, "0")
+    if fraction[6:] != "000":
+        raise ExpressionError(f"'{text[:40]}' is finer than a microsecond")
+    offset = timedelta(0)
+    if zone not in ("Z", "z"):
+        offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6])) * (-1 if zone[0] == "-" else 1)
+    try:
+        year, month, day, hour, minute, second = (int(number) for number in numbers)
+        return datetime(year, month, day, hour, minute, second, int(fraction[:6]), UTC) - offset
+    except (ValueError, OverflowError):
+        raise ExpressionError(f"'{text[:40]}' is not a moment of the calendar") from None
+
+
+def timestamp_to_string(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise ExpressionError("a timestamp without a time zone is no JSON value")
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return (text.rstrip("0") if "." in text else text) + "Z"
+
+
+def date_from_string(text: str) -> str:
+    """``YYYY-MM-DD`` of a date or, in UTC, of a timestamp."""
+    day = _DATE_ONLY.fullmatch(text)
+    if day is None:
+        return timestamp_from_string(text).date().isoformat()
+    try:
+        return datetime(int(day[1]), int(day[2]), int(day[3]), tzinfo=UTC).date().isoformat()
+    except ValueError:
+        raise ExpressionError(f"'{text}' is not a day of the calendar") from None
+
+
+def duration_from_string(text: str) -> timedelta:
+    """A length of time; raises ExpressionError for other notations and for parts below a microsecond."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ExpressionError(f"'{text[:40]}' is not a duration such as 90s or 1h30m")
+    total = 0
+    for whole, fraction, unit in _DURATION_PART.findall(found[2]):
+        scaled = int(whole + fraction) * _NANOSECONDS[unit]
+        if scaled % 10 ** len(fraction):
+            raise ExpressionError(f"'{text[:40]}' is finer than a nanosecond")
+        total += scaled // 10 ** len(fraction)
+    if total % 1_000:
+        raise ExpressionError(f"'{text[:40]}' is finer than a microsecond")
+    try:
+        return timedelta(microseconds=total // 1_000) * (-1 if found[1] == "-" else 1)
+    except OverflowError:
+        raise ExpressionError(f"'{text[:40]}' is longer than the calendar") from None
+
+
+def duration_to_string(length: timedelta) -> str:
+    """Seconds, as CEL and Protocol Buffers write them: ``5400s``, ``1.5s``."""
+    microseconds = length // _MICROSECOND
+    sign, (seconds, rest) = "-" if microseconds < 0 else "", divmod(abs(microseconds), 1_000_000)
+    fraction = f".{rest:06d}".rstrip("0") if rest else ""
+    return f"{sign}{seconds}{fraction}s"

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from sagas.machine import arguments, calls, joining, notify
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import Finish, Record
-from sagas.machine.facts import Closed, Confirm, ConfirmClosed
-from sagas.machine.run import OUTPUT, Run
-from sagas.machine.state import Entry, Parked, StepRecord
-from sagas.outcomes import Outcome
+from sagas.machine import arguments, calls, notify
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import (
+    OUTPUT_STEP,
+    ConfirmEntry,
+    ConfirmSettled,
+    EntrySettled,
+    LedgerEntry,
+    ParkedOperation,
+    SagaRun,
+    StepRecord,
+)
+from sagas.protocol import outcomes
+from sagas.protocol.messages import Finish, RecordState
+from sagas.protocol.outcomes import Outcome
 
 
-def commit(run: Run) -> None:
+def reach_commit_point(run: SagaRun) -> None:
     """The point of no return."""
     run.phase, run.state = "committed", "COMMITTED"
     run.committed_at = run.now
@@ -26,7 +34,7 @@ def commit(run: Run) -> None:
     run.recorded_entries = []
     if not run.plan.to_confirm:
         return
-    early = [id for id in run.plan.steps if not run.plan.commits_late(id)]
+    early = [id for id in run.plan.steps if not run.plan.runs_after_commit(id)]
     run.confirm_steps_open = len(early)
     for id in early:
         run.steps[id].confirm_open = len(run.plan.steps[id].needs)
@@ -35,7 +43,7 @@ def commit(run: Run) -> None:
             confirm_step(run, run.steps[id])
 
 
-def confirm_step(run: Run, record: StepRecord) -> None:
+def confirm_step(run: SagaRun, record: StepRecord) -> None:
     """Confirm the entries of one step, as many at a time as the step may run; then its dependants' turn comes."""
     stack = [record]
     while stack:
@@ -47,11 +55,11 @@ def confirm_step(run: Run, record: StepRecord) -> None:
         for dependant in run.plan.dependants[record.id]:
             other = run.steps[dependant]
             other.confirm_open -= 1
-            if other.confirm_open == 0 and not run.plan.commits_late(dependant):
+            if other.confirm_open == 0 and not run.plan.runs_after_commit(dependant):
                 stack.append(other)
 
 
-def _confirm_entries(run: Run, record: StepRecord) -> bool:
+def _confirm_entries(run: SagaRun, record: StepRecord) -> bool:
     """Ask for more confirms; True when every entry of the step is confirmed or needs none."""
     step = run.plan.steps[record.id]
     if step.confirm is None:
@@ -61,11 +69,11 @@ def _confirm_entries(run: Run, record: StepRecord) -> bool:
         record.confirm_cursor += 1
         if entry.outcome == "done" and not entry.continued and not entry.resolved:
             record.confirms_running += 1
-            run.post(Confirm(entry))
+            run.post(ConfirmEntry(entry))
     return record.confirms_running == 0 and record.confirm_cursor >= len(record.entries)
 
 
-def begin(run: Run, entry: Entry) -> None:
+def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
     """Make the tentative effect of this entry final."""
     step, confirm = run.step(entry), entry.confirm
     assert confirm is not None
@@ -73,93 +81,95 @@ def begin(run: Run, entry: Entry) -> None:
     entry.state, confirm.state = "CONFIRMING", "RUNNING"
     if confirm.started_at is None:
         confirm.started_at = run.now
-    mark = calls.mark_first(step, step.confirm) and not confirm.marked
+    mark = calls.guard_decides_first(step, step.confirm) and not confirm.marked
     try:
-        calls.send(run, entry, "confirm-mark" if mark else "confirm")
-    except DefinitionFault as error:
-        confirm.error = {"type": arguments.DEFINITION, "message": str(error), "details": {}}
+        calls.send_call(run, entry, "confirm-mark" if mark else "confirm")
+    except DefinitionError as error:
+        confirm.error = {"type": arguments.DEFINITION_FAILURE, "message": str(error), "details": {}}
         run.park(entry, "confirm", str(error))
 
 
-def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, mark: bool = False) -> None:
+def confirm_ended(
+    run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, mark: bool = False
+) -> None:
     """A confirm has ended. It is asked without limit; only a rejection or a FAILED without retry parks."""
     confirm = entry.confirm
     assert confirm is not None
     action = run.step(entry).confirm
     assert action is not None
     if not mark:
-        counts = joining.counted(confirm.made, attempts, confirm.attempts, outcome, action.retry)
+        counts = outcomes.count_attempts(confirm.made, attempts, confirm.attempts, outcome, action.retry)
         confirm.made, confirm.attempts = counts
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.marked = True
         if entry.decision is None:
-            begin(run, entry)
+            confirm_entry(run, entry)
         else:
             run.park(entry, "confirm", "a person has decided about it")  # the decision is carried out by the caller
         return
     if outcome.kind == "done":
-        confirmed(run, entry)
+        mark_confirmed(run, entry)
         return
     if outcome.failure is not None:
         confirm.error = outcome.failure.to_json()
     hopeless = outcome.kind in ("rejected", "late") or (outcome.kind == "failed" and not outcome.retryable)
-    if outcome.parks is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
-        run.park(entry, "confirm", outcome.parks or why(entry))
+    if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
+        run.park(entry, "confirm", outcome.park_reason or confirm_failure(entry))
         return
     if not run.trouble_shown:
         run.trouble_shown = True
-        run.emit(Record("COMMITTED", entry.id, None))
+        run.emit(RecordState("COMMITTED", entry.id, None))
     summary = f"retry ✔ confirm {run.step(entry).name}"
     wait = action.retry.max_interval
-    run.depart(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
+    run.start_flight(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
 
 
-def confirmed(run: Run, entry: Entry) -> None:
+def mark_confirmed(run: SagaRun, entry: LedgerEntry) -> None:
     confirm = entry.confirm
     assert confirm is not None
     entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
     confirm.arguments = None
     entry.decision = None
-    run.post(ConfirmClosed(entry))
+    run.post(ConfirmSettled(entry))
 
 
-def closed(run: Run, entry: Entry) -> None:
+def continue_after_confirm(run: SagaRun, entry: LedgerEntry) -> None:
     """Go on after a confirm: its dependants' confirms, or, for a step past the pivot, its dependants."""
-    if run.plan.commits_late(entry.step):
-        run.post(Closed(entry, True))
+    if run.plan.runs_after_commit(entry.step):
+        run.post(EntrySettled(entry, True))
         return
     record = run.record(entry)
     record.confirms_running -= 1
     confirm_step(run, record)
 
 
-def why(entry: Entry) -> str:
+def confirm_failure(entry: LedgerEntry) -> str:
     error = entry.confirm.error if entry.confirm else None
     return f"{error['type']}: {error['message']}" if error else "the confirm has not succeeded"
 
 
-def finish(run: Run) -> None:
+def finish_forward(run: SagaRun) -> None:
     """All steps and confirms are through: evaluate `output`, or park at the pseudo-step of that name."""
-    if OUTPUT in run.parked:
+    if OUTPUT_STEP in run.parked:
         return
     if run.definition.output is not None and run.output is None:
         try:
-            run.output = arguments.output(run)
-        except DefinitionFault as error:
-            run.parked[OUTPUT] = Parked(OUTPUT, "do", run.now, str(error))
+            run.output = arguments.evaluate_output(run)
+        except DefinitionError as error:
+            run.parked[OUTPUT_STEP] = ParkedOperation(OUTPUT_STEP, "do", run.now, str(error))
             return
-    close(run)
+    complete(run)
 
 
-def close(run: Run) -> None:
+def complete(run: SagaRun) -> None:
     run.ended_at = run.now
     run.cancel_timer("warn_after")
     if run.residue:
         run.state = "RESIDUE"
-        run.emit(Record("RESIDUE", None, None))
-        notify.reached(run, "residue")
+        run.emit(RecordState("RESIDUE", None, None))
+        notify.notify_milestone(run, "residue")
         run.emit(Finish("RESIDUE", True, run.output, run.reason))
     else:
         run.state = "COMPLETED"
-        notify.reached(run, "completed")
+        notify.notify_milestone(run, "completed")
         run.emit(Finish("COMPLETED", True, run.output, run.reason))

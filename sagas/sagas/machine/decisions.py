@@ -1,44 +1,210 @@
-"""What a person may decide about a stuck operation, and how it is carried out (the table in cli.md)."""
+"""What may be asked of a saga from outside: decisions of a person, and the undo of a finished run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
+from sagas.definition import snapshot
+from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, by_hand, calls, commit, forward, scheduling, waits
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import CancelCall
-from sagas.machine.events import DecisionMade
-from sagas.machine.facts import (
-    Begin,
-    Closed,
-    Confirm,
-    ConfirmClosed,
-    Decide,
-    GoBack,
+from sagas.definition.times import format_timestamp
+from sagas.machine import arguments, calls, commit, forward, waits
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.calls import is_single_attempt
+from sagas.machine.state import (
+    OUTPUT_STEP,
+    CarryOutDecision,
+    CompensateEntry,
+    CompensationSettled,
+    ConfirmEntry,
+    ConfirmSettled,
+    EntryOperation,
+    EntrySettled,
+    LedgerEntry,
+    LookUpEffect,
+    LookupPurpose,
     PivotFailed,
-    Resolve,
-    Undo,
-    Undone,
+    SagaRun,
+    StartAttempt,
+    StartRollback,
 )
-from sagas.machine.moments import iso
-from sagas.machine.plan import is_nested, is_read
-from sagas.machine.run import OUTPUT, Run
-from sagas.machine.state import Entry, EntryOp
+from sagas.protocol import outcomes
+from sagas.protocol.messages import CancelCall, Decision, DecisionMade
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import idempotency_key
+
+DECISIONS: tuple[str, ...] = get_args(Decision)
+
+DECIDABLE_AFTER = 15 * 60
+"""Seconds of retrying after which a person may decide about an operation that is not parked."""
 
 
-def receive(run: Run, event: DecisionMade) -> None:
+def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
+    """Why this decision cannot be accepted, in one sentence; None when it can."""
+    wrong = _malformed_decision(decision)
+    if wrong is not None:
+        return wrong
+    if run.finished:
+        return f"{run.saga_id} is over ({run.state}): there is nothing left to decide"
+    if decision.step == OUTPUT_STEP and OUTPUT_STEP in run.parked:
+        return _impossible_decision(decision, ["retry", "done"], "`output`")
+    entry = run.entry(decision.step)
+    if entry is None:
+        return _unknown_entry(run, decision.step)
+    if entry.decision is not None:
+        who = entry.decision.get("who")
+        return f"{who} has already decided about {entry.id} ({entry.decision['decision']}): the first decision wins"
+    parked = run.parked.get(entry.id)
+    op = parked.op if parked else current_operation(run, entry)
+    blocking = run.children.get(entry.id, {}).get("waits")
+    if parked is None and blocking:
+        return f"{entry.id} waits for the nested saga {blocking[0]['id']}: decide there about {blocking[0]['step']}"
+    if parked is None and not _is_stuck(run, entry, op, decision.at):
+        return f"{entry.id} is {entry.state}: a person decides only what is parked or was retried for over 15 minutes"
+    return (
+        _unsafe_retry(run, decision, entry, op)
+        or _impossible_decision(decision, possible_decisions(run, entry, op), _describe_operation(entry, op))
+        or _missing_evidence(run, decision, entry, op)
+        or _definition_refusal(run, decision)
+    )
+
+
+def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[str]:
+    """The row of the table in cli.md; without `retry` where the participant must not be asked twice."""
+    if op in ("undo", "confirm"):
+        return ["retry", "done", "skip"]
+    step = run.step(entry)
+    unsure = entry.outcome == "unknown" and not entry.resolved
+    possible = [] if unsure and is_single_attempt(step) and step.probe is None else ["retry"]
+    if run.phase != "forward":
+        return [*possible, "done", "skip"]
+    if step.pivot:
+        return [*possible, "done", "compensate"]
+    return [*possible, "done", "skip", "compensate"]
+
+
+def _describe_operation(entry: LedgerEntry, op: EntryOperation) -> str:
+    return {"do": entry.id, "undo": f"the compensation of {entry.id}", "confirm": f"the confirm of {entry.id}"}[op]
+
+
+def _impossible_decision(decision: DecisionMade, allowed: list[str], where: str) -> str | None:
+    if decision.decision in allowed:
+        return None
+    return f"`{decision.decision}` is not possible for {where}; possible: {', '.join(allowed)}"
+
+
+def _malformed_decision(decision: DecisionMade) -> str | None:
+    """It comes from outside as JSON, so every field may hold anything."""
+    for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
+        if not isinstance(value, str) or not value.strip():
+            return f"a decision needs the text `{name}`, not {value!r}"
+    if decision.decision not in DECISIONS:
+        near = get_close_matches(decision.decision, DECISIONS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"there is no decision `{decision.decision}`: the words are {', '.join(DECISIONS)}{hint}"
+    if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
+        return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
+    if decision.evidence is not None and not isinstance(decision.evidence, str):
+        return f"--evidence takes a text, not {json_type(decision.evidence)}"
+    return None
+
+
+def json_type(value: Any) -> str:
+    """What JSON calls this value."""
+    match value:
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case None:
+            return "null"
+        case _:
+            return "an object"
+
+
+def _unknown_entry(run: SagaRun, wanted: str) -> str:
+    begun = [entry.id for record in run.steps.values() for entry in record.entries]
+    items = [id for id in begun if id.startswith(f"{wanted}#")]
+    if items:
+        stuck = [id for id in items if id in run.parked]
+        return f"{wanted} runs once per item: decide about one of them, for instance {(stuck or items)[0]}"
+    step = wanted.partition("#")[0]
+    if wanted in run.steps or (step in run.steps and run.steps[step].items is not None):
+        return f"{wanted} has not begun, so there is nothing to decide about it"
+    near = get_close_matches(wanted, [*dict.fromkeys([*run.parked, *begun, *run.steps])], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"parked: {', '.join(run.parked) or 'nothing'}"
+    return f"{run.saga_id} has no step {wanted}; {hint}"
+
+
+def _is_stuck(run: SagaRun, entry: LedgerEntry, op: EntryOperation, at: float) -> bool:
+    if entry.flight is None:
+        return False
+    step = run.step(entry)
+    operation = {"do": None, "undo": entry.undo, "confirm": entry.confirm}[op]
+    since = entry.started_at if operation is None else operation.started_at or entry.ended_at
+    made = entry.made if operation is None else operation.made
+    flight = run.flights[entry.flight]
+    if flight.kind in ("wait", "saga") or since is None:
+        return False
+    # A first attempt that is still within its timeout is not being retried.
+    return at - since > DECIDABLE_AFTER and (made > 0 or flight.kind == "timer" or at - flight.since > step.do.timeout)
+
+
+def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+    step = run.step(entry)
+    pivot = op == "do" and step.pivot and run.phase == "forward"
+    needed = (decision.decision == "done" and (op == "undo" or pivot)) or (
+        decision.decision == "compensate" and pivot and not step.do.guarded
+    )
+    if needed and not (decision.evidence or "").strip():
+        return f"`{decision.decision}` for {_describe_operation(entry, op)} needs --evidence: how do you know?"
+    return None
+
+
+def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+    """What must not be repeated after an attempt that may have happened, where no guard can tell."""
+    step = run.step(entry)
+    if decision.decision != "retry" or op != "do" or is_read(step) or step.do.guarded or is_nested(step):
+        return None
+    flight = run.flights.get(entry.flight or "")
+    unsure = entry.outcome == "unknown" and not entry.resolved
+    if not unsure and (flight is None or flight.kind != "call"):
+        return None
+    if unsure and is_single_attempt(step) and step.probe is None:
+        return f"{entry.id} may have happened, and its participant must not be asked twice: look there, then decide"
+    if decision.arguments is not None:
+        return f"{entry.id} may have happened and has no guard: retry it without --with, or decide done or skip"
+    return None
+
+
+def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
+    if decision.definition is None:
+        return None
+    if not isinstance(decision.definition, Mapping):
+        return f"the definition has to be an object, not {json_type(decision.definition)}"
+    return snapshot.replacement_refusal(run.definition, decision.definition)
+
+
+# What a person may decide about a stuck operation, and how it is carried out (the table in cli.md).
+
+
+def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     """Note an accepted decision, and carry it out as soon as nothing of the operation is in flight."""
     row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
-    run.operator.append({"at": iso(event.at), **row})
+    run.operator.append({"at": format_timestamp(event.at), **row})
     if event.definition is not None:
-        run.adopt(from_snapshot(event.definition))
-    if event.step == OUTPUT:
-        del run.parked[OUTPUT]
+        run.replace_definition(from_snapshot(event.definition))
+    if event.step == OUTPUT_STEP:
+        del run.parked[OUTPUT_STEP]
         if event.decision == "done":
             run.output = event.result
-            commit.close(run)
+            commit.complete(run)
         return
     entry = run.entry(event.step)
     if entry is None:
@@ -50,31 +216,31 @@ def receive(run: Run, event: DecisionMade) -> None:
         entry.decision = decision
         if flight.background:
             # The probe of a parked pivot: from now on the decision waits for it, so it is waited for.
-            run.foreground(flight)
+            run.bring_to_foreground(flight)
             run.unpark(entry)
         if not flight.cancelled:
             flight.cancelled = True
             run.emit(CancelCall(flight.id))
         return
     if flight is not None:
-        run.drop_timer(flight)
-    run.post(Decide(entry, decision))
+        run.end_timer_flight(flight)
+    run.post(CarryOutDecision(entry, decision))
 
 
-def decide(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
     """Carry out a decision about an entry that is not in flight any more."""
     parked = run.unpark(entry)
-    op: EntryOp = parked.op if parked else op_of(run, entry)
+    op: EntryOperation = parked.op if parked else current_operation(run, entry)
     entry.decision = dict(decision)
     if op == "do":
-        _forward(run, entry, decision)
+        _carry_out_forward(run, entry, decision)
     elif op == "confirm":
-        _confirm(run, entry, decision)
+        _carry_out_confirm(run, entry, decision)
     else:
-        _undo(run, entry, decision)
+        _carry_out_undo(run, entry, decision)
 
 
-def op_of(run: Run, entry: Entry) -> EntryOp:
+def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
     """Which operation of the entry is going on. Asking whether it happened belongs to its undo on the way back."""
     if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or run.rolling):
         return "undo"
@@ -83,34 +249,34 @@ def op_of(run: Run, entry: Entry) -> EntryOp:
     return "do"
 
 
-def _forward(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
     step = run.step(entry)
     guarded = step.do.guarded and not is_read(step) and not is_nested(step)
     match decision["decision"]:
         case "retry":
-            _retry(run, entry, decision, guarded)
+            _retry_forward(run, entry, decision, guarded)
         case "done" if guarded:
-            calls.send(run, entry, "write")
+            calls.send_call(run, entry, "write")
         case "done":
-            forward.done(run, entry, decision.get("result"))
+            forward.mark_done(run, entry, decision.get("result"))
         case "skip" if guarded:
             entry.resolved = False
-            run.post(Resolve(entry, "skip"))
+            run.post(LookUpEffect(entry, "skip"))
         case "skip":
-            by_hand.skipped(run, entry)
+            skip_entry(run, entry)
         case "compensate" if step.pivot and guarded:
-            run.post(Resolve(entry, "compensate"))
+            run.post(LookUpEffect(entry, "compensate"))
         case "compensate" if step.pivot:
-            by_hand.pivot_given_up(run, entry)
+            give_up_pivot(run, entry)
         case _:
-            forward.settle_backward(run, entry)
+            forward.leave_to_rollback(run, entry)
             run.record(entry).stopped = True
             entry.decision = None
-            run.post(Closed(entry, False))
-            run.post(GoBack(by_hand.operator_cause(entry, decision), entry))
+            run.post(EntrySettled(entry, False))
+            run.post(StartRollback(operator_cause(entry, decision), entry))
 
 
-def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -> None:
+def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any], guarded: bool) -> None:
     corrected = decision.get("arguments")
     if corrected is not None:
         entry.override = dict(corrected)
@@ -118,10 +284,10 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
     step = run.step(entry)
     if entry.index is None and (step.for_each is not None or not entry.started_at):
         entry.decision = None
-        scheduling.restart(run, record)
+        forward.restart_step(run, record)
         return
     if step.do.uses == "wait":
-        waits.forget_refusal(run, entry)
+        waits.forget_rejection(run, entry)
     never = entry.made == 0
     same_key = never or (entry.outcome == "unknown" and not entry.resolved and corrected is None)
     if same_key:
@@ -131,34 +297,34 @@ def _retry(run: Run, entry: Entry, decision: Mapping[str, Any], guarded: bool) -
         entry.rounds, entry.tries_from, entry.tries_since = 0, entry.made, run.now
         if guarded and step.pivot and run.recorded is not None:
             # Rule 5: a cancel or the deadline was recorded, so nothing starts any more; only its row decides.
-            run.post(Resolve(entry, "pivot"))
-        elif not never and calls.asked_once(step):
+            run.post(LookUpEffect(entry, "pivot"))
+        elif not never and calls.is_single_attempt(step):
             # The participant does not honour the key: a probe has to say absent before it is asked again.
-            run.post(Resolve(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
+            run.post(LookUpEffect(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
         else:
-            run.post(Begin(entry))
+            run.post(StartAttempt(entry))
     elif guarded and not entry.resolved:
-        run.post(Resolve(entry, "again"))
+        run.post(LookUpEffect(entry, "again"))
     else:
-        next_generation(run, entry)
+        start_next_generation(run, entry)
 
 
-def next_generation(run: Run, entry: Entry) -> None:
+def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
     """Run the entry again under a new key: the old one is rejected, failed or sealed for good."""
     if run.recorded is not None and run.step(entry).pivot:
         # A cancel or the deadline came while the seal decided. Nothing starts any more.
         entry.decision = None
-        run.post(PivotFailed(entry, arguments.cause_of(entry)))
+        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
         return
     entry.generation += 1
     entry.outcome = entry.word = entry.error = entry.arguments = None
     entry.result, entry.resolved, entry.asked, entry.made, entry.rounds = None, False, False, 0, 0
     entry.ended_at, entry.decision = None, None
     entry.undo = entry.confirm = None
-    run.post(Begin(entry))
+    run.post(StartAttempt(entry))
 
 
-def _undo(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
     undo, step = entry.undo, run.step(entry)
     if undo is None:
         return
@@ -170,24 +336,24 @@ def _undo(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
                 undo.arguments = None
             undo.tries_from, entry.decision = undo.made, None
             if entry.outcome == "unknown" and not entry.resolved and entry.asked and undo.started_at is None:
-                run.post(Resolve(entry, "backward"))
+                run.post(LookUpEffect(entry, "backward"))
             else:
-                run.post(Undo(entry))
+                run.post(CompensateEntry(entry))
         case "done":
-            own = step.compensate is not None and calls.alternate(step, undo).guarded
+            own = step.compensate is not None and calls.current_alternate(step, undo).guarded
             if own or (step.do.guarded and not undo.marked):
-                calls.send(run, entry, "write", "backward")
+                calls.send_call(run, entry, "write", "backward")
             else:
-                by_hand.undone(run, entry)
+                mark_compensated_manually(run, entry)
         case _:
             undo.state, undo.ended_at = "SKIPPED", run.now
             entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
             entry.decision = None
-            by_hand.residue(run, entry, "effect_stays", "undo")
-            run.post(Undone(entry))
+            add_residue(run, entry, "effect_stays", "undo")
+            run.post(CompensationSettled(entry))
 
 
-def _confirm(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
+def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
     confirm, step = entry.confirm, run.step(entry)
     if confirm is None or step.confirm is None:
         return
@@ -198,20 +364,119 @@ def _confirm(run: Run, entry: Entry, decision: Mapping[str, Any]) -> None:
             elif confirm.override is None:
                 confirm.arguments = None
             entry.decision = None
-            run.post(Confirm(entry))
+            run.post(ConfirmEntry(entry))
         case "done" if step.confirm.guarded or (step.do.guarded and not confirm.marked):
-            calls.send(run, entry, "write", "not_done")
+            calls.send_call(run, entry, "write", "not_done")
         case "done":
-            by_hand.confirmed(run, entry)
+            mark_confirmed_manually(run, entry)
         case _:
             confirm.state, confirm.ended_at = "SKIPPED", run.now
             entry.state, entry.decision = "DONE", None
-            by_hand.residue(run, entry, "effect_missing", "confirm")
-            run.post(ConfirmClosed(entry))
+            add_residue(run, entry, "effect_missing", "confirm")
+            run.post(ConfirmSettled(entry))
 
 
-def catch(run: Run, entry: Entry, error: DefinitionFault) -> None:
+def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None:
     """A decision that cannot be formulated leaves the operation where it was."""
-    op = op_of(run, entry)
+    op = current_operation(run, entry)
     entry.decision = None
     run.park(entry, op, str(error))
+
+
+# What follows when a person says that an operation is done, leaves it out or gives it up.
+
+
+def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
+    """A person leaves the step out; past the commit point its effect is missing, and the saga says so."""
+    entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
+    entry.continued = True
+    if run.committed:
+        add_residue(run, entry, "effect_missing", "do")
+    run.post(EntrySettled(entry, True))
+
+
+def give_up_pivot(run: SagaRun, entry: LedgerEntry) -> None:
+    """The pivot is sealed, or a person vouches that it did not happen."""
+    cause = operator_cause(entry, entry.decision or {})
+    entry.decision = None
+    run.post(PivotFailed(entry, cause))
+
+
+def operator_cause(entry: LedgerEntry, decision: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": "operator",
+        "step": entry.id,
+        "type": "Operator",
+        "message": decision.get("reason") or "a person decided to go backward",
+        "details": {"who": decision.get("who")},
+    }
+
+
+def mark_compensated_manually(run: SagaRun, entry: LedgerEntry) -> None:
+    undo = entry.undo
+    assert undo is not None
+    entry.state, undo.state, undo.ended_at, undo.error = "COMPENSATED", "DONE", run.now, None
+    entry.decision = None
+    run.post(CompensationSettled(entry))
+
+
+def mark_confirmed_manually(run: SagaRun, entry: LedgerEntry) -> None:
+    confirm = entry.confirm
+    assert confirm is not None
+    entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
+    entry.decision = None
+    run.post(ConfirmSettled(entry))
+
+
+def manual_result_ended(
+    run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose, attempts: int | None
+) -> None:
+    """The guard has taken a person's `done`, or had a row that wins; a guard in trouble is asked again."""
+    op: EntryOperation = "undo" if purpose == "backward" else "confirm" if purpose == "not_done" else "do"
+    step = run.step(entry)
+    counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
+    assert counted is not None
+    counts = outcomes.count_attempts(counted.made, attempts, counted.attempts, outcome, step.do.retry)
+    counted.made, counted.attempts = counts
+    if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
+        if op == "do":
+            entry.last_end = run.now
+            forward.mark_done(run, entry, outcome.result)
+        elif op == "confirm":
+            mark_confirmed_manually(run, entry)
+        else:
+            if outcome.marker == "nothing_to_undo":
+                entry.resolved = True
+            mark_compensated_manually(run, entry)
+    elif outcome.kind in ("unknown", "failed") and outcome.retryable and outcome.park_reason is None:
+        summary = f"retry ✎ {step.name}: done, says a person"
+        wait = step.do.retry.max_interval
+        run.start_flight(f"{entry.id}~write-retry", "timer", entry, "write", purpose, seconds=wait, summary=summary)
+    elif op == "do" and run.phase == "backward":
+        entry.decision = None
+        forward.leave_to_rollback(run, entry)
+    else:
+        entry.decision = None
+        said = outcome.park_reason or (outcome.failure.message if outcome.failure else outcome.marker or outcome.kind)
+        run.park(entry, op, f"the guard did not take the decision: {said}")
+
+
+def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:
+    """Name what stays or is missing, where, under which key, and what would mend it."""
+    step = run.step(entry)
+    action = step.do
+    given: Mapping[str, Any] = entry.arguments or {}
+    if op == "undo" and step.compensate is not None and entry.undo is not None:
+        action, given = calls.current_alternate(step, entry.undo), entry.undo.arguments or {}
+    elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
+        action, given = step.confirm, entry.confirm.arguments or {}
+    key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
+    run.residue.append(
+        {
+            "step": entry.id,
+            "kind": kind,
+            "system": action.connection or action.task_queue or action.uses,
+            "key": key,
+            "command": f"{action.uses} {calls.compact_json(given)}",
+        }
+    )

@@ -1,22 +1,148 @@
-"""Forward attempts of a step: making them, what their ends mean, and what follows."""
+"""The graph going forward: which steps may start, how many items at a time, and when a step is through."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.machine import arguments, budget, calls, joining, nested, waits
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import Record
-from sagas.machine.facts import Closed, Commit, Confirm, Decide, Failed, GoBack, PivotFailed, Resolve
-from sagas.machine.plan import is_nested, is_read
-from sagas.machine.retries import interval
-from sagas.machine.run import Run
-from sagas.machine.state import Entry, Operation
-from sagas.outcomes import Failure, Outcome, OutcomeKind
+from sagas.definition.model import backoff, is_nested, is_read
+from sagas.machine import arguments, calls, nested, waits
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import (
+    CarryOutDecision,
+    ConfirmEntry,
+    EntrySettled,
+    ForwardFailed,
+    LedgerEntry,
+    LookUpEffect,
+    OperationState,
+    PivotFailed,
+    ReachCommitPoint,
+    SagaRun,
+    StartAttempt,
+    StartRollback,
+    StepRecord,
+)
+from sagas.protocol import outcomes
+from sagas.protocol.messages import RecordState
+from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 
 
-def begin(run: Run, entry: Entry) -> None:
+def start_ready_steps(run: SagaRun) -> None:
+    """Start every step that is ready, in the order of the definition."""
+    if run.phase == "backward" or not run.ready:
+        return
+    # While something waits for the pivot to decide, nothing new is begun beside it.
+    if run.recorded is not None:
+        return
+    held: list[str] = []
+    while run.ready:
+        ready, run.ready = sorted(run.ready, key=run.plan.order.__getitem__), []
+        for id in ready:
+            step = run.plan.steps[id]
+            beyond = step.kind == "retriable" or id in run.plan.after_pivot
+            if beyond and (not run.committed or run.confirm_steps_open):
+                held.append(id)
+            else:
+                # A skipped or empty step is through at once, and may make others ready.
+                _start_step(run, run.steps[id])
+    run.ready = held
+
+
+def _start_step(run: SagaRun, record: StepRecord) -> None:
+    step = run.plan.steps[record.id]
+    record.begun = True
+    try:
+        if not arguments.should_run(run, step):
+            _skip_step(run, record)
+            return
+        if step.for_each is None:
+            run.post(StartAttempt(run.new_entry(record, None)))
+            record.running += 1
+            return
+        record.items = arguments.for_each_items(run, step)
+        run.kept_bytes += arguments.budgeted_size(record.items)
+    except DefinitionError as error:
+        entry = run.new_entry(record, None)
+        record.running += 1
+        attempt_ended(run, entry, arguments.definition_outcome(error), 0)
+        return
+    record.results = [None] * len(record.items)
+    if not record.items:
+        entry = run.new_entry(record, None)
+        # DONE, but nothing of it ever ran: there is nothing to confirm and nothing to undo.
+        entry.state, entry.outcome, entry.resolved = "DONE", "done", True
+        entry.started_at = entry.ended_at = run.now
+        entry.undo = OperationState() if step.compensate is not None else None
+        _settle_step(run, record)
+        return
+    start_items(run, record)
+
+
+def restart_step(run: SagaRun, record: StepRecord) -> None:
+    """A person's retry of a step whose `if` or `for_each` could not be evaluated: it is evaluated again."""
+    override = record.entries[0].override
+    record.entries.clear()
+    record.running = 0
+    _start_step(run, record)
+    if record.items is None:
+        record.entries[0].override = override
+
+
+def _skip_step(run: SagaRun, record: StepRecord) -> None:
+    entry = run.new_entry(record, None)
+    entry.state = "SKIPPED"
+    record.skipped = True
+    entry.ended_at = run.now
+    _settle_step(run, record)
+
+
+def start_items(run: SagaRun, record: StepRecord) -> None:
+    """Begin items while there is room; going backward, or after a failed item, none."""
+    step = run.plan.steps[record.id]
+    if record.items is None or record.stopped or run.phase == "backward" or run.recorded is not None:
+        return
+    while record.running < step.max_parallel and len(record.entries) < len(record.items):
+        entry = run.new_entry(record, len(record.entries))
+        record.running += 1
+        run.post(StartAttempt(entry))
+
+
+def entry_settled(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
+    """Count a finished entry, make room for the next item, and see whether the whole step is through."""
+    record = run.record(entry)
+    record.running -= 1
+    if not ok:
+        record.stopped = True
+        return
+    record.closed += 1
+    if record.items is None or entry.index is None:
+        _settle_step(run, record)
+        return
+    if record.results is not None:
+        good = entry.outcome == "done" and not entry.continued
+        record.results[entry.index] = entry.result if good else None
+    if record.closed == len(record.items):
+        _settle_step(run, record)
+    else:
+        start_items(run, record)
+
+
+def _settle_step(run: SagaRun, record: StepRecord) -> None:
+    record.settled = True
+    run.steps_open -= 1
+    arguments.publish_result(run, record)
+    for dependant in run.plan.dependants[record.id]:
+        other = run.steps[dependant]
+        other.needs_open -= 1
+        if other.needs_open == 0:
+            run.ready.append(dependant)
+
+
+# Forward attempts of a step: making them, what their ends mean, and what follows.
+
+
+def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
     """Make a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
     step = run.step(entry)
     if run.phase == "backward":
@@ -24,37 +150,37 @@ def begin(run: Run, entry: Entry) -> None:
     entry.state, entry.resolved = "RUNNING", False  # whatever was known, this attempt may have an effect
     if entry.started_at is None:
         entry.started_at = run.now
-    _register(run, entry)
+    _register_operations(run, entry)
     try:
         if step.do.uses == "require":
-            attempt_ended(run, entry, waits.require(run, entry), 1)
+            attempt_ended(run, entry, waits.evaluate_require(run, entry), 1)
         elif step.do.uses == "wait":
-            outcome = waits.begin(run, entry)
+            outcome = waits.start_wait(run, entry)
             if outcome is not None:
                 attempt_ended(run, entry, outcome, 1)
         elif is_nested(step):
-            nested.begin(run, entry)
+            nested.start_child(run, entry)
         else:
-            calls.send(run, entry, "do")
-    except DefinitionFault as error:
-        attempt_ended(run, entry, arguments.fault(error), 0)
+            calls.send_call(run, entry, "do")
+    except DefinitionError as error:
+        attempt_ended(run, entry, arguments.definition_outcome(error), 0)
 
 
-def _register(run: Run, entry: Entry) -> None:
+def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
     step = run.step(entry)
     if step.compensate is not None and entry.undo is None:
-        entry.undo = Operation()
+        entry.undo = OperationState()
     if step.confirm is not None and entry.confirm is None:
-        entry.confirm = Operation()
+        entry.confirm = OperationState()
 
 
-def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
+def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
     """A forward call has ended. What it says goes into the joined outcome; the phase decides how it goes on."""
     step = run.step(entry)
     before = entry.made
-    retry = calls.retry_of(step)
-    entry.made, entry.attempts = joining.counted(entry.made, attempts, entry.attempts, outcome, retry)
-    murky = joining.hides_attempts(outcome, attempts, retry) and not is_read(step)
+    retry = calls.call_retry(step)
+    entry.made, entry.attempts = outcomes.count_attempts(entry.made, attempts, entry.attempts, outcome, retry)
+    murky = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
     if murky:
         # Perhaps one more than known: no longer alone, though it does not count against the retries.
         entry.made, entry.tries_from = entry.made + 1, entry.tries_from + 1
@@ -65,63 +191,65 @@ def attempt_ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None
         entry.error = outcome.failure.to_json()
         if uncounted:
             entry.error["details"]["uncounted"] = entry.uncounted
-    elif outcome.parks is not None:
-        entry.error = Failure("Parked", outcome.parks).to_json()
+    elif outcome.park_reason is not None:
+        entry.error = Failure("Parked", outcome.park_reason).to_json()
     if outcome.not_started and entry.made == 0:
         entry.outcome = None
     elif murky and entry.outcome != "done":
         entry.outcome = "unknown"
     elif not outcome.not_started:
-        entry.outcome = "done" if entry.outcome == "done" else _join(run, entry, outcome, before)
-        entry.word = "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION else outcome.kind
+        entry.outcome = "done" if entry.outcome == "done" else _merged_outcome(run, entry, outcome, before)
+        entry.word = (
+            "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION_FAILURE else outcome.kind
+        )
     if outcome.kind == "done":
-        done(run, entry, outcome.result)
+        mark_done(run, entry, outcome.result)
     elif outcome.kind == "late":
-        _late(run, entry)
-    elif entry.decision is not None and counts_now(run, entry.decision):
-        run.post(Decide(entry, entry.decision))
+        _late_attempt_ended(run, entry)
+    elif entry.decision is not None and decision_still_counts(run, entry.decision):
+        run.post(CarryOutDecision(entry, entry.decision))
     elif run.phase == "backward":
-        settle_backward(run, entry)
-    elif uncounted and not _gate_closed(run, entry):
-        again_later(run, entry, step.do.retry.max_interval)
-    elif outcome.parks is not None:
-        run.park(entry, "do", outcome.parks)
+        leave_to_rollback(run, entry)
+    elif uncounted and not _pivot_is_blocked(run, entry):
+        schedule_retry(run, entry, step.do.retry.max_interval)
+    elif outcome.park_reason is not None:
+        run.park(entry, "do", outcome.park_reason)
     elif step.pivot:
-        _pivot_ended(run, entry, outcome, before)
-    elif calls.asked_once(step) and outcome.kind == "unknown":
-        run.post(Resolve(entry, "retry"))
+        _pivot_attempt_ended(run, entry, outcome, before)
+    elif calls.is_single_attempt(step) and outcome.kind == "unknown":
+        run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
-        _committed_trouble(run, entry, outcome)
-    elif calls.asked_once(step) and outcome.retryable and outcome.kind == "failed" and may_repeat(run, entry):
-        again_later(run, entry, interval(step.do.retry, entry.made))
+        _failed_after_commit(run, entry, outcome)
+    elif calls.is_single_attempt(step) and outcome.retryable and outcome.kind == "failed" and may_retry(run, entry):
+        schedule_retry(run, entry, backoff(step.do.retry, entry.made))
     else:
-        ended(run, entry)
+        attempts_ended(run, entry)
 
 
-def _join(run: Run, entry: Entry, outcome: Outcome, before: int) -> OutcomeKind:
+def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> OutcomeKind:
     step = run.step(entry)
     if is_read(step) or is_nested(step):
         return outcome.kind
-    return joining.joined(step.do, outcome, before, step.execution)
+    return outcomes.merge_outcome(step.do, outcome, before, step.execution)
 
 
-def _gate_closed(run: Run, entry: Entry) -> bool:
+def _pivot_is_blocked(run: SagaRun, entry: LedgerEntry) -> bool:
     """A recorded cancel or deadline lets no new attempt of the pivot start."""
     return run.recorded is not None and run.step(entry).pivot
 
 
-def ended(run: Run, entry: Entry) -> None:
+def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
     """No more attempts. An unguarded UNKNOWN is asked about first; then on_failure decides."""
     step = run.step(entry)
-    entry.state = calls.STATE_OF[entry.outcome or "failed"]
+    entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
     entry.ended_at = run.now
     if entry.outcome == "unknown" and not step.do.guarded and step.probe is not None and not is_read(step):
-        run.post(Resolve(entry, "end"))
+        run.post(LookUpEffect(entry, "end"))
     else:
-        run.post(Failed(entry))
+        run.post(ForwardFailed(entry))
 
 
-def may_repeat(run: Run, entry: Entry) -> bool:
+def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
     """The step's own retries allow another attempt; a person's retry starts the count anew."""
     retry = run.step(entry).do.retry
     if entry.made - entry.tries_from >= retry.max_attempts:
@@ -130,48 +258,48 @@ def may_repeat(run: Run, entry: Entry) -> bool:
     return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
 
 
-def unlimited(run: Run, entry: Entry) -> bool:
+def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
     """Past the commit point a step is tried for as long as it takes, unless its `on_failure` says otherwise."""
     return run.committed and run.step(entry).on_failure == "compensate"
 
 
-def repeat_after_probe(run: Run, entry: Entry) -> None:
+def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
     """A probe said absent: the participant may be asked again, if the retries allow it."""
     retry = run.step(entry).do.retry
-    if unlimited(run, entry):
-        again_later(run, entry, retry.max_interval)
-    elif may_repeat(run, entry):
-        again_later(run, entry, interval(retry, entry.made))
+    if retries_without_limit(run, entry):
+        schedule_retry(run, entry, retry.max_interval)
+    elif may_retry(run, entry):
+        schedule_retry(run, entry, backoff(retry, entry.made))
     else:
         entry.resolved = True
-        ended_resolved(run, entry)
+        end_without_effect(run, entry)
 
 
-def ended_resolved(run: Run, entry: Entry) -> None:
+def end_without_effect(run: SagaRun, entry: LedgerEntry) -> None:
     """The retries have ended, and it is known that nothing happened."""
     if entry.outcome == "unknown":
         entry.state = "NOTHING_TO_UNDO"
     entry.ended_at = run.now
-    run.post(Failed(entry))
+    run.post(ForwardFailed(entry))
 
 
-def again_later(run: Run, entry: Entry, seconds: float) -> None:
+def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
     name = run.step(entry).name
-    run.depart(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
+    run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
 
 
-def _committed_trouble(run: Run, entry: Entry, outcome: Outcome) -> None:
+def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     """Past the commit point there is only forward: again and again, or a person when trying again cannot help."""
     if outcome.kind == "rejected" or (outcome.kind == "failed" and not outcome.retryable):
-        run.park(entry, "do", why(entry))
+        run.park(entry, "do", forward_failure(entry))
         return
     if not run.trouble_shown:
         run.trouble_shown = True
-        run.emit(Record("COMMITTED", entry.id, None))
-    again_later(run, entry, run.step(entry).do.retry.max_interval)
+        run.emit(RecordState("COMMITTED", entry.id, None))
+    schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
 
 
-def _late(run: Run, entry: Entry) -> None:
+def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
     """Rule 16: it has been undone behind our back (a reused id, a reset). Never counted as success."""
     if run.committed:
         entry.resolved = True
@@ -180,63 +308,63 @@ def _late(run: Run, entry: Entry) -> None:
     entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
     if entry.undo is not None:
         entry.undo.state, entry.undo.ended_at = "DONE", run.now
-    cause = {**arguments.cause_of(entry), "kind": "late"}
+    cause = {**arguments.failure_cause(entry), "kind": "late"}
     if run.phase == "backward":
-        settle_backward(run, entry)
+        leave_to_rollback(run, entry)
     elif run.step(entry).pivot:
         run.post(PivotFailed(entry, cause))
     else:
-        run.post(Closed(entry, False))
-        run.post(GoBack(cause, entry))
+        run.post(EntrySettled(entry, False))
+        run.post(StartRollback(cause, entry))
 
 
-def _pivot_ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
+def _pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
     """Rule 5: only the pivot's row decides. What the last attempt said is only the reason."""
     step = run.step(entry)
-    if not step.do.guarded and _first_and_only(entry, outcome, before):
-        if calls.asked_once(step) and outcome.kind == "failed" and outcome.retryable and run.recorded is None:
-            again_later(run, entry, interval(step.do.retry, entry.made))
+    if not step.do.guarded and _was_only_attempt(entry, outcome, before):
+        if calls.is_single_attempt(step) and outcome.kind == "failed" and outcome.retryable and run.recorded is None:
+            schedule_retry(run, entry, backoff(step.do.retry, entry.made))
             return
         entry.resolved = True
     if step.on_failure == "park" and run.recorded is None:
-        run.park(entry, "do", why(entry))
+        run.park(entry, "do", forward_failure(entry))
     elif entry.resolved or (entry.made == 0 and outcome.kind != "unknown"):
-        run.post(PivotFailed(entry, arguments.cause_of(entry)))
+        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
     else:
-        run.post(Resolve(entry, "pivot"))
+        run.post(LookUpEffect(entry, "pivot"))
 
 
-def _first_and_only(entry: Entry, outcome: Outcome, before: int) -> bool:
-    return outcome.kind in ("rejected", "failed") and joining.alone(outcome, before) and entry.made <= 1
+def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool:
+    return outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.made <= 1
 
 
-def done(run: Run, entry: Entry, result: object) -> None:
+def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
     """The effect is there, exactly once."""
     step = run.step(entry)
-    entry.result, run.kept_bytes = budget.within(run.kept_bytes, result)
+    entry.result, run.kept_bytes = arguments.fit_into_budget(run.kept_bytes, result)
     entry.outcome, entry.error = "done", None
     entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
     entry.resolved = False
     if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":
         entry.undo = None  # a probe had found nothing, then a person made it by hand: now there is something
-    _register(run, entry)  # a person's `done` may come before any attempt
+    _register_operations(run, entry)  # a person's `done` may come before any attempt
     if entry.decision is not None:
         # The row wins over a person's decision.
         entry.decision = None
-    if not _needs_arguments(run, entry):
+    if not _arguments_needed_later(run, entry):
         entry.arguments = None
     if run.phase == "backward":
-        settle_backward(run, entry)
+        leave_to_rollback(run, entry)
     elif step.pivot:
-        run.post(Closed(entry, True))
-        run.post(Commit())
-    elif run.committed and step.confirm is not None and run.plan.commits_late(step.id):
-        run.post(Confirm(entry))
+        run.post(EntrySettled(entry, True))
+        run.post(ReachCommitPoint())
+    elif run.committed and step.confirm is not None and run.plan.runs_after_commit(step.id):
+        run.post(ConfirmEntry(entry))
     else:
-        run.post(Closed(entry, True))
+        run.post(EntrySettled(entry, True))
 
 
-def _needs_arguments(run: Run, entry: Entry) -> bool:
+def _arguments_needed_later(run: SagaRun, entry: LedgerEntry) -> bool:
     """Short forms take the argument values of the forward call, frozen."""
     step = run.step(entry)
     later = [step.confirm] if step.confirm else []
@@ -245,53 +373,53 @@ def _needs_arguments(run: Run, entry: Entry) -> bool:
     return any(action.with_ is None for action in later)
 
 
-def counts_now(run: Run, decision: Mapping[str, Any]) -> bool:
+def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
     """Going backward, of what a person decided before only `done` still matters: there is an effect to undo."""
     return run.phase != "backward" or decision["decision"] == "done"
 
 
-def settle_backward(run: Run, entry: Entry) -> None:
+def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
     """Going backward, an entry whose attempts have ended is left to its turn."""
     if entry.state in ("RUNNING", "PARKED"):
         known_absent = entry.resolved and entry.outcome == "unknown"
-        entry.state = "NOTHING_TO_UNDO" if known_absent else calls.STATE_OF[entry.outcome or "failed"]
+        entry.state = "NOTHING_TO_UNDO" if known_absent else calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
     if entry.outcome is None:
         entry.outcome = "failed"
     entry.decision = None
     entry.ended_at = entry.ended_at or run.now
 
 
-def failed(run: Run, entry: Entry) -> None:
+def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
     """`on_failure` of a step whose retries have ended."""
     step = run.step(entry)
     if run.phase == "backward":
-        settle_backward(run, entry)
+        leave_to_rollback(run, entry)
     elif step.on_failure == "park":
-        run.park(entry, "do", why(entry))
+        run.park(entry, "do", forward_failure(entry))
     elif step.on_failure == "continue":
         unsure = entry.outcome == "unknown" and not entry.resolved and not is_read(step)
         if unsure:
-            run.post(Resolve(entry, "not_done" if run.committed else "continue"))
+            run.post(LookUpEffect(entry, "not_done" if run.committed else "continue"))
         else:
-            go_on_without(run, entry)
+            continue_without(run, entry)
     elif run.committed:
-        run.park(entry, "do", why(entry))
+        run.park(entry, "do", forward_failure(entry))
     else:
         run.record(entry).stopped = True
-        run.post(Closed(entry, False))
-        run.post(GoBack(arguments.cause_of(entry), entry))
+        run.post(EntrySettled(entry, False))
+        run.post(StartRollback(arguments.failure_cause(entry), entry))
 
 
-def go_on_without(run: Run, entry: Entry) -> None:
+def continue_without(run: SagaRun, entry: LedgerEntry) -> None:
     """Rule 11: as if the step had not run."""
     entry.continued, entry.result = True, None
     entry.ended_at = run.now
     if run.committed:
         run.not_done.append(entry.id)
-    run.post(Closed(entry, True))
+    run.post(EntrySettled(entry, True))
 
 
-def why(entry: Entry) -> str:
+def forward_failure(entry: LedgerEntry) -> str:
     """One sentence about what is stuck."""
     if entry.error is None:
         return f"{entry.id} has not succeeded"

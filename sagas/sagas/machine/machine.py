@@ -11,14 +11,57 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from sagas.definition.model import Definition
-from sagas.machine import arguments, asking_again, backward, intake, parked, permission, settling, stored
-from sagas.machine.commands import Command
-from sagas.machine.events import CallEnded, DecisionMade, Event
-from sagas.machine.plan import Plan
-from sagas.machine.run import Run
-from sagas.machine.story import story as tell
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.machine import (
+    arguments,
+    calls,
+    commit,
+    decisions,
+    effect_lookup,
+    forward,
+    nested,
+    notify,
+    parked,
+    rollback,
+    waits,
+)
+from sagas.machine import snapshot as stored
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import (
+    CarryOutDecision,
+    CompensateEntry,
+    CompensateStep,
+    CompensationSettled,
+    ConfirmEntry,
+    ConfirmSettled,
+    EffectLookedUp,
+    EntrySettled,
+    ForwardFailed,
+    InternalEvent,
+    LedgerEntry,
+    LookUpEffect,
+    PivotFailed,
+    ReachCommitPoint,
+    SagaRun,
+    StartAttempt,
+    StartRollback,
+)
+from sagas.machine.view import build_view as tell
+from sagas.protocol.messages import (
+    CallEnded,
+    CancelRequested,
+    ChildParked,
+    Command,
+    DecisionMade,
+    MachineEvent,
+    SagaEnded,
+    SignalReceived,
+    Started,
+    TimerFired,
+    UndoRequested,
+)
 
-CancelAnswer = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
+CancelResponse = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
 
 
 class Machine:
@@ -33,10 +76,10 @@ class Machine:
         generation: int = 1,
         variables: Mapping[str, Any] | None = None,
         parent: str | None = None,
-        plan: Plan | None = None,
+        plan: ExecutionPlan | None = None,
     ) -> None:
         """``plan`` is the plan of this very definition, if the caller has made it already; machines may share it."""
-        self._run = Run(definition, input, saga_id, generation, variables or {}, parent, plan)
+        self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan)
 
     # --- what callers see --------------------------------------------------------------------------------------
 
@@ -71,18 +114,18 @@ class Machine:
     @property
     def can_undo(self) -> bool:
         """`saga undo` would be accepted now (rule 15)."""
-        return permission.can_undo(self._run)
+        return rollback.can_undo(self._run)
 
     @property
-    def size(self) -> int:
+    def row_count(self) -> int:
         """How many rows the story has at most."""
         return sum(max(1, len(record.items or ())) for record in self._run.steps.values())
 
     def labels(self) -> dict[str, str]:
-        """The labels people search for. Raises DefinitionFault when they cannot be made from this input."""
-        return arguments.labels(self._run)
+        """The labels people search for. Raises DefinitionError when they cannot be made from this input."""
+        return arguments.evaluate_labels(self._run)
 
-    def cancel_answer(self) -> CancelAnswer:
+    def cancel_response(self) -> CancelResponse:
         """What a cancel that came now would be told (rule 6)."""
         run = self._run
         if run.finished:
@@ -91,46 +134,265 @@ class Machine:
             return "past the point of no return"
         if run.phase == "backward" or run.cancel_requested:
             return "already"
-        return "recorded" if backward.must_wait(run) else "accepted"
+        return "recorded" if rollback.must_wait_for_pivot(run) else "accepted"
 
     def check_decision(self, decision: DecisionMade) -> str | None:
         """Why this decision cannot be accepted, in one sentence; None when it can."""
-        return permission.refusal(self._run, decision)
+        return decisions.decision_refusal(self._run, decision)
 
-    def story(self, at: float) -> dict[str, Any]:
+    def view(self, at: float) -> dict[str, Any]:
         """The `saga show` document, without what only the platform knows."""
         return tell(self._run, at)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, as JSON."""
-        return stored.dump(self._run)
+        return stored.dump_run(self._run)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Machine:
         """The machine of a snapshot. Ask :meth:`outstanding` what was in flight."""
         machine = cls.__new__(cls)
-        machine._run = stored.load(snapshot)
+        machine._run = stored.load_run(snapshot)
         return machine
 
-    def outstanding(self, at: float) -> list[Command]:
+    def reissue(self, at: float) -> list[Command]:
         """Everything that is in flight, asked again; timers with the time that remains."""
-        return asking_again.outstanding(self._run, at)
+        return calls.reissue(self._run, at)
 
-    def lost(self, at: float) -> list[CallEnded]:
+    def lost_calls(self, at: float) -> list[CallEnded]:
         """The ends of all calls in flight, of a run that was terminated and is taken up by another."""
-        return asking_again.lost(self._run, at)
+        return calls.lost_calls(self._run, at)
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def next(self, event: Event) -> list[Command]:
+    def next(self, event: MachineEvent) -> list[Command]:
         """Take in one event and say what is to be done. Events that no longer matter give no commands."""
         run = self._run
-        run.now, run.out = event.at, []
-        intake.take(run, event)
-        settling.settle(run)
+        run.now, run.commands = event.at, []
+        dispatch(run, event)
+        drain(run)
         parked.report(run)
-        commands, run.out = run.out, []
+        commands, run.commands = run.commands, []
         return commands
 
 
-__all__ = ["CancelAnswer", "Machine"]
+__all__ = ["CancelResponse", "Machine"]
+
+
+# Every event goes to the part of the machine that it concerns.
+
+
+def dispatch(run: SagaRun, event: MachineEvent) -> None:
+    """Note what the event says. Events that no longer matter change nothing."""
+    match event:
+        case Started():
+            _saga_started(run)
+        case CallEnded():
+            _call_ended(run, event)
+        case SagaEnded():
+            _saga_ended(run, event)
+        case ChildParked():
+            parked.reported(run, event)
+        case TimerFired():
+            _timer_fired(run, event)
+        case CancelRequested():
+            _cancel_requested(run, event)
+        case SignalReceived():
+            _signal_received(run, event)
+        case DecisionMade():
+            _decision_made(run, event)
+        case UndoRequested():
+            _undo_requested(run, event)
+
+
+def _saga_started(run: SagaRun) -> None:
+    if run.started_at is not None:
+        return
+    run.started_at = run.now
+    run.kept_bytes = arguments.budgeted_size(run.input)
+    if run.plan.forward_only:
+        run.phase, run.state, run.committed_at = "committed", "COMMITTED", run.now
+    elif run.definition.deadline is not None:
+        run.deadline_at = run.now + run.definition.deadline
+        run.start_timer("deadline", run.definition.deadline, "deadline")
+    if run.definition.warn_after is not None:
+        run.start_timer("warn_after", run.definition.warn_after, "warn when overdue")
+
+
+def _call_ended(run: SagaRun, event: CallEnded) -> None:
+    flight = run.flights.get(event.id)
+    entry = run.entry(flight.entry) if flight is not None else None
+    if flight is None or entry is None or flight.kind != "call":
+        return  # a duplicate, or the end of something that no longer matters
+    run.end_flight(flight)
+    outcome = event.outcome
+    match flight.ask:
+        case "do":
+            forward.attempt_ended(run, entry, outcome, event.attempts)
+        case "probe":
+            effect_lookup.probe_ended(run, entry, outcome, flight)
+        case "seal":
+            effect_lookup.seal_ended(run, entry, outcome, flight.purpose)
+        case "write":
+            decisions.manual_result_ended(run, entry, outcome, flight.purpose, event.attempts)
+        case "undo-mark":
+            rollback.undo_mark_ended(run, entry, outcome)
+        case "undo":
+            rollback.undo_ended(run, entry, outcome, event.attempts)
+        case "confirm" | "confirm-mark":
+            commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.ask == "confirm-mark")
+    if entry.decision is not None and entry.id in run.parked:
+        run.post(CarryOutDecision(entry, entry.decision))
+
+
+def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
+    flight = run.flights.get(event.id)
+    entry = run.entry(flight.entry) if flight is not None else None
+    if flight is None or entry is None or flight.kind != "saga":
+        return
+    run.end_flight(flight)
+    outcome = nested.child_ended(run, entry, event, flight)
+    if flight.ask == "undo":
+        rollback.undo_ended(run, entry, outcome, 1)
+    else:
+        forward.attempt_ended(run, entry, outcome, 1)
+
+
+def _timer_fired(run: SagaRun, event: TimerFired) -> None:
+    if event.id in run.timers:
+        del run.timers[event.id]
+        if event.id == "warn_after":
+            run.overdue = True
+            notify.notify_milestone(run, "overdue")
+        else:
+            run.post(StartRollback(_external_cause("deadline", "Deadline", "the deadline has passed", {})))
+        return
+    flight = run.flights.get(event.id)
+    entry = run.entry(flight.entry) if flight is not None else None
+    if flight is None or entry is None or flight.fires_at is None:
+        return
+    run.end_flight(flight)
+    if flight.kind == "wait":
+        forward.attempt_ended(run, entry, waits.wait_timer_fired(run, entry), 1)
+    elif flight.ask == "do":
+        run.post(StartAttempt(entry))
+    elif flight.ask in ("seal", "probe"):
+        effect_lookup.lookup_timer_fired(run, entry, flight)
+    elif flight.ask == "write":
+        calls.send_call(run, entry, "write", flight.purpose)
+    elif flight.ask == "confirm":
+        commit.confirm_entry(run, entry)
+    else:
+        rollback.retry_undo(run, entry)
+
+
+def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
+    if event.kind == "parent":
+        run.reported = None  # the parent takes it that nothing blocks it now, and hears when that is not so
+    if run.finished or run.committed or run.cancel_requested:
+        return
+    run.cancel_requested = True
+    message = event.message or "somebody asked for it"
+    run.post(StartRollback(_external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {})))
+
+
+def _signal_received(run: SagaRun, event: SignalReceived) -> None:
+    if run.finished:
+        return
+    for entry in waits.accept_signal(run, event):
+        forward.attempt_ended(run, entry, waits.signal_outcome(run.signals[event.name]), 1)
+
+
+def _decision_made(run: SagaRun, event: DecisionMade) -> None:
+    if decisions.decision_refusal(run, event) is None:
+        decisions.receive_decision(run, event)
+
+
+def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
+    if rollback.can_undo(run):
+        run.ended_at = None
+        run.undoing_finished = True
+        rollback.start_rollback(run, _external_cause("undone", "Undone", event.reason, {"who": event.who}))
+
+
+def _external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": kind, "step": None, "type": type, "message": message, "details": details}
+
+
+# Works off what the parts of the machine tell each other, until the saga waits, or is over.
+
+
+def drain(run: SagaRun) -> None:
+    """Work off what the parts told each other, until nothing more follows from it."""
+    while True:
+        while run.agenda:
+            _handle_internal_event(run, run.agenda.popleft())
+        if run.finished or run.started_at is None:
+            return
+        forward.start_ready_steps(run)
+        rollback.start_compensating(run)
+        if not run.agenda and not _settle_phase(run):
+            return
+
+
+def _settle_phase(run: SagaRun) -> bool:
+    """The end, the commit point, or PARKED. True when more may follow from it."""
+    if run.phase == "backward":
+        if run.rolling and run.undo_open == 0:
+            rollback.finish_rollback(run)
+            return False
+    elif run.steps_open == 0:
+        if not run.committed:
+            run.post(ReachCommitPoint())
+            return True
+        if run.confirm_steps_open == 0 and not run.parked:
+            commit.finish_forward(run)
+            if run.finished:
+                return False
+    working = "COMPENSATING" if run.phase == "backward" else "COMMITTED" if run.committed else "RUNNING"
+    if run.parked and run.busy == 0:
+        if run.state != "PARKED":
+            run.change_state("PARKED", next(iter(run.parked)))
+            notify.notify_milestone(run, "parked")
+    elif run.state == "PARKED":
+        run.change_state(working)
+    return False
+
+
+def _handle_internal_event(run: SagaRun, fact: InternalEvent) -> None:
+    match fact:
+        case StartAttempt(entry):
+            forward.start_attempt(run, entry)
+        case ForwardFailed(entry):
+            forward.apply_on_failure(run, entry)
+        case EntrySettled(entry, ok):
+            forward.entry_settled(run, entry, ok)
+        case LookUpEffect(entry, purpose):
+            effect_lookup.look_up_effect(run, entry, purpose)
+        case EffectLookedUp(entry, purpose, verdict):
+            effect_lookup.continue_after_lookup(run, entry, purpose, verdict)
+        case StartRollback(cause, entry):
+            rollback.request_rollback(run, cause, entry)
+        case PivotFailed(entry, cause):
+            rollback.continue_after_pivot_failure(run, entry, cause)
+        case CompensateStep(step):
+            rollback.compensate_step(run, step)
+        case CompensateEntry(entry):
+            rollback.compensate_entry(run, entry)
+        case CompensationSettled(entry):
+            effect_lookup.continue_after_compensation(run, entry)
+        case ReachCommitPoint():
+            commit.reach_commit_point(run)
+        case ConfirmEntry(entry):
+            commit.confirm_entry(run, entry)
+        case ConfirmSettled(entry):
+            commit.continue_after_confirm(run, entry)
+        case CarryOutDecision(entry, decision):
+            _carry_out(run, entry, decision)
+
+
+def _carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
+    try:
+        decisions.carry_out(run, entry, decision)
+    except DefinitionError as error:
+        decisions.park_again(run, entry, error)

@@ -6,39 +6,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.machine import arguments
-from sagas.machine.commands import CancelSaga, StartSaga, UndoSaga
-from sagas.machine.events import SagaEnded
-from sagas.machine.keys import step_key
-from sagas.machine.run import Run
-from sagas.machine.state import Entry, Flight
-from sagas.outcomes import Failure, Outcome
+from sagas.machine.state import Flight, LedgerEntry, SagaRun
+from sagas.protocol.messages import CancelSaga, SagaEnded, StartSaga, UndoSaga
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import idempotency_key
 
 
-def begin(run: Run, entry: Entry) -> None:
-    """Start the child. Raises DefinitionFault when its name or input cannot be evaluated."""
+def start_child(run: SagaRun, entry: LedgerEntry) -> None:
+    """Start the child. Raises DefinitionError when its name or input cannot be evaluated."""
     if entry.arguments is None:
-        entry.arguments = arguments.forward(run, entry)
-    command = start_of(run, entry)
+        entry.arguments = arguments.forward_arguments(run, entry)
+    command = start_command(run, entry)
     run.children[entry.id] = {
         "id": command.saga_id,
         "step": entry.id,
         "saga": command.saga,
         "state": "RUNNING",
     }
-    run.depart(entry.id, "saga", entry, "do")
+    run.start_flight(entry.id, "saga", entry, "do")
     run.emit(command)
 
 
-def start_of(run: Run, entry: Entry) -> StartSaga:
+def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
     given = entry.arguments or {}
     name = given.get("name")
     if not isinstance(name, str):
-        raise arguments.DefinitionFault(f"{entry.id}: the name of the nested saga is not a string")
-    return StartSaga(entry.id, entry.id, name, child_id(run, entry), given.get("input"), run.generation)
+        raise arguments.DefinitionError(f"{entry.id}: the name of the nested saga is not a string")
+    return StartSaga(entry.id, entry.id, name, child_saga_id(run, entry), given.get("input"), run.generation)
 
 
-def child_id(run: Run, entry: Entry) -> str:
-    return step_key(run.saga_id, entry.id, entry.generation)
+def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:
+    return idempotency_key(run.saga_id, entry.id, entry.generation)
 
 
 def forget_report(child: dict[str, Any]) -> None:
@@ -47,20 +45,20 @@ def forget_report(child: dict[str, Any]) -> None:
     child.pop("blocked", None)
 
 
-def cancel(run: Run, entry: Entry, message: str) -> CancelSaga:
+def cancel_command(run: SagaRun, entry: LedgerEntry, message: str) -> CancelSaga:
     run.children[entry.id].pop("blocked", None)  # it may go on now; if it cannot, it reports once more
-    return CancelSaga(entry.id, child_id(run, entry), message)
+    return CancelSaga(entry.id, child_saga_id(run, entry), message)
 
 
-def undo_of(run: Run, entry: Entry) -> UndoSaga:
+def undo_command(run: SagaRun, entry: LedgerEntry) -> UndoSaga:
     reason = (run.reason or {}).get("message") or "the parent saga goes backward"
     saga = str(run.children[entry.id]["saga"])
-    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_id(run, entry), str(reason))
+    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason))
 
 
-def ended(run: Run, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:
+def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flight) -> Outcome:
     """What the end of the child, or of its undo, means for the step."""
-    story = event.story or {}
+    story = event.view or {}
     child = run.children.get(entry.id)
     if child is not None:
         child["state"] = event.state
@@ -68,11 +66,11 @@ def ended(run: Run, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:
     if event.state == "RESIDUE":
         run.residue += [dict(row) for row in story.get("residue") or ()]
     if flight.ask == "undo":
-        return _undone(event)
-    return _done(event, story)
+        return _undo_outcome(event)
+    return _forward_outcome(event, story)
 
 
-def _done(event: SagaEnded, story: Mapping[str, Any]) -> Outcome:
+def _forward_outcome(event: SagaEnded, story: Mapping[str, Any]) -> Outcome:
     reason = story.get("reason") or {}
     match event.state:
         case "COMPLETED":
@@ -95,14 +93,14 @@ def _done(event: SagaEnded, story: Mapping[str, Any]) -> Outcome:
             return Outcome("failed", failure=Failure("SagaRefused", sentence), attempt=1, retryable=False)
         case "TERMINATED":
             sentence = "the nested saga was terminated or has vanished: look at what it left"
-            return Outcome("unknown", failure=Failure("Terminated", sentence), retryable=False, parks=sentence)
+            return Outcome("unknown", failure=Failure("Terminated", sentence), retryable=False, park_reason=sentence)
 
 
-def _undone(event: SagaEnded) -> Outcome:
+def _undo_outcome(event: SagaEnded) -> Outcome:
     if event.state in ("COMPENSATED", "RESIDUE"):
         return Outcome.done(None)
     sentence = {
         "REFUSED": "the nested saga refuses to be undone",
         "TERMINATED": "the undo of the nested saga was terminated or has vanished",
     }.get(event.state, f"the undo of the nested saga ended {event.state}")
-    return Outcome("failed", failure=Failure(event.state, sentence), retryable=False, parks=sentence)
+    return Outcome("failed", failure=Failure(event.state, sentence), retryable=False, park_reason=sentence)

@@ -8,42 +8,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagas.definition.model import Moment, Notification, Retry
+from sagas.definition.model import Milestone, Notification, Retry
+from sagas.definition.times import format_timestamp
 from sagas.machine import arguments
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import Call, Guard, Notify
-from sagas.machine.keys import NOTIFICATION, notification_run, step_key
-from sagas.machine.moments import iso
-from sagas.machine.run import Run
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import SagaRun
+from sagas.protocol.messages import Call, GuardSpec, Notify
+from sagas.protocol.payloads import NOTIFICATION_PREFIX, idempotency_key, notification_workflow_id
 
 
-def reached(run: Run, moment: Moment) -> None:
+def notify_milestone(run: SagaRun, milestone: Milestone) -> None:
     """The saga has come to this moment, now; told to everybody whose ``when`` names it."""
     for number, notification in enumerate(run.definition.notify):
-        if moment in notification.when:
-            _tell(run, number, notification, moment)
+        if milestone in notification.when:
+            _notify(run, number, notification, milestone)
 
 
-def _tell(run: Run, number: int, notification: Notification, moment: Moment) -> None:
-    name = f"{NOTIFICATION}{number}-{moment}"
+def _notify(run: SagaRun, number: int, notification: Notification, milestone: Milestone) -> None:
+    name = f"{NOTIFICATION_PREFIX}{number}-{milestone}"
     before = sum(row["id"] == name or row["id"].startswith(f"{name}-") for row in run.notifications)
     id = f"{name}-{before + 1}" if before else name
-    key = step_key(run.saga_id, id, run.generation)
+    key = idempotency_key(run.saga_id, id, run.generation)
     do = notification.do
     run.notifications.append(
         {
             "id": id,
             "event": key,
-            "when": moment,
+            "when": milestone,
             "uses": do.uses,
-            "at": iso(run.now),
-            "run": notification_run(run.saga_id, id, run.generation),
+            "at": format_timestamp(run.now),
+            "run": notification_workflow_id(run.saga_id, id, run.generation),
         }
     )
     call, problem = None, None
     try:
-        given = arguments.notification(run, number, do, _event(run, key, moment))
-    except DefinitionFault as error:
+        given = arguments.notification_arguments(run, number, do, _event_payload(run, key, milestone))
+    except DefinitionError as error:
         problem = str(error)
     else:
         call = Call(
@@ -55,22 +55,22 @@ def _tell(run: Run, number: int, notification: Notification, moment: Moment) -> 
             generation=run.generation,
             action=do.uses,
             arguments=given,
-            summary=f"✉ tell {_receiver(do.uses, given)}: {run.definition.saga} is {moment}",
+            summary=f"✉ tell {_receiver_name(do.uses, given)}: {run.definition.saga} is {milestone}",
             timeout=do.timeout,
             retry=Retry(max_attempts=1),
             task_queue=do.task_queue,
-            guard=None if do.connection is None else Guard(do.connection),
+            guard=None if do.connection is None else GuardSpec(do.connection),
             local=do.local,
         )
-    run.emit(Notify(id, run.notifications[-1]["run"], moment, do.uses, notification.intervals, call, problem))
+    run.emit(Notify(id, run.notifications[-1]["run"], milestone, do.uses, notification.intervals, call, problem))
 
 
-def _receiver(uses: str, given: dict[str, Any]) -> str:
+def _receiver_name(uses: str, given: dict[str, Any]) -> str:
     """Whom the Web UI names: the connection of a request or the topic of an event, else the action."""
     return str(given.get("connection") or given.get("topic") or uses)
 
 
-def _event(run: Run, key: str, moment: Moment) -> dict[str, Any]:
+def _event_payload(run: SagaRun, key: str, milestone: Milestone) -> dict[str, Any]:
     """What a receiver is told unless ``with`` says otherwise. The id is the same in every attempt."""
     data: dict[str, Any] = {
         "id": run.saga_id,
@@ -78,11 +78,11 @@ def _event(run: Run, key: str, moment: Moment) -> dict[str, Any]:
         "state": run.state,
         "reason": run.reason,
         "output": run.output,
-        "started_at": iso(run.started_at),
-        "ended_at": iso(run.ended_at),
+        "started_at": format_timestamp(run.started_at),
+        "ended_at": format_timestamp(run.ended_at),
     }
-    if moment == "parked":
+    if milestone == "parked":
         data["parked"] = [{"step": one.step, "op": one.op, "why": one.why} for one in run.parked.values()]
-    if moment == "residue":
+    if milestone == "residue":
         data["residue"] = [dict(row) for row in run.residue]
-    return {"id": key, "type": f"saga.{moment}", "timestamp": iso(run.now), "data": data}
+    return {"id": key, "type": f"saga.{milestone}", "timestamp": format_timestamp(run.now), "data": data}

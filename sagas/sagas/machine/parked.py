@@ -6,16 +6,14 @@ names the one that blocks it, without asking any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sagas.machine.commands import Record, ReportParked
-from sagas.machine.events import ChildParked
-from sagas.machine.moments import iso
-from sagas.machine.nested import child_id, forget_report
-from sagas.machine.permission import decisions_of
-from sagas.machine.run import OUTPUT, Run
-from sagas.machine.state import Entry, Flight, Parked
+from sagas.definition.times import format_timestamp
+from sagas.machine.decisions import possible_decisions
+from sagas.machine.nested import child_saga_id, forget_report
+from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
+from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 
 MOST_REPORTED = 10
 """Parked operations in one report: it names what blocks the parent, and is no list for bulk work."""
@@ -24,7 +22,7 @@ LONGEST_WHY = 300
 """Characters of the reason in a report."""
 
 
-def rows(run: Run) -> list[dict[str, Any]]:
+def rows(run: SagaRun) -> list[dict[str, Any]]:
     """The field ``parked`` of the story: what is parked here, then each step that a nested saga blocks."""
     nested = [
         {
@@ -41,7 +39,7 @@ def rows(run: Run) -> list[dict[str, Any]]:
     return [_row(run, parked) for parked in run.parked.values()] + nested
 
 
-def children(run: Run) -> list[dict[str, Any]]:
+def children(run: SagaRun) -> list[dict[str, Any]]:
     """The field ``children`` of the story. ``blocks`` says whether the saga or only the step waits for the child."""
     told = []
     for child in run.children.values():
@@ -52,7 +50,7 @@ def children(run: Run) -> list[dict[str, Any]]:
     return told
 
 
-def report(run: Run) -> None:
+def report(run: SagaRun) -> None:
     """Tell the parent what waits here, when that has changed. The end of a saga needs no report."""
     if run.parent is None:
         return
@@ -65,27 +63,27 @@ def report(run: Run) -> None:
             run.emit(ReportParked(run.state, told is not None and told["blocked"], told["waits"] if told else []))
 
 
-def reported(run: Run, event: ChildParked) -> None:
+def reported(run: SagaRun, event: ChildParked) -> None:
     """Keep what a nested saga in flight has reported."""
     flight = next((one for one in run.flights.values() if _is_of(run, one, event)), None)
     if flight is None:
         return  # it is over
     child = run.children[flight.entry]
     if event.waits and not child.get("waits") and run.state != "PARKED":
-        run.emit(Record(run.state, flight.entry, None))  # `saga parked` finds the parent by it
+        run.emit(RecordState(run.state, flight.entry, None))  # `saga parked` finds the parent by it
     child |= {"state": event.state, "waits": [dict(one) for one in event.waits], "blocked": event.blocked}
     if not event.waits:
         forget_report(child)
 
 
-def _is_of(run: Run, flight: Flight, event: ChildParked) -> bool:
+def _is_of(run: SagaRun, flight: Flight, event: ChildParked) -> bool:
     entry = run.entry(flight.entry)
     if flight.kind != "saga" or entry is None:
         return False
-    return child_id(run, entry) == event.saga_id and (flight.ask == "undo") == event.undo
+    return child_saga_id(run, entry) == event.saga_id and (flight.ask == "undo") == event.undo
 
 
-def _is_blocked(run: Run) -> bool:
+def _is_blocked(run: SagaRun) -> bool:
     """Nothing can run here until a person decides: all that is in flight are nested sagas of which the same holds."""
     waiting = [flight for flight in run.flights.values() if not flight.background]
     return run.state == "PARKED" or (
@@ -93,7 +91,7 @@ def _is_blocked(run: Run) -> bool:
     )
 
 
-def _waits(run: Run) -> Iterator[dict[str, Any]]:
+def _waits(run: SagaRun) -> Iterator[dict[str, Any]]:
     for parked in run.parked.values():
         row = _row(run, parked)
         yield {"id": run.saga_id, "saga": run.definition.saga, **row, "why": row["why"][:LONGEST_WHY]}
@@ -101,20 +99,22 @@ def _waits(run: Run) -> Iterator[dict[str, Any]]:
         yield from child.get("waits", ())
 
 
-def _row(run: Run, parked: Parked) -> dict[str, Any]:
+def _row(run: SagaRun, parked: ParkedOperation) -> dict[str, Any]:
     entry = run.entry(parked.step)
-    possible = ["retry", "done"] if parked.step == OUTPUT or entry is None else decisions_of(run, entry, parked.op)
+    possible = (
+        ["retry", "done"] if parked.step == OUTPUT_STEP or entry is None else possible_decisions(run, entry, parked.op)
+    )
     return {
         "step": parked.step,
         "op": parked.op,
-        "since": iso(parked.since),
+        "since": format_timestamp(parked.since),
         "why": parked.why,
         "decisions": possible,
         "commands": [_command(run, parked, entry, decision) for decision in possible],
     }
 
 
-def _command(run: Run, parked: Parked, entry: Entry | None, decision: str) -> str:
+def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:
     command = f"saga resolve {run.saga_id} {parked.step} {decision} --reason '…'"
     pivot = entry is not None and run.step(entry).pivot and run.phase == "forward"
     unguarded = entry is not None and not run.step(entry).do.guarded
@@ -123,3 +123,16 @@ def _command(run: Run, parked: Parked, entry: Entry | None, decision: str) -> st
     if (decision == "done" and (parked.op == "undo" or pivot)) or (decision == "compensate" and pivot and unguarded):
         command += " --evidence '…'"
     return command
+
+
+# What a `saga show` document says of the nested sagas that block it; see :mod:`sagas.machine.parked`.
+
+
+def blocked_steps(story: Mapping[str, Any]) -> set[str]:
+    """The ledger ids of the steps that wait for a nested saga in which something waits for a person."""
+    return {child["step"] for child in story.get("children") or () if child.get("waits")}
+
+
+def waits_for_a_person(story: Mapping[str, Any]) -> bool:
+    """Nothing can run until a person decides, here or in a nested saga."""
+    return story["state"] == "PARKED" or any(child.get("blocks") == "saga" for child in story.get("children") or ())

@@ -6,47 +6,44 @@ a saga with thousands of finished items stays small.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sagas.outcomes import OutcomeKind
+from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.protocol.messages import (
+    CancelTimer,
+    Command,
+    OperationStatus,
+    Phase,
+    RecordState,
+    SagaState,
+    StartTimer,
+    StepState,
+)
+from sagas.protocol.outcomes import OutcomeKind
+from sagas.protocol.payloads import entry_id
 
-StepState = Literal[
-    "PENDING",
-    "RUNNING",
-    "DONE",
-    "REJECTED",
-    "FAILED",
-    "UNKNOWN",
-    "SKIPPED",
-    "COMPENSATING",
-    "COMPENSATED",
-    "NOTHING_TO_UNDO",
-    "CONFIRMING",
-    "CONFIRMED",
-    "PARKED",
-]
-SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
-Phase = Literal["forward", "committed", "backward"]
-OpState = Literal["PENDING", "RUNNING", "DONE", "NOTHING_TO_UNDO", "REJECTED", "FAILED", "UNKNOWN", "PARKED", "SKIPPED"]
-EntryOp = Literal["do", "undo", "confirm"]
+EntryOperation = Literal["do", "undo", "confirm"]
 FlightKind = Literal["call", "timer", "wait", "saga"]
-Ask = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
+CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
 """What a flight asks for. ``write`` puts a person's `done` into the guard."""
 
-Purpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate"]
+LookupPurpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate"]
 """Why an UNKNOWN step is being resolved, which decides how it goes on afterwards."""
 
 
 @dataclass(slots=True)
-class Operation:
+class OperationState:
     """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``made`` counts at least that many.
 
     ``marked``: the guard where the step ran has decided, the action itself lives elsewhere. ``tries_from``: the
     attempts that a person's retry does not count any more.
     """
 
-    state: OpState = "PENDING"
+    state: OperationStatus = "PENDING"
     attempts: int | None = 0
     made: int = 0
     tries_from: int = 0
@@ -62,7 +59,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Entry:
+class LedgerEntry:
     """One row of the ledger: a step, or one item of a for_each.
 
     ``made`` counts the attempts of this generation at the least, ``attempts`` all of them (None: unknown).
@@ -97,8 +94,8 @@ class Entry:
     continued: bool = False
     flight: str | None = None
     decision: dict[str, Any] | None = None
-    undo: Operation | None = None
-    confirm: Operation | None = None
+    undo: OperationState | None = None
+    confirm: OperationState | None = None
 
 
 @dataclass(slots=True)
@@ -111,9 +108,9 @@ class Flight:
     id: str
     kind: FlightKind
     entry: str
-    ask: Ask
+    ask: CallKind
     since: float
-    purpose: Purpose = ""
+    purpose: LookupPurpose = ""
     fires_at: float | None = None
     summary: str = ""
     background: bool = False
@@ -127,7 +124,7 @@ class StepRecord:
     id: str
     needs_open: int = 0
     items: list[Any] | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
     running: int = 0
     closed: int = 0
     stopped: bool = False
@@ -145,44 +142,364 @@ class StepRecord:
 
 
 @dataclass(slots=True)
-class Parked:
+class ParkedOperation:
     """An operation only a person can move on."""
 
     step: str
-    op: EntryOp
+    op: EntryOperation
     since: float
     why: str
 
 
-def pack(record: Any) -> dict[str, Any]:
-    """A record as JSON, without the fields that still have their default."""
-    data: dict[str, Any] = {}
-    for item in fields(record):
-        value = getattr(record, item.name)
-        default = item.default_factory() if item.default_factory is not MISSING else item.default
-        if default is MISSING or value != default or type(value) is not type(default):
-            data[item.name] = _packed(value)
-    return data
+# What one part of the machine tells the others.
+#
+# The parts (forward, resolve, backward, commit …) do not call each other: each posts facts, and machine.py hands every
+# fact to the part that it concerns. That keeps the imports free of circles and the stack flat.
 
 
-def _packed(value: Any) -> Any:
-    if isinstance(value, Operation):
-        return pack(value)
-    if isinstance(value, list) and value and isinstance(value[0], Entry):
-        return [pack(entry) for entry in value]
-    return value
+LookupVerdict = Literal["done", "absent", "late", "unknown"]
 
 
-def unpack_entry(data: dict[str, Any]) -> Entry:
-    entry = Entry(**data)
-    if data.get("undo") is not None:
-        entry.undo = Operation(**data["undo"])
-    if data.get("confirm") is not None:
-        entry.confirm = Operation(**data["confirm"])
-    return entry
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Make (another) forward attempt of this entry."""
+
+    entry: LedgerEntry
 
 
-def unpack_step(data: dict[str, Any]) -> StepRecord:
-    record = StepRecord(**{**data, "entries": []})
-    record.entries = [unpack_entry(entry) for entry in data.get("entries", ())]
-    return record
+@dataclass(frozen=True, slots=True)
+class ForwardFailed:
+    """The retries of a forward entry have ended without success; its ``on_failure`` decides."""
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySettled:
+    """Nothing more will be asked of a forward entry. ``ok``: its dependants may run."""
+
+    entry: LedgerEntry
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpEffect:
+    """Find out whether the effect of an entry is there, by the guard or by a probe."""
+
+    entry: LedgerEntry
+    purpose: LookupPurpose
+
+
+@dataclass(frozen=True, slots=True)
+class EffectLookedUp:
+    """The answer to :class:`Resolve`."""
+
+    entry: LedgerEntry
+    purpose: LookupPurpose
+    verdict: LookupVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class StartRollback:
+    """Something leads backward. ``cause`` becomes the saga's reason unless one was recorded earlier."""
+
+    cause: Mapping[str, Any]
+    entry: LedgerEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PivotFailed:
+    """The pivot has definitely not happened and never will: what was recorded meanwhile may lead backward now."""
+
+    entry: LedgerEntry
+    cause: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompensateStep:
+    """Look at this step going backward: its dependants are all closed."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompensateEntry:
+    """Compensate this entry."""
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class CompensationSettled:
+    """The compensation of this entry is closed, one way or another."""
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ReachCommitPoint:
+    """The commit point is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmEntry:
+    """Confirm this entry."""
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmSettled:
+    """The confirm of this entry is closed."""
+
+    entry: LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOutDecision:
+    """A person's decision about this entry can be carried out now."""
+
+    entry: LedgerEntry
+    decision: Mapping[str, Any]
+
+
+InternalEvent = (
+    StartAttempt
+    | ForwardFailed
+    | EntrySettled
+    | LookUpEffect
+    | EffectLookedUp
+    | StartRollback
+    | PivotFailed
+    | CompensateStep
+    | CompensateEntry
+    | CompensationSettled
+    | ReachCommitPoint
+    | ConfirmEntry
+    | ConfirmSettled
+    | CarryOutDecision
+)
+
+
+# The whole mutable state of one saga, and the few things every part does with it.
+
+
+OUTPUT_STEP = "output"
+"""The pseudo-step that evaluates the saga's `output`."""
+
+FORWARD_CALLS = frozenset({"do", "probe", "seal", "write"})
+
+
+class SagaRun:
+    """State of one saga. Only this object changes; definition and plan never do (but for a person's new definition)."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        input: Any,
+        saga_id: str,
+        generation: int,
+        variables: Mapping[str, Any],
+        parent: str | None,
+        plan: ExecutionPlan | None = None,
+    ) -> None:
+        self.definition = definition
+        self.plan = plan or ExecutionPlan(definition)
+        self.input = input
+        self.saga_id = saga_id
+        self.generation = generation
+        self.variables = variables
+        self.parent = parent
+
+        self.state: SagaState = "RUNNING"
+        self.phase: Phase = "forward"
+        self.reason: dict[str, Any] | None = None
+        self.recorded: dict[str, Any] | None = None
+        """A cause that waits for the pivot in flight to decide."""
+        self.recorded_entries: list[str] = []
+        self.started_at: float | None = None
+        self.committed_at: float | None = None
+        self.ended_at: float | None = None
+        self.deadline_at: float | None = None
+        self.overdue = False
+        self.cancel_requested = False
+        self.rolling = False
+        self.undoing_finished = False
+        self.output: Any = None
+        self.kept_bytes = 0
+        """What the values that are kept take of the budget (budget.py)."""
+
+        self.steps: dict[str, StepRecord] = {
+            step.id: StepRecord(step.id, needs_open=len(step.needs)) for step in definition.steps
+        }
+        self.steps_open = len(definition.steps)
+        self.undo_open = 0
+        self.confirm_steps_open = 0
+        self.flights: dict[str, Flight] = {}
+        self.timers: dict[str, tuple[float, str]] = {}
+        self.parked: dict[str, ParkedOperation] = {}
+        self.signals: dict[str, dict[str, Any]] = {}
+        self.operator: list[dict[str, Any]] = []
+        self.residue: list[dict[str, Any]] = []
+        self.not_done: list[str] = []
+        self.children: dict[str, dict[str, Any]] = {}
+        self.reported: dict[str, Any] | None = None
+        """What the parent saga was told last about parked operations; None: that there are none."""
+        self.notifications: list[dict[str, Any]] = []
+        """Who was told what, and when; what became of it only the runs that deliver know."""
+
+        # Derived or of one event only: never part of a snapshot.
+        self.now = 0.0
+        self.commands: list[Command] = []
+        self.agenda: deque[InternalEvent] = deque()
+        self.ready: list[str] = [step.id for step in definition.steps if not step.needs]
+        self.busy = 0
+        self.forward_busy = 0
+        self.step_values: dict[str, Any] = {}
+        """What expressions see as ``steps``."""
+        self.trouble_shown = False
+
+    # --- where things are --------------------------------------------------------------------------------------
+
+    def step(self, entry: LedgerEntry) -> StepDefinition:
+        return self.plan.steps[entry.step]
+
+    def record(self, entry: LedgerEntry) -> StepRecord:
+        return self.steps[entry.step]
+
+    def entry(self, id: str) -> LedgerEntry | None:
+        """The entry of this ledger id, if it has begun."""
+        step, mark, index = id.partition("#")
+        record = self.steps.get(step)
+        if record is None:
+            return None
+        at = int(index) if mark and index.isdigit() else 0
+        if at < len(record.entries) and record.entries[at].id == id:
+            return record.entries[at]
+        return None
+
+    def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
+        entry = LedgerEntry(entry_id(record.id, index), record.id, index, self.generation)
+        record.entries.append(entry)
+        return entry
+
+    @property
+    def committed(self) -> bool:
+        return self.phase == "committed"
+
+    @property
+    def finished(self) -> bool:
+        return self.state in ("COMPLETED", "COMPENSATED", "RESIDUE")
+
+    def replace_definition(self, definition: Definition) -> None:
+        """Go on with a mended definition of the same steps."""
+        self.definition = definition
+        self.plan = ExecutionPlan(definition)
+
+    # --- commands and facts ------------------------------------------------------------------------------------
+
+    def emit(self, command: Command) -> None:
+        self.commands.append(command)
+
+    def post(self, fact: InternalEvent) -> None:
+        self.agenda.append(fact)
+
+    def change_state(self, state: SagaState, step: str | None = None) -> None:
+        """Enter a state that people search for."""
+        if self.state != state:
+            self.state = state
+            self.emit(RecordState(state, step, self.reason["kind"] if self.reason else None))
+
+    # --- what is in flight -------------------------------------------------------------------------------------
+
+    def start_flight(
+        self,
+        id: str,
+        kind: FlightKind,
+        entry: LedgerEntry,
+        call_kind: CallKind,
+        purpose: LookupPurpose = "",
+        *,
+        seconds: float | None = None,
+        summary: str = "",
+        background: bool = False,
+    ) -> Flight:
+        """Note that something is asked of the world for this entry; a timer is started here too."""
+        fires_at = None if seconds is None else self.now + seconds
+        flight = Flight(id, kind, entry.id, call_kind, self.now, purpose, fires_at, summary, background)
+        self.flights[id] = flight
+        entry.flight = id
+        self._count_flight(flight, 1)
+        if seconds is not None:
+            self.emit(StartTimer(id, max(0.0, seconds), summary))
+        return flight
+
+    def restore_flight(self, flight: Flight) -> None:
+        """A flight of a snapshot, when the run is restored."""
+        self.flights[flight.id] = flight
+        self._count_flight(flight, 1)
+
+    def end_flight(self, flight: Flight) -> None:
+        """It has answered, or is no longer waited for."""
+        if self.flights.pop(flight.id, None) is not None:
+            self._count_flight(flight, -1)
+        entry = self.entry(flight.entry)
+        if entry is not None and entry.flight == flight.id:
+            entry.flight = None
+
+    def bring_to_foreground(self, flight: Flight) -> None:
+        """Something waits for it now."""
+        self._count_flight(flight, -1)
+        flight.background = False
+        self._count_flight(flight, 1)
+
+    def end_timer_flight(self, flight: Flight) -> None:
+        self.end_flight(flight)
+        if flight.fires_at is not None:
+            self.emit(CancelTimer(flight.id))
+
+    def _count_flight(self, flight: Flight, by: int) -> None:
+        if flight.background:
+            return
+        self.busy += by
+        if flight.ask in FORWARD_CALLS and flight.purpose != "backward":
+            self.forward_busy += by
+
+    def start_timer(self, id: str, seconds: float, summary: str) -> None:
+        """A timer of the whole saga (deadline, warning)."""
+        self.timers[id] = (self.now + seconds, summary)
+        self.emit(StartTimer(id, seconds, summary))
+
+    def cancel_timer(self, id: str) -> None:
+        if self.timers.pop(id, None) is not None:
+            self.emit(CancelTimer(id))
+
+    # --- parking -----------------------------------------------------------------------------------------------
+
+    def park(self, entry: LedgerEntry, op: EntryOperation, why: str) -> None:
+        """Only a person can move this operation on."""
+        if entry.id not in self.parked:
+            self.parked[entry.id] = ParkedOperation(entry.id, op, self.now, why)
+        if op == "do":
+            entry.state = "PARKED"
+        elif op == "undo" and entry.undo is not None:
+            entry.state = "PARKED"
+            entry.undo.state = "PARKED"
+        elif op == "confirm" and entry.confirm is not None:
+            entry.state = "PARKED"
+            entry.confirm.state = "PARKED"
+
+    def unpark(self, entry: LedgerEntry) -> ParkedOperation | None:
+        """The operation moves again."""
+        parked = self.parked.pop(entry.id, None)
+        if parked is None or entry.state != "PARKED":
+            return parked
+        if parked.op == "do":
+            entry.state = "RUNNING"
+        elif parked.op == "undo" and entry.undo is not None:
+            entry.state = "COMPENSATING"
+            entry.undo.state = "RUNNING"
+        elif entry.confirm is not None:
+            entry.state = "CONFIRMING"
+            entry.confirm.state = "RUNNING"
+        return parked

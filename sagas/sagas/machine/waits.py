@@ -2,107 +2,107 @@
 
 from __future__ import annotations
 
-from sagas.machine import arguments, moments
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.events import SignalReceived
-from sagas.machine.run import Run
-from sagas.machine.state import Entry
-from sagas.outcomes import Failure, Outcome
+from sagas.definition import times
+from sagas.machine import arguments
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.protocol.messages import SignalReceived
+from sagas.protocol.outcomes import Failure, Outcome
 
-REFUSED = "Rejected"
+REJECTED_TYPE = "Rejected"
 """The failure type of a business no; a wait that ran out has another one."""
 
 
-def require(run: Run, entry: Entry) -> Outcome:
+def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
     """`require`: a condition; false is a business no."""
-    given = _given(run, entry)
+    given = _wait_arguments(run, entry)
     value = given.get("that")
     if not isinstance(value, bool):
-        raise DefinitionFault(f"{entry.id}: `that` is neither true nor false")
+        raise DefinitionError(f"{entry.id}: `that` is neither true nor false")
     if value:
         return Outcome.done(None)
-    return _no(str(given.get("message") or "the requirement is not met"))
+    return _rejected(str(given.get("message") or "the requirement is not met"))
 
 
-def begin(run: Run, entry: Entry) -> Outcome | None:
+def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
     """`wait`: the outcome when it is known already, else a flight is noted."""
-    given = _given(run, entry)
+    given = _wait_arguments(run, entry)
     name = given.get("signal")
     try:
         if name is not None:
             early = run.signals.get(str(name))
             if early is not None:
-                return answer(early)
+                return signal_outcome(early)
             limit = given.get("timeout")
-            length = None if limit is None else moments.seconds(limit)
+            length = None if limit is None else times.to_seconds(limit)
             summary = f"wait for {name}"
         elif given.get("until") is not None:
-            length = max(0.0, moments.instant(given["until"]) - run.now)
+            length = max(0.0, times.parse_timestamp(given["until"]) - run.now)
             summary = f"wait until {given['until']}"
         else:
-            length = moments.seconds(given.get("for"))
+            length = times.to_seconds(given.get("for"))
             summary = f"wait {given.get('for')}"
     except ValueError as error:
-        raise DefinitionFault(f"{entry.id}: {error}") from None
-    run.depart(f"{entry.id}~wait", "wait", entry, "do", seconds=length, summary=summary)
+        raise DefinitionError(f"{entry.id}: {error}") from None
+    run.start_flight(f"{entry.id}~wait", "wait", entry, "do", seconds=length, summary=summary)
     return None
 
 
-def fired(run: Run, entry: Entry) -> Outcome:
+def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
     """Its timer has fired."""
     given = entry.arguments or {}
     if given.get("signal") is None:
-        return Outcome.done({"data": None, "by": None, "at": moments.iso(run.now)})
+        return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
     name, then = given["signal"], given.get("on_timeout", "reject")
     if then == "continue":
-        return Outcome.done({"data": None, "by": None, "at": moments.iso(run.now)})
+        return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
     sentence = f"no {name} came within {given.get('timeout')}"
     if then == "park":
-        return Outcome("failed", failure=Failure("Timeout", sentence), attempt=1, retryable=False, parks=sentence)
+        return Outcome("failed", failure=Failure("Timeout", sentence), attempt=1, retryable=False, park_reason=sentence)
     return Outcome("rejected", failure=Failure("Timeout", sentence), attempt=1, retryable=False)
 
 
-def signalled(run: Run, event: SignalReceived) -> list[Entry]:
+def accept_signal(run: SagaRun, event: SignalReceived) -> list[LedgerEntry]:
     """Keep the first signal of a name; returns the entries that were waiting for it."""
     if event.name in run.signals:
         return []
     run.signals[event.name] = {
         "data": event.data,
         "by": event.who,
-        "at": moments.iso(event.at),
+        "at": times.format_timestamp(event.at),
         "reject": event.reject,
     }
-    waiting: list[Entry] = []
+    waiting: list[LedgerEntry] = []
     for flight in list(run.flights.values()):
         if flight.kind != "wait":
             continue
         entry = run.entry(flight.entry)
         if entry is not None and (entry.arguments or {}).get("signal") == event.name:
-            run.drop_timer(flight)
+            run.end_timer_flight(flight)
             waiting.append(entry)
     return waiting
 
 
-def answer(signal: dict[str, object]) -> Outcome:
+def signal_outcome(signal: dict[str, object]) -> Outcome:
     """What a signal means for the wait it answers."""
     if signal["reject"] is not None:
-        return _no(str(signal["reject"]))
+        return _rejected(str(signal["reject"]))
     return Outcome.done({"data": signal["data"], "by": signal["by"], "at": signal["at"]})
 
 
-def forget_refusal(run: Run, entry: Entry) -> None:
+def forget_rejection(run: SagaRun, entry: LedgerEntry) -> None:
     """The refusal that ended this wait must not end the next one; a signal that came after its end still counts."""
     name = str((entry.arguments or {}).get("signal"))
-    taken = (entry.error or {}).get("type") == REFUSED
+    taken = (entry.error or {}).get("type") == REJECTED_TYPE
     if taken and run.signals.get(name, {}).get("reject") is not None:
         del run.signals[name]
 
 
-def _given(run: Run, entry: Entry) -> dict[str, object]:
+def _wait_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, object]:
     if entry.arguments is None:
-        entry.arguments = arguments.forward(run, entry)
+        entry.arguments = arguments.forward_arguments(run, entry)
     return entry.arguments
 
 
-def _no(message: str) -> Outcome:
-    return Outcome("rejected", failure=Failure(REFUSED, message), attempt=1, retryable=False)
+def _rejected(message: str) -> Outcome:
+    return Outcome("rejected", failure=Failure(REJECTED_TYPE, message), attempt=1, retryable=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sagas.settings.kafka import KafkaSettings
-from sagas.settings.load import find_project, load_settings
+from sagas.settings.loader import find_project, load_settings
 from sagas.settings.model import Connection, Settings, TemporalSettings, Tls
 from sagas.settings.secrets import Secret
 

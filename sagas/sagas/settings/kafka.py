@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sagas.errors import UsageError
-from sagas.settings.secrets import Secret, reveal
+from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
+from sagas.definition.times import parse_duration
+from sagas.errors import UsageError, did_you_mean
+from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class KafkaSettings:
     """
 
     root: Path = Path()
-    written: bool = False
+    configured: bool = False
     bootstrap_servers: str | None = None
     embedded: bool = False
     outbox: str | None = None
@@ -54,7 +58,7 @@ class KafkaSettings:
         """
         properties: dict[str, str] = {}
         for name, value in self.client.items():
-            text = reveal(value, setting=f"kafka.client.{name}", root=self.root)
+            text = resolve_secret(value, setting=f"kafka.client.{name}", root=self.root)
             is_file = name.endswith(".location") and text != "probe"
             properties[name] = self._file(name, text) if is_file else text
         return properties
@@ -64,3 +68,149 @@ class KafkaSettings:
         if not path.exists():
             raise UsageError(f"kafka.client.{name} names {path}, which is not there.")
         return str(path)
+
+
+# Reads ``[kafka]`` of saga.toml, and refuses what would weaken a guarantee.
+
+
+_KEYS = (
+    "bootstrap_servers", "outbox", "prefix", "transaction_timeout", "batch", "max_message_bytes", "shards",
+    "retention", "topics", "client",
+)  # fmt: skip
+_DEFAULT = KafkaSettings()
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+_REQUIRED_VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "acks": (("all", "-1"), "an event that one broker alone has can be lost"),
+    "request.required.acks": (("all", "-1"), "an event that one broker alone has can be lost"),
+    "enable.idempotence": (("true",), "without it a retry on the network doubles events"),
+    "isolation.level": (("read_committed",), "otherwise events of aborted transactions would count"),
+    "enable.auto.commit": (("false",), "an offset may move only after the effect of its event"),
+    "enable.auto.offset.store": (("false",), "an offset may move only after the effect of its event"),
+    "auto.offset.reset": (("earliest", "smallest", "beginning"), "events from before the first start would be lost"),
+}
+"""Properties with the values that keep the guarantees, and what any other value would break."""
+
+_ENGINE_PROPERTIES: Mapping[str, str] = {
+    "bootstrap.servers": "it is bootstrap_servers under [kafka]",
+    "metadata.broker.list": "it is bootstrap_servers under [kafka]",
+    "transactional.id": "the engine derives it from the outbox and its shard, so that an older relay is fenced",
+    "transaction.timeout.ms": "it is transaction_timeout under [kafka]",
+    "group.id": "the engine derives it from prefix under [kafka] and the saga or consumer",
+    "group.instance.id": "the engine names the members of its groups itself",
+    "message.max.bytes": "it is max_message_bytes under [kafka]",
+}
+"""Properties that the engine sets itself, and why they are not the project's."""
+
+
+def parse_kafka(
+    table: Mapping[str, Any] | None,
+    dev_stack: Mapping[str, str],
+    root: Path,
+    databases: Collection[str],
+    ledger: Mapping[str, Any],
+) -> KafkaSettings:
+    """``table`` as written (None: not at all), over what `saga dev up` wrote (``dev``).
+
+    ``databases`` are the names of the SQL connections; the one of ``ledger`` keeps the outbox unless another is named.
+
+    Raises:
+        UsageError: something is unknown, wrong, or weaker than the engine's guarantees allow.
+    """
+    given = table or {}
+    for key in given:
+        if key not in _KEYS:
+            raise UsageError(f"[kafka]: unknown setting {key}{did_you_mean(key, _KEYS)}")
+    named = _string(given, "bootstrap_servers")
+    outbox = _string(given, "outbox")
+    if outbox is not None and outbox not in databases:
+        raise UsageError(
+            f"kafka.outbox names {outbox}, which is no SQL connection{did_you_mean(outbox, tuple(databases))}",
+            help=f"[connections.{outbox}] in saga.toml",
+        )
+    prefix = _string(given, "prefix") or _DEFAULT.prefix
+    if not _PREFIX.fullmatch(prefix):
+        raise UsageError(
+            f"kafka.prefix is {prefix}, but names in Kafka have letters, digits, `.`, `_` and `-` only (at most 100)."
+        )
+    return KafkaSettings(
+        root=root,
+        configured=table is not None,
+        bootstrap_servers=named or dev_stack.get("bootstrap_servers"),
+        embedded=named is None and "bootstrap_servers" in dev_stack,
+        outbox=outbox or ledger.get("connection"),
+        prefix=prefix,
+        transaction_timeout=_seconds(given, "transaction_timeout", _DEFAULT.transaction_timeout, least=1.0),
+        batch=_count(given, "batch", _DEFAULT.batch, most=100_000),
+        max_message_bytes=_count(given, "max_message_bytes", _DEFAULT.max_message_bytes, most=1_000_000_000),
+        shards=_count(given, "shards", _DEFAULT.shards, most=256),
+        retention=_seconds(given, "retention", _DEFAULT.retention, least=1.0),
+        topics=_topics(given.get("topics", [])),
+        client=dict(_client_properties(given.get("client", {}))),
+    )
+
+
+def _topics(given: Any) -> tuple[str, ...]:
+    # In the environment it is one text, with commas between.
+    names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise UsageError("kafka.topics is a list of names of topics.")
+    for name in names:
+        if not re.fullmatch(TOPIC_NAME, name):
+            raise UsageError(f"kafka.topics: {name!r} is not {TOPIC[FORM_DESCRIPTION]}.")
+    return tuple(dict.fromkeys(names))
+
+
+def _client_properties(table: Any) -> Iterator[tuple[str, str | Secret]]:
+    if not isinstance(table, Mapping):
+        raise UsageError("kafka.client must be a table: [kafka.client].")
+    for name, value in _flattened(table, ""):
+        if name in _ENGINE_PROPERTIES:
+            raise UsageError(f"kafka.client.{name} cannot be set: {_ENGINE_PROPERTIES[name]}.")
+        if name in _REQUIRED_VALUES and value not in _REQUIRED_VALUES[name][0]:
+            kept, why = _REQUIRED_VALUES[name]
+            raise UsageError(f"kafka.client.{name} must stay {kept[0]}: {why}.")
+        yield name, value
+
+
+def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, str | Secret]]:
+    """Properties have dots, which TOML reads as tables within tables; in variables they are underscores."""
+    for key, value in table.items():
+        name = f"{above}{key}".replace("_", ".")
+        match value:
+            case bool():
+                yield name, str(value).lower()
+            case str() | int() | float():
+                yield name, str(value)
+            case Mapping() if set(value) <= {"env", "file"}:
+                yield name, parse_secret(value, f"kafka.client.{name}")
+            case Mapping():
+                yield from _flattened(value, f"{name}.")
+            case _:
+                raise UsageError(f"kafka.client.{name} is a text, a number, true or false.")
+
+
+def _string(table: Mapping[str, Any], key: str) -> str | None:
+    value = table.get(key)
+    if value is not None and not (isinstance(value, str) and value.strip()):
+        raise UsageError(f"kafka.{key} must be a text.")
+    return value
+
+
+def _count(table: Mapping[str, Any], key: str, default: int, *, most: int) -> int:
+    value = table.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise UsageError(f"kafka.{key} is a whole number from 1 to {most}, not {value!r}.")
+    return value
+
+
+def _seconds(table: Mapping[str, Any], key: str, default: float, *, least: float) -> float:
+    if key not in table:
+        return default
+    try:
+        seconds = parse_duration(str(table[key]))
+    except ValueError as error:
+        raise UsageError(f"kafka.{key}: {error}, such as 60s or 7d.") from None
+    if seconds < least:
+        raise UsageError(f"kafka.{key} is at least {least:.0f}s.")
+    return seconds

@@ -6,16 +6,14 @@ needs no secret must work where the secret is not there.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sagas.errors import UsageError
+from sagas.errors import UsageError, did_you_mean
 from sagas.settings.kafka import KafkaSettings
-from sagas.settings.secrets import Secret, reveal
-from sagas.settings.urls import async_url
+from sagas.settings.secrets import Secret, resolve_secret
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_TASK_QUEUE = "sagas"
@@ -60,7 +58,7 @@ class Connection:
     name: str
     kind: Literal["sql", "http"]
     root: Path
-    written_url: str | Secret | None = None
+    url_setting: str | Secret | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     embedded: bool = False
     keeps_outputs: bool = False
@@ -73,14 +71,14 @@ class Connection:
             UsageError: there is none, or the secret behind it is missing.
         """
         setting = f"connections.{self.name}.url"
-        if self.written_url is None:
+        if self.url_setting is None:
             if self.kind == "http":
                 raise UsageError(f"{setting} is missing in saga.toml.")
             raise UsageError(
                 f"The connection {self.name} has no url, and there is no embedded PostgreSQL with that database.",
                 help="saga dev up    (or give it a url in saga.toml)",
             )
-        text = reveal(self.written_url, setting=setting, root=self.root)
+        text = resolve_secret(self.url_setting, setting=setting, root=self.root)
         return async_url(text, self.root) if self.kind == "sql" else text
 
     @property
@@ -94,7 +92,7 @@ class Connection:
         value = self.options.get(option)
         if value is None:
             return None
-        return reveal(value, setting=f"connections.{self.name}.{option}", root=self.root)
+        return resolve_secret(value, setting=f"connections.{self.name}.{option}", root=self.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,41 @@ def spark_ledger(spark: Mapping[str, Any], ledger: Mapping[str, Any]) -> str | N
     return spark.get("ledger") or ledger.get("connection")
 
 
-def did_you_mean(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """The end of a sentence: a full stop, or the nearest known word."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else "."
+# Database URLs as people write them, turned into URLs with an asynchronous driver.
+
+# Only drivers that cannot work asynchronously are replaced; one that was named on purpose stays.
+_ASYNC_DRIVER = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg2": "postgresql+psycopg",
+    "mysql": "mysql+asyncmy",
+    "mysql+pymysql": "mysql+asyncmy",
+    "mysql+mysqldb": "mysql+asyncmy",
+    "mariadb": "mariadb+asyncmy",
+    "mariadb+pymysql": "mariadb+asyncmy",
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+pysqlite": "sqlite+aiosqlite",
+}
+
+
+def async_url(url: str, root: Path) -> str:
+    """The URL with an asynchronous driver; a relative SQLite file is one of the project folder.
+
+    Raises:
+        UsageError: the text is no URL.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme:
+        raise UsageError("A database url looks like postgresql://user@host:5432/name.")
+    driver = _ASYNC_DRIVER.get(scheme, scheme)
+    if driver.startswith("sqlite"):
+        rest = _sqlite_path(rest, root)
+    return f"{driver}://{rest}"
+
+
+def _sqlite_path(rest: str, root: Path) -> str:
+    """Three slashes are a relative file and four an absolute one; every command runs from any folder."""
+    path, question, query = rest.removeprefix("/").partition("?")
+    if not path or path.startswith((":memory:", "/", "file:")):
+        return rest
+    return f"/{root / path}{question}{query}"

@@ -16,10 +16,10 @@ class Secret:
     """A value kept elsewhere. ``where`` is a variable's name, or a file (relative to the project folder)."""
 
     source: Literal["env", "file"]
-    where: str
+    location: str
 
 
-def reveal(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path) -> str:
+def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path) -> str:
     """The text behind a setting; ``setting`` is its dotted name, for the error.
 
     Raises:
@@ -27,16 +27,16 @@ def reveal(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path)
     """
     if isinstance(value, str):
         return value
-    secret = value if isinstance(value, Secret) else as_secret(value, setting)
+    secret = value if isinstance(value, Secret) else parse_secret(value, setting)
     if secret.source == "env":
-        text = os.environ.get(secret.where)
+        text = os.environ.get(secret.location)
         if text is None:
             raise UsageError(
-                f"{setting} reads the environment variable {secret.where}, which is not set.",
-                help=f"export {secret.where}=…",
+                f"{setting} reads the environment variable {secret.location}, which is not set.",
+                help=f"export {secret.location}=…",
             )
         return text
-    path = root / Path(secret.where).expanduser()
+    path = root / Path(secret.location).expanduser()
     try:
         # Editors and `echo` end a file with a line feed that is no part of the secret.
         return path.read_text(encoding="utf-8").rstrip("\r\n")
@@ -45,7 +45,7 @@ def reveal(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path)
         raise UsageError(f"{setting} reads the file {path}, but that failed: {reason}.") from error
 
 
-def as_secret(value: Mapping[str, Any], setting: str) -> Secret:
+def parse_secret(value: Mapping[str, Any], setting: str) -> Secret:
     """Read ``{env = "X"}`` or ``{file = "…"}``.
 
     Raises:

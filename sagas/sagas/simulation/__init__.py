@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from sagas.simulation.driver import simulate
-from sagas.simulation.failures import FAULTS, Cell, every_failure
-from sagas.simulation.inventing import sample_input
-from sagas.simulation.run import Outside, Run
-from sagas.simulation.script import Script
-from sagas.simulation.surroundings import outside_of
+from sagas.simulation.failure_points import FAULTS, FailurePoint, failure_points
+from sagas.simulation.script import Environment, Script, SimulatedRun, environment_of
+from sagas.simulation.simulator import sample_input, simulate
 
-__all__ = ["FAULTS", "Cell", "Outside", "Run", "Script", "every_failure", "outside_of", "sample_input", "simulate"]
+__all__ = [
+    "FAULTS",
+    "Environment",
+    "FailurePoint",
+    "Script",
+    "SimulatedRun",
+    "environment_of",
+    "failure_points",
+    "sample_input",
+    "simulate",
+]

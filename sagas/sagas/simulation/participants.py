@@ -6,16 +6,15 @@ machine shows as an effect that stays or is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.definition.model import Definition, Step
-from sagas.definition.probes import can_answer
-from sagas.definition.request_operations import has_reply_probe
-from sagas.machine.commands import Call
-from sagas.machine.plan import is_read
-from sagas.outcomes import Failure, Outcome
+from sagas.definition.checks.probes import can_answer
+from sagas.definition.model import Definition, StepDefinition, is_read
+from sagas.definition.operation_builder import has_reply_probe
+from sagas.protocol.messages import Call
+from sagas.protocol.outcomes import Failure, Outcome
 
 Key = tuple[str, str, int]
 """Saga id, ledger id, generation."""
@@ -26,7 +25,7 @@ class Effect:
     """What one entry has left in the world. ``again``: a late attempt made it once more, unseen."""
 
     path: str
-    step: Step
+    step: StepDefinition
     entry: str
     key: str = ""
     result: Any = None
@@ -34,14 +33,14 @@ class Effect:
     undone: bool = False
     sealed: bool = False
     confirmed: bool = False
-    again: bool = False
+    repeated: bool = False
 
     @property
-    def there(self) -> bool:
-        return self.again or (self.done and not self.undone)
+    def is_present(self) -> bool:
+        return self.repeated or (self.done and not self.undone)
 
     @property
-    def remembers(self) -> bool:
+    def deduplicates(self) -> bool:
         """A guard, or a participant that honours the key, recognises what it has seen."""
         return self.step.do.guarded or self.step.do.idempotent
 
@@ -51,56 +50,58 @@ class Participants:
 
     def __init__(self) -> None:
         self._effects: dict[Key, Effect] = {}
-        self._late: list[tuple[Key, Effect]] = []
+        self._late_attempts: list[tuple[Key, Effect]] = []
         self.undone: list[str] = []
 
     def effects(self) -> Iterator[Effect]:
         yield from self._effects.values()
 
-    def answer(self, definition: Definition, path: str, saga_id: str, call: Call, word: str, result: Any) -> Outcome:
+    def perform(
+        self, definition: Definition, path: str, saga_id: str, call: Call, outcome: str, result: Any
+    ) -> Outcome:
         """The end of one call, which stands for all the attempts the platform makes of it."""
         step = definition.step(call.step)
         key = (saga_id, call.entry, call.generation)
         effect = self._effects.setdefault(key, Effect(path, step, call.entry, call.key))
-        if call.op == "do" and word == "late":
-            self._late.append((key, effect))
+        if call.op == "do" and outcome == "late":
+            self._late_attempts.append((key, effect))
         match call.op:
             case "do":
-                return self._do(call, effect, word, result)
+                return self._do(call, effect, outcome, result)
             case "seal":
                 return self._seal(effect)
             case "probe":
                 return self._probe(effect, step)
             case "undo":
-                return self._undo(call, effect, word)
+                return self._undo(call, effect, outcome)
             case "confirm":
-                return self._confirm(call, effect, word)
+                return self._confirm(call, effect, outcome)
 
-    def arrive(self, saga_id: str | None = None, entry: str | None = None) -> None:
+    def deliver_late_attempts(self, saga_id: str | None = None, entry: str | None = None) -> None:
         """Lost attempts arrive now: those of one entry, or all that are left."""
-        waiting, self._late = self._late, []
+        waiting, self._late_attempts = self._late_attempts, []
         for key, effect in waiting:
             if entry is not None and key[:2] != (saga_id, entry):
-                self._late.append((key, effect))
+                self._late_attempts.append((key, effect))
                 continue
-            known = effect.remembers and (effect.sealed or effect.undone or effect.done)
+            known = effect.deduplicates and (effect.sealed or effect.undone or effect.done)
             if known or is_read(effect.step):
                 continue
             # A participant without a memory does it again, and nobody will undo that.
-            effect.again = effect.done or effect.undone
+            effect.repeated = effect.done or effect.undone
             effect.done = True
 
     def _do(self, call: Call, effect: Effect, word: str, result: Any) -> Outcome:
         repeated = call.retry.max_attempts > 1 and not call.at_most_once
-        if effect.remembers and not is_read(effect.step):
+        if effect.deduplicates and not is_read(effect.step):
             if effect.sealed or effect.undone:
                 return Outcome("late", failure=Failure("AlreadyCompensated", "already undone"), retryable=False)
             if effect.done and word in ("done", "rejected", "failed"):
                 return Outcome.done(effect.result)
         if word == "late":
-            return trouble("unknown", call)
+            return failed_outcome("unknown", call)
         if word in ("rejected", "failed", "unknown"):
-            return trouble(word, call)
+            return failed_outcome(word, call)
         effect.done, effect.result = True, result
         if word == "crash after effect" and not repeated:
             return Outcome("unknown", failure=Failure("Timeout", "no answer"), retryable=False)
@@ -114,7 +115,7 @@ class Participants:
         effect.sealed = True
         return Outcome.done(None, marker="sealed")
 
-    def _probe(self, effect: Effect, step: Step) -> Outcome:
+    def _probe(self, effect: Effect, step: StepDefinition) -> Outcome:
         probe = step.probe
         if probe is None or not can_answer(probe):
             return Outcome.done({"probe": "unknown"})
@@ -139,7 +140,7 @@ class Participants:
         if effect.undone:
             return Outcome.done(None)
         if word in ("rejected", "failed", "unknown", "late"):
-            return trouble("unknown" if word == "late" else word, call)
+            return failed_outcome("unknown" if word == "late" else word, call)
         effect.undone = True
         self.undone.append(effect.path + effect.entry)
         return Outcome.done(None, attempt=2 if word == "crash after effect" else 1)
@@ -148,24 +149,52 @@ class Participants:
         if call.guard is not None and call.guard.mode == "mark":
             return Outcome.done(None, marker="elsewhere")
         if word in ("rejected", "failed", "unknown", "late"):
-            return trouble("unknown" if word == "late" else word, call)
+            return failed_outcome("unknown" if word == "late" else word, call)
         effect.confirmed = True
         return Outcome.done(None)
 
 
-def trouble(word: str, call: Call) -> Outcome:
+def failed_outcome(kind: str, call: Call) -> Outcome:
     """An end without an effect; ``attempt`` says that it took all the attempts of the call."""
-    if word == "rejected":
+    if kind == "rejected":
         failure = Failure("Rejected", f"{call.action} says no")
         return Outcome("rejected", failure=failure, attempt=1, retryable=False)
-    if word == "failed":
+    if kind == "failed":
         failure = Failure("Failed", f"{call.action} fails")
-        return Outcome("failed", failure=failure, attempt=attempts(word, call))
+        return Outcome("failed", failure=failure, attempt=attempts_made(kind, call))
     return Outcome("unknown", failure=Failure("Timeout", f"no answer from {call.action}"))
 
 
-def attempts(word: str, call: Call) -> int:
+def attempts_made(kind: str, call: Call) -> int:
     """How many attempts a call makes that ends like this."""
-    if word in ("failed", "unknown", "late"):
+    if kind in ("failed", "unknown", "late"):
         return 1 if call.at_most_once else call.retry.max_attempts
-    return 2 if word == "crash after effect" and call.retry.max_attempts > 1 and not call.at_most_once else 1
+    return 2 if kind == "crash after effect" and call.retry.max_attempts > 1 and not call.at_most_once else 1
+
+
+# Compares what a simulated saga says with what its participants know.
+
+
+def find_inconsistencies(views: Mapping[str, Mapping[str, Any]], participants: Participants) -> list[dict[str, Any]]:
+    """Effects that stay although a saga says COMPENSATED, or are missing although it says COMPLETED.
+
+    ``ends`` are the stories of the saga and its nested ones by their path.
+    """
+    found: list[dict[str, Any]] = []
+    for effect in participants.effects():
+        end = views[effect.path]
+        if is_read(effect.step) or end["state"] not in ("COMPLETED", "COMPENSATED"):
+            continue
+        row = next((row for row in end["steps"] if row["id"] == effect.entry), None)
+        wanted = row is not None and row["state"] in ("DONE", "CONFIRMED")
+        left = effect.entry in end["not_done"]
+        if effect.repeated or (effect.is_present and not wanted and not left):
+            kind = "effect_stays"
+        elif wanted and not effect.is_present:
+            kind = "effect_missing"
+        else:
+            continue
+        place = effect.step.do.connection or effect.step.do.uses
+        step = effect.path + effect.entry
+        found.append({"step": step, "kind": kind, "system": place, "key": effect.key, "command": None})
+    return found

@@ -10,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sagas.definition.input_schema import both, resolve_reference
 from sagas.definition.model import Definition
-from sagas.definition.operations import bare
-from sagas.definition.schema_paths import both, resolve
+from sagas.definition.operation_builder import unwrap
 from sagas.expressions import Expression, ExpressionError, compile_value
-from sagas.expressions.nodes import Binary, Call, Comprehension, Constant, Index, Name, Node, Select
+from sagas.expressions.nodes import (
+    Binary,
+    Comprehension,
+    Constant,
+    ExpressionNode,
+    FunctionCall,
+    Identifier,
+    Index,
+    Select,
+)
 
-ITEMS = 2
-DIGITS = "1"
+SAMPLE_ITEMS = 2
+DIGIT_STRING = "1"
 """A text that can also be read as an amount."""
 
 MAX_DEPTH = 12
@@ -33,14 +42,14 @@ FORMATS = {
 }
 
 
-def sample_of(definition: Definition, text: str | None) -> Any:
+def sample_input_of(definition: Definition, text: str | None) -> Any:
     """A made-up input for a saga. ``text`` stands wherever any text will do; None: the name of the property."""
     return sample(definition.input, "input", definition.input, text) if definition.input else {}
 
 
 def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: int = 0) -> Any:
     """A value for one schema. Not every schema can be met this way."""
-    schema = resolve(schema, root)
+    schema = resolve_reference(schema, root)
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return text or name
     if "const" in schema:
@@ -55,7 +64,7 @@ def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: in
         if schema.get(key):
             merged: Any = {k: v for k, v in schema.items() if k != key}
             for branch in schema[key] if key == "allOf" else schema[key][:1]:
-                branch = resolve(branch, root)
+                branch = resolve_reference(branch, root)
                 merged = both(merged, branch) if isinstance(branch, Mapping) else merged
             return sample(merged, name, root, text, depth + 1)
     kind = schema.get("type")
@@ -71,19 +80,19 @@ def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: in
             rest = schema.get("additionalProperties", {})
             return {one: sample(properties.get(one, rest), one, root, text, depth + 1) for one in wanted}
         case "array":
-            count = min(max(ITEMS, schema.get("minItems", 0)), schema.get("maxItems", 1_000_000))
+            count = min(max(SAMPLE_ITEMS, schema.get("minItems", 0)), schema.get("maxItems", 1_000_000))
             items = [sample(schema.get("items", {}), _singular(name), root, text, depth + 1) for _ in range(count)]
             return [_numbered(item, n) for n, item in enumerate(items)] if schema.get("uniqueItems") else items
         case "integer" | "number":
-            return _number(schema)
+            return _sample_number(schema)
         case "boolean":
             return True
         case "null":
             return None
-    return _text(schema, text or name)
+    return _sample_string(schema, text or name)
 
 
-def _number(schema: Mapping[str, Any]) -> Any:
+def _sample_number(schema: Mapping[str, Any]) -> Any:
     least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
     value = max(1, least + 1 if "exclusiveMinimum" in schema and least >= 1 else least)
     value = min(value, schema.get("maximum", value))
@@ -91,7 +100,7 @@ def _number(schema: Mapping[str, Any]) -> Any:
     return -(-value // step) * step if step else value
 
 
-def _text(schema: Mapping[str, Any], text: str) -> str:
+def _sample_string(schema: Mapping[str, Any], text: str) -> str:
     if schema.get("format") in FORMATS:
         return FORMATS[schema["format"]]
     least = max(schema.get("minLength", 0), 1)
@@ -111,86 +120,86 @@ def _numbered(item: Any, number: int) -> Any:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-def made_up_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[str, Any]:
     """A result for every step of a definition. ``schemas``: JSON Schema of the result by action."""
-    wishes = {step.id: _Wish() for step in definition.steps}
+    wishes = {step.id: _ExpectedShape() for step in definition.steps}
     for expression in _expressions(definition):
-        _Reader(wishes).read(expression.node)
+        _ShapeReader(wishes).read(expression.node)
     results: dict[str, Any] = {}
     for step in definition.steps:
         schema = schemas.get(step.do.uses)
-        known = sample(schema, "result", schema, DIGITS) if schema is not None else None
-        results[step.id] = _merged(known, wishes[step.id])
+        known = sample(schema, "result", schema, DIGIT_STRING) if schema is not None else None
+        results[step.id] = _merge(known, wishes[step.id])
     return results
 
 
-class _Wish:
+class _ExpectedShape:
     """What expressions want to find at one place: fields, items, a certain value."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, _Wish] = {}
-        self.item: _Wish | None = None
+        self.fields: dict[str, _ExpectedShape] = {}
+        self.item: _ExpectedShape | None = None
         self.value: Any = None
 
-    def field(self, name: str) -> _Wish:
-        return self.fields.setdefault(name, _Wish())
+    def field(self, name: str) -> _ExpectedShape:
+        return self.fields.setdefault(name, _ExpectedShape())
 
-    def element(self) -> _Wish:
-        self.item = self.item or _Wish()
+    def element(self) -> _ExpectedShape:
+        self.item = self.item or _ExpectedShape()
         return self.item
 
-    def made(self) -> Any:
+    def sample(self) -> Any:
         if self.item is not None:
-            return [self.item.made()]
+            return [self.item.sample()]
         if self.fields:
-            return {name: wish.made() for name, wish in self.fields.items()}
+            return {name: wish.sample() for name, wish in self.fields.items()}
         return 1 if self.value is None else self.value
 
     @property
-    def wanted(self) -> bool:
+    def is_specified(self) -> bool:
         return bool(self.fields) or self.item is not None or self.value is not None
 
 
-def _merged(known: Any, wish: _Wish) -> Any:
+def _merge(known: Any, wish: _ExpectedShape) -> Any:
     """The annotated value; an expression's wish fills in what the annotation leaves open."""
     if known is None:
-        return wish.made() if wish.wanted else {}
+        return wish.sample() if wish.is_specified else {}
     if isinstance(known, dict):
         return {
             **known,
             **{
-                name: _merged(known[name], inner) if name in known else inner.made()
+                name: _merge(known[name], inner) if name in known else inner.sample()
                 for name, inner in wish.fields.items()
             },
         }
     if isinstance(known, list) and wish.item is not None:
-        return [_merged(item, wish.item) for item in known] or [wish.item.made()]
+        return [_merge(item, wish.item) for item in known] or [wish.item.sample()]
     return known if wish.value is None else wish.value
 
 
-class _Reader:
+class _ShapeReader:
     """Follows ``steps.x.result.a.b``, ``steps.x.results.map(r, r.a)`` and the like to the wish they speak of."""
 
-    TEXTS = frozenset({"lower", "upper", "split", "startsWith", "endsWith", "contains", "matches", "date"})
-    LISTS = frozenset({"sum", "join", "sort"})
+    STRING_FUNCTIONS = frozenset({"lower", "upper", "split", "startsWith", "endsWith", "contains", "matches", "date"})
+    LIST_FUNCTIONS = frozenset({"sum", "join", "sort"})
 
-    def __init__(self, wishes: Mapping[str, _Wish]) -> None:
-        self.wishes = wishes
+    def __init__(self, wishes: Mapping[str, _ExpectedShape]) -> None:
+        self.shapes = wishes
 
-    def read(self, node: Node, scope: Mapping[str, _Wish] | None = None) -> _Wish | None:
+    def read(self, node: ExpressionNode, scope: Mapping[str, _ExpectedShape] | None = None) -> _ExpectedShape | None:
         """Note what this node wants; returns its own wish when it stands for (a part of) a result."""
         scope = scope or {}
         match node:
-            case Name(name=name):
+            case Identifier(name=name):
                 return scope.get(name)
-            case Select(operand=Select(operand=Name(name="steps"), field=step), field=field):
-                if step not in self.wishes or "steps" in scope:
+            case Select(operand=Select(operand=Identifier(name="steps"), field=step), field=field):
+                if step not in self.shapes or "steps" in scope:
                     return None
                 if field == "results":
-                    every = _Wish()
-                    every.item = self.wishes[step]
+                    every = _ExpectedShape()
+                    every.item = self.shapes[step]
                     return every
-                return self.wishes[step] if field == "result" else None
+                return self.shapes[step] if field == "result" else None
             case Select(operand=operand, field=field):
                 inside = self.read(operand, scope)
                 return inside.field(field) if inside is not None else None
@@ -206,19 +215,19 @@ class _Reader:
                 inner = {**scope, variable: inside.element()} if inside is not None else dict(scope)
                 for part in node.children()[1:]:
                     self.read(part, inner)
-                return inside if node.loop == "filter" else None
+                return inside if node.kind == "filter" else None
             case Binary(op="==", left=left, right=right):
                 for one, other in ((left, right), (right, left)):
                     wish = self.read(one, scope)
                     if wish is not None and isinstance(other, Constant) and other.value is not None:
                         wish.value = other.value if isinstance(other.value, bool | int | str) else str(other.value)
                 return None
-            case Call(name=name, args=args):
+            case FunctionCall(name=name, args=args):
                 found = [self.read(one, scope) for one in args]
                 first = found[0] if found else None
-                if first is not None and name in self.TEXTS and not first.wanted:
+                if first is not None and name in self.STRING_FUNCTIONS and not first.is_specified:
                     first.value = "1"
-                elif first is not None and name in self.LISTS and len(args) <= 2:
+                elif first is not None and name in self.LIST_FUNCTIONS and len(args) <= 2:
                     first.element()
                 return None
         for child in node.children():
@@ -232,23 +241,23 @@ def _expressions(definition: Definition) -> Iterator[Expression]:
     for step in definition.steps:
         sources += [step.do.with_, step.for_each, step.confirm.with_ if step.confirm else None]
         if step.if_ is not None:
-            sources.append("${{ " + bare(step.if_) + " }}")
+            sources.append("${{ " + unwrap(step.if_) + " }}")
         if step.compensate is not None:
             sources += [one.with_ for one in step.compensate.alternates]
             sources.append(step.compensate.confirmed.with_ if step.compensate.confirmed else None)
     for source in sources:
-        yield from _within(source)
+        yield from _expressions_in(source)
 
 
-def _within(value: Any) -> Iterator[Expression]:
+def _expressions_in(value: Any) -> Iterator[Expression]:
     if isinstance(value, Mapping):
         for key, one in value.items():
             # `result` of http is an expression over its response, written without ${{ }}.
             if not (key == "result" and isinstance(one, str) and "${{" not in one):
-                yield from _within(one)
+                yield from _expressions_in(one)
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _within(one)
+            yield from _expressions_in(one)
     elif isinstance(value, str) and "${{" in value:
         try:
             yield from (expression for _, expression in compile_value(value).expressions)

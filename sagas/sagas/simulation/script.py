@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sagas.actions import result_schema
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
+from sagas.settings.project import Project
 
-WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", "late")
+OUTCOME_WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", "late")
 """How a call may end. ``failed`` and ``unknown``: without any effect, in every attempt. ``crash after effect``: the
 effect is made and the answer is lost. ``late``: nobody answers, and the attempt arrives after everything else."""
 
-OPERATIONS = ("undo", "confirm")
+OPERATION_SUFFIXES = ("undo", "confirm")
 """``charge`` is the step itself, ``charge/undo`` its compensation, ``charge/confirm`` its confirm."""
 
 
@@ -35,39 +37,39 @@ class Script:
     signals: Mapping[str, Any] = field(default_factory=dict)
     cancel_at: str | None = None
     deadline_at: str | None = None
-    invented: bool = False
+    input_is_sample: bool = False
 
-    def word(self, path: str, entry: str, suffix: str, asked: int, *, endless: bool) -> str:
+    def outcome_of_call(self, path: str, entry: str, suffix: str, call_number: int, *, without_limit: bool) -> str:
         """How the call number ``asked`` (from 0) ends; ``endless``: the engine repeats it without limit."""
-        for name in _names(path, entry):
+        for name in _keys_of(path, entry):
             said = self.outcomes.get(name + suffix)
             if isinstance(said, str):
-                return "done" if endless and asked and said != "rejected" else said
+                return "done" if without_limit and call_number and said != "rejected" else said
             if said is not None:
-                return said[asked] if asked < len(said) else "done"
+                return said[call_number] if call_number < len(said) else "done"
         return "done"
 
     def result(self, path: str, entry: str) -> tuple[bool, Any]:
         """Whether a result is given for this entry, and which."""
-        for name in _names(path, entry):
+        for name in _keys_of(path, entry):
             if name in self.results:
                 return True, self.results[name]
         return False, None
 
-    def check(self, definition: Definition) -> None:
+    def validate(self, definition: Definition) -> None:
         """Raises UsageError: a word or a step that does not exist."""
         steps = [step.id for step in definition.steps]
         for key, said in self.outcomes.items():
             for word in [said] if isinstance(said, str) else said:
-                if word not in WORDS:
-                    raise UsageError(f"{word!r} is no outcome; there are {', '.join(WORDS)}")
-            self._known(_without_operation(key), steps, definition.saga)
+                if word not in OUTCOME_WORDS:
+                    raise UsageError(f"{word!r} is no outcome; there are {', '.join(OUTCOME_WORDS)}")
+            self._check_step(_without_operation(key), steps, definition.saga)
         for place in (self.cancel_at, self.deadline_at):
             if place is not None:
-                self._known(place, steps, definition.saga)
+                self._check_step(place, steps, definition.saga)
 
     @staticmethod
-    def _known(name: str, steps: list[str], saga: str) -> None:
+    def _check_step(name: str, steps: list[str], saga: str) -> None:
         step = name.split("/")[0].partition("#")[0]
         if step not in steps:
             near = difflib.get_close_matches(step, steps, n=1)
@@ -77,14 +79,67 @@ class Script:
 
 def _without_operation(key: str) -> str:
     name, slash, last = key.rpartition("/")
-    return name if slash and last in OPERATIONS else key
+    return name if slash and last in OPERATION_SUFFIXES else key
 
 
-def _names(path: str, entry: str) -> tuple[str, ...]:
+def _keys_of(path: str, entry: str) -> tuple[str, ...]:
     step = entry.partition("#")[0]
     return (path + entry,) if step == entry else (path + entry, path + step)
 
 
-def at(place: str | None, path: str, entry: str) -> bool:
+def names_entry(place: str | None, path: str, entry: str) -> bool:
     """True when ``place`` names this entry."""
-    return place is not None and place in _names(path, entry)
+    return place is not None and place in _keys_of(path, entry)
+
+
+# A simulated run before and after: what it finds around it, and how it ended.
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a run finds around it: the project's other definitions, ``[vars]``, and what its actions return."""
+
+    definitions: Mapping[str, Definition] = field(default_factory=dict)
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    result_schemas: Mapping[str, Any] = field(default_factory=dict)
+    """JSON Schema of the result, by the action's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """How a simulated run ended. ``undone``: ledger ids in the order undone; of nested sagas as ``buy/charge``.
+
+    ``residue``: effects that stay although the saga says COMPENSATED, or are missing although it says COMPLETED, seen
+    from the participants' side. ``story`` is the `saga show` document.
+    """
+
+    state: str
+    undone: list[str]
+    residue: list[dict[str, Any]]
+    story: dict[str, Any]
+    parked: list[dict[str, Any]]
+    notifications: list[dict[str, Any]] = field(default_factory=list)
+    """What would be told, in its order: ``id``, ``when``, ``uses``, ``with``; ``problem``: why it could not be made.
+    Nobody is told, and nothing depends on it. Nested sagas tell for themselves and are not in here."""
+
+    @property
+    def output(self) -> Any:
+        return self.story["output"]
+
+    @property
+    def reason(self) -> dict[str, Any] | None:
+        return self.story["reason"]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        return self.story["steps"]
+
+
+# A project as a simulated run sees it.
+
+
+def environment_of(project: Project) -> Environment:
+    """The project's definitions, its ``[vars]``, and what its actions say about their results."""
+    schemas = {name: result_schema(action) for name, action in project.actions.items()}
+    known = {name: schema for name, schema in schemas.items() if schema is not None}
+    return Environment(project.definitions, project.settings.vars, known)

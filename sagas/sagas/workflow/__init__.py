@@ -10,8 +10,8 @@ from temporalio import workflow
 
 # In Temporal's sandbox too the engine is imported once, not once for every run.
 with workflow.unsafe.imports_passed_through():
-    from sagas.workflow.failures import Sentence
+    from sagas.workflow.failures import SagaApplicationError
     from sagas.workflow.notify import NotifyWorkflow
-    from sagas.workflow.saga import SagaWorkflow
+    from sagas.workflow.saga_workflow import SagaWorkflow
 
-__all__ = ["NotifyWorkflow", "SagaWorkflow", "Sentence"]
+__all__ = ["NotifyWorkflow", "SagaApplicationError", "SagaWorkflow"]

@@ -16,9 +16,9 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from sagas.machine.commands import Finish
-from sagas.outcomes import Failure, Outcome
-from sagas.wire import decode_failure
+from sagas.protocol.messages import Finish
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import decode_failure
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
     TimeoutType.START_TO_CLOSE: "no answer within the `timeout` of the attempt",
@@ -28,7 +28,7 @@ _TIMEOUTS: Mapping[TimeoutType | None, str] = {
 }
 
 
-class Sentence(ApplicationError):
+class SagaApplicationError(ApplicationError):
     """A failure that people read as one sentence: Temporal would add where in the engine it was raised."""
 
     @property
@@ -40,15 +40,17 @@ class Sentence(ApplicationError):
         """Python keeps the real one, which the log shows; only what Temporal sends is without it."""
 
 
-def refused(sentence: str) -> Sentence:
+def refused_error(sentence: str) -> SagaApplicationError:
     """Nothing was run, or a message was not accepted, for a reason that the asker can understand."""
-    return Sentence(sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+    return SagaApplicationError(
+        sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+    )
 
 
-def closed_without(finish: Finish, story: Mapping[str, Any]) -> Sentence:
+def closing_error(finish: Finish, story: Mapping[str, Any]) -> SagaApplicationError:
     """The failure with which a saga that did not complete closes; it carries the story."""
-    return Sentence(
-        _last_sentence(finish, finish.reason or {}),
+    return SagaApplicationError(
+        _closing_message(finish, finish.reason or {}),
         story,
         type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
         non_retryable=True,
@@ -56,19 +58,19 @@ def closed_without(finish: Finish, story: Mapping[str, Any]) -> Sentence:
     )
 
 
-def _last_sentence(finish: Finish, reason: Mapping[str, Any]) -> str:
+def _closing_message(finish: Finish, reason: Mapping[str, Any]) -> str:
     what = "undone" if finish.state == "COMPENSATED" else "closed with effects left"
     where = f" at {reason['step']}" if reason.get("step") else ""
     return f"{what}: {reason.get('kind', 'unknown')}{where}: {reason.get('message') or 'no reason was given'}"
 
 
-def sentence_of(error: ActivityError) -> str:
+def activity_message(error: ActivityError) -> str:
     """What the failed activity itself said."""
     cause = error.cause
     return cause.message if isinstance(cause, ApplicationError) else str(cause or error)
 
 
-def outcome_of(error: FailureError) -> Outcome:
+def activity_outcome(error: FailureError) -> Outcome:
     """What the end of an activity says about its last attempt. A local activity's failure comes bare."""
     cause = error.cause if isinstance(error, ActivityError) else error
     if isinstance(cause, ApplicationError):
@@ -80,7 +82,7 @@ def outcome_of(error: FailureError) -> Outcome:
     return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))
 
 
-def child_end(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]:
+def child_result(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]:
     """How a nested saga that did not complete ended, from its own closing failure: its state and its story."""
     cause = error.cause
     if isinstance(cause, ApplicationError):

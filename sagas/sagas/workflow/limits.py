@@ -9,8 +9,8 @@ from typing import Any
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.story import shrink
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.view import shrink_view
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
 """Bytes of one payload: Temporal refuses 2 MiB."""
@@ -24,45 +24,45 @@ COMMAND_WEIGHT = 8 * 1024
 STATE_LIMIT = PAYLOAD_LIMIT - 64 * 1024
 """Characters of a packed machine that can move to a new run, beside what goes with it."""
 
-STORY_LIMIT = 512 * 1024
+VIEW_LIMIT = 512 * 1024
 """Bytes of a story in a memo, a failure or an answer."""
 
 SUMMARY_LIMIT = 200
 """Characters of a summary: Temporal takes 400 bytes."""
 
-HISTORY_ROOM = 40_000
+HISTORY_LIMIT = 40_000
 """Events a run may have before it must continue as a new one; Temporal ends it at 51,200."""
 
 
 def to_payload(value: Any, what: str) -> Payload:
-    """``value`` as Temporal carries it. Raises DefinitionFault: it is not JSON, or too large to be sent."""
+    """``value`` as Temporal carries it. Raises DefinitionError: it is not JSON, or too large to be sent."""
     try:
         payload = workflow.payload_converter().to_payload(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DefinitionFault(f"{what} cannot be written as JSON: {error}") from None
+        raise DefinitionError(f"{what} cannot be written as JSON: {error}") from None
     size = len(payload.data)
     if size > PAYLOAD_LIMIT:
-        raise DefinitionFault(f"{what} has {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}")
+        raise DefinitionError(f"{what} has {size:,} bytes; Temporal takes {PAYLOAD_LIMIT:,}")
     return payload
 
 
-def story_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
+def view_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
     """The story within its limit, and its payload: written once, for almost every story is far below the limit."""
     payload = workflow.payload_converter().to_payload(story)
     # Payloads have no blanks after commas and colons; text with them has at most twice as many bytes.
-    if 2 * len(payload.data) <= STORY_LIMIT:
+    if 2 * len(payload.data) <= VIEW_LIMIT:
         return story, payload
-    story = shrink(story, STORY_LIMIT)
+    story = shrink_view(story, VIEW_LIMIT)
     return story, workflow.payload_converter().to_payload(story)
 
 
-def fitting(output: Any) -> Any:
+def limit_output(output: Any) -> Any:
     """The output, unless it is too large to be the result of a workflow: then only its size."""
     size = len(json.dumps(output, default=str).encode())
     return output if size <= PAYLOAD_LIMIT else {"omitted": "size", "bytes": size}
 
 
-def one_line(text: str) -> str:
+def limit_summary(text: str) -> str:
     """One line of the Web UI, within what Temporal takes."""
     if len(text) <= SUMMARY_LIMIT and len(text.encode()) <= 2 * SUMMARY_LIMIT - 8:
         return text
@@ -72,14 +72,14 @@ def one_line(text: str) -> str:
     return short + "…"
 
 
-class Pace:
+class PayloadThrottle:
     """Spreads many or large commands over several workflow tasks. One for each run."""
 
     def __init__(self) -> None:
         self._task = 0
         self._bytes = 0
 
-    async def keep(self, size: int) -> None:
+    async def wait_for_room(self, size: int) -> None:
         """Wait until a command of ``size`` bytes may be sent."""
         size = max(size, COMMAND_WEIGHT)
         while self._sent_in_this_task() + size > TASK_LIMIT and self._bytes > 0:

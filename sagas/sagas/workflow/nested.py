@@ -9,13 +9,12 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import CancelSaga, ReportParked, StartSaga, UndoSaga
-from sagas.machine.events import ChildParked, SagaEnded
-from sagas.wire import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
-from sagas.workflow.failures import child_end
-from sagas.workflow.limits import Pace, one_line, to_payload
-from sagas.workflow.work import Work
+from sagas.machine.arguments import DefinitionError
+from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
+from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SUFFIX
+from sagas.workflow.failures import child_result
+from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
+from sagas.workflow.task_set import TaskSet
 
 REPORTS_PARKED = "reports-parked"
 """The patch with which nested sagas report what is parked in them, and parents take the reports."""
@@ -23,41 +22,41 @@ REPORTS_PARKED = "reports-parked"
 _REPORTING = "report to the parent"
 
 
-class Children:
+class NestedSagas:
     """The nested sagas of one run."""
 
-    def __init__(self, work: Work, pace: Pace, ended: Callable[[SagaEnded], None]) -> None:
-        self._work = work
-        self._pace = pace
+    def __init__(self, work: TaskSet, pace: PayloadThrottle, ended: Callable[[SagaEnded], None]) -> None:
+        self._tasks = work
+        self._throttle = pace
         self._ended = ended
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
-        self._left: dict[str, Mapping[str, Any]] = {}
+        self._residue_views: dict[str, Mapping[str, Any]] = {}
 
     def start(self, command: StartSaga) -> None:
-        self._work.spawn(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
+        self._tasks.start(command.id, self._run(command.id, command.saga, command.saga_id, command.input))
 
     def undo(self, command: UndoSaga) -> None:
         request = {"reason": command.message, "who": workflow.info().workflow_id}
-        self._work.spawn(command.id, self._run(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request))
+        self._tasks.start(command.id, self._run(command.id, command.saga, command.saga_id + UNDO_SUFFIX, request))
 
     def cancel(self, command: CancelSaga) -> None:
-        self._work.spawn(f"cancel {command.id}", self._tell_to_cancel(command))
+        self._tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
-    def left_residue(self, story: Mapping[str, Any]) -> None:
-        """A nested saga that will close Completed says what stayed or is missing; see :func:`tell_parent`."""
-        self._left[story["id"]] = story
+    def note_residue(self, story: Mapping[str, Any]) -> None:
+        """A nested saga that will close Completed reports its residue; see :func:`signal_residue_to_parent`."""
+        self._residue_views[story["id"]] = story
 
     async def _run(self, id: str, saga: str, saga_id: str, input: Any) -> None:
         undo = saga_id.endswith(UNDO_SUFFIX)
         state, story = "COMPENSATED" if undo else "COMPLETED", None
         try:
             payload = to_payload(input, f"the input of {saga}")
-            await self._pace.keep(len(payload.data))
+            await self._throttle.wait_for_room(len(payload.data))
             handle = await workflow.start_child_workflow(
                 saga,
                 RawValue(payload),
                 id=saga_id,
-                static_summary=one_line(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
+                static_summary=limit_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent asks for a cancel by signal and waits; Temporal never does it on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
@@ -65,23 +64,23 @@ class Children:
             self._started[id] = handle
             output = await handle
             story = {"output": output}
-            if saga_id in self._left:
+            if saga_id in self._residue_views:
                 # It closed Completed, past its commit point, but told us that something stayed or is missing.
-                state, story = "RESIDUE", {**self._left.pop(saga_id), "output": output}
-        except DefinitionFault as error:
+                state, story = "RESIDUE", {**self._residue_views.pop(saga_id), "output": output}
+        except DefinitionError as error:
             state, story = "REFUSED", {"reason": {"message": str(error)}}
         except WorkflowAlreadyStartedError:
             state, story = "REFUSED", {"reason": {"message": f"there is a run with the id {saga_id} already"}}
         except ChildWorkflowError as error:
-            state, story = child_end(error)
+            state, story = child_result(error)
         self._started.pop(id, None)
-        self._work.done(id)
-        self._ended(SagaEnded(id=id, state=state, at=workflow.time(), story=story))  # pyright: ignore[reportArgumentType]
+        self._tasks.discard(id)
+        self._ended(SagaEnded(id=id, state=state, at=workflow.time(), view=story))  # pyright: ignore[reportArgumentType]
 
-    async def _tell_to_cancel(self, command: CancelSaga) -> None:
+    async def _signal_cancel(self, command: CancelSaga) -> None:
         # A signal to a child that has not started yet would be lost.
-        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._work)
-        self._work.done(f"cancel {command.id}")
+        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._tasks)
+        self._tasks.discard(f"cancel {command.id}")
         child = self._started.get(command.id)
         if child is None:
             return
@@ -95,7 +94,7 @@ class Children:
 class ParkedReports:
     """Reports of this run to its parent saga, one after the other: an older one must not arrive last."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TaskSet) -> None:
         self._work = work
         self._next: ReportParked | None = None
 
@@ -106,14 +105,14 @@ class ParkedReports:
             return
         self._next = report
         if _REPORTING not in self._work:
-            self._work.spawn(_REPORTING, self._send(parent))
+            self._work.start(_REPORTING, self._send(parent))
 
     async def _send(self, parent: workflow.ParentInfo) -> None:
         while (report := self._next) is not None:
             self._next = None
             told = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
             await _signal(parent, PARKED_SIGNAL, {**told, "waits": list(report.waits)})
-        self._work.done(_REPORTING)
+        self._work.discard(_REPORTING)
 
 
 def parked_report(told: Mapping[str, Any]) -> ChildParked:
@@ -125,7 +124,7 @@ def parked_report(told: Mapping[str, Any]) -> ChildParked:
     )
 
 
-async def tell_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
+async def signal_residue_to_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
     """A nested saga that ends RESIDUE past its commit point closes Completed: its parent has to hear of it."""
     told = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
     await _signal(parent, RESIDUE_SIGNAL, told)

@@ -14,62 +14,70 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
-from sagas.machine.arguments import DefinitionFault
-from sagas.machine.commands import Notify
-from sagas.machine.moments import iso
-from sagas.outcomes import Failure, Outcome
-from sagas.wire import AGAIN_SIGNAL, ENVELOPE, NOTIFICATION_MEMO, NOTIFY, UNDO_SUFFIX, decode_done, encode_call
-from sagas.workflow.failures import Sentence, outcome_of
-from sagas.workflow.limits import Pace, one_line, to_payload
-from sagas.workflow.work import Work
+from sagas.definition.times import format_timestamp
+from sagas.machine.arguments import DefinitionError
+from sagas.protocol.messages import Notify
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import (
+    ENVELOPE,
+    NOTIFICATION_MEMO,
+    NOTIFICATION_WORKFLOW,
+    RETRY_NOTIFICATION_SIGNAL,
+    UNDO_SUFFIX,
+    decode_result,
+    encode_call,
+)
+from sagas.workflow.failures import SagaApplicationError, activity_outcome
+from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
+from sagas.workflow.task_set import TaskSet
 
 MESSAGE_LIMIT = 500
 """Characters of a failure that are kept in the memo."""
 
-_BEGINNING = {"state": "PENDING", "attempts": 0, "error": None, "next_attempt_at": None, "ended_at": None}
+_INITIAL_STATUS = {"state": "PENDING", "attempts": 0, "error": None, "next_attempt_at": None, "ended_at": None}
 
 
-class Notices:
+class Notifications:
     """The notifications that one run of a saga begins."""
 
-    def __init__(self, work: Work, pace: Pace) -> None:
-        self._work = work
-        self._pace = pace
-        self._beginning: set[str] = set()
+    def __init__(self, work: TaskSet, pace: PayloadThrottle) -> None:
+        self._tasks = work
+        self._throttle = pace
+        self._starting: set[str] = set()
 
     @property
-    def beginning(self) -> bool:
+    def is_starting(self) -> bool:
         """Temporal has not taken all of them on yet."""
-        return bool(self._beginning)
+        return bool(self._starting)
 
     def send(self, command: Notify) -> None:
-        self._beginning.add(command.id)
-        self._work.spawn(f"notify {command.id}", self._begin(command))
+        self._starting.add(command.id)
+        self._tasks.start(f"notify {command.id}", self._start(command))
 
-    async def _begin(self, command: Notify) -> None:
-        order = _order(command)
+    async def _start(self, command: Notify) -> None:
+        order = _delivery_input(command)
         try:
             payload = to_payload(order, "what it tells")
-        except DefinitionFault as error:
+        except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "what it tells")
-        await self._pace.keep(len(payload.data))
+        await self._throttle.wait_for_room(len(payload.data))
         try:
             await workflow.start_child_workflow(
-                NOTIFY,
+                NOTIFICATION_WORKFLOW,
                 RawValue(payload),
-                id=command.run,
-                static_summary=one_line(f"✉ {command.uses}: {order['saga_id']} is {command.moment}"),
-                memo={NOTIFICATION_MEMO: {**_BEGINNING, "saga_id": order["saga_id"]}},
+                id=command.workflow_id,
+                static_summary=limit_summary(f"✉ {command.uses}: {order['saga_id']} is {command.milestone}"),
+                memo={NOTIFICATION_MEMO: {**_INITIAL_STATUS, "saga_id": order["saga_id"]}},
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
         except WorkflowAlreadyStartedError:
-            workflow.logger.info("the notification %s is on its way already", command.run)
-        self._beginning.discard(command.id)
-        self._work.done(f"notify {command.id}")
+            workflow.logger.info("the notification %s is on its way already", command.workflow_id)
+        self._starting.discard(command.id)
+        self._tasks.discard(f"notify {command.id}")
 
 
-def _order(command: Notify) -> dict[str, Any]:
+def _delivery_input(command: Notify) -> dict[str, Any]:
     """The input of the run that delivers it: all it needs, for the saga may be gone by then."""
     info, call = workflow.info(), command.call
     saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
@@ -82,7 +90,7 @@ def _order(command: Notify) -> dict[str, Any]:
         "saga": info.workflow_type,
         "saga_id": saga_id,
         "notification": command.id,
-        "when": command.moment,
+        "when": command.milestone,
         "uses": command.uses,
         "intervals": list(command.intervals),
         "call": made,
@@ -90,14 +98,14 @@ def _order(command: Notify) -> dict[str, Any]:
     }
 
 
-@workflow.defn(name=NOTIFY)
+@workflow.defn(name=NOTIFICATION_WORKFLOW)
 class NotifyWorkflow:
     """Delivers one notification, or gives it up."""
 
     def __init__(self) -> None:
-        self._wanted_now = False
+        self._retry_requested = False
         self._saga = ""
-        self._status: dict[str, Any] = dict(_BEGINNING)
+        self._status: dict[str, Any] = dict(_INITIAL_STATUS)
 
     @property
     def ended(self) -> tuple[str, str] | None:
@@ -110,24 +118,24 @@ class NotifyWorkflow:
         failure = Failure("definition", order.get("problem") or "")
         for wait in (0.0, *order["intervals"]) if order["call"] is not None else ():
             if self._status["attempts"]:
-                await self._rest(order, wait, failure)
+                await self._wait_for_next_attempt(order, wait, failure)
             outcome = await self._attempt(order)
             if outcome.kind == "done":
-                return self._end(order, "DELIVERED", None)
+                return self._finish(order, "DELIVERED", None)
             failure = outcome.failure or Failure("Unknown", "no reason was given")
             if outcome.kind in ("rejected", "late"):
                 break  # the receiver itself says that it wants no more of it
-        self._end(order, "EXHAUSTED", failure)
+        self._finish(order, "EXHAUSTED", failure)
         attempts = self._status["attempts"]
-        raise Sentence(
+        raise SagaApplicationError(
             f"given up after {attempts} attempt{'' if attempts == 1 else 's'}: {failure.message[:MESSAGE_LIMIT]}",
             type="NotificationExhausted",
             non_retryable=True,
         )
 
-    @workflow.signal(name=AGAIN_SIGNAL, description="Do not wait: make the next attempt now.")
-    def again(self) -> None:
-        self._wanted_now = True
+    @workflow.signal(name=RETRY_NOTIFICATION_SIGNAL, description="Do not wait: make the next attempt now.")
+    def retry_now(self) -> None:
+        self._retry_requested = True
 
     async def _attempt(self, order: dict[str, Any]) -> Outcome:
         call, made = order["call"], self._status["attempts"]
@@ -138,36 +146,36 @@ class NotifyWorkflow:
                 order["uses"],
                 argument,
                 activity_id=f"attempt {made + 1}",
-                summary=one_line(call["summary"]),
+                summary=limit_summary(call["summary"]),
                 task_queue=call["task_queue"],
                 start_to_close_timeout=timedelta(seconds=call["timeout"]),
                 retry_policy=RetryPolicy(maximum_attempts=1),
             )
         except FailureError as error:
-            return outcome_of(error)
-        return decode_done(value)
+            return activity_outcome(error)
+        return decode_result(value)
 
-    async def _rest(self, order: dict[str, Any], seconds: float, failure: Failure) -> None:
+    async def _wait_for_next_attempt(self, order: dict[str, Any], seconds: float, failure: Failure) -> None:
         """Wait for the next attempt, unless a person wants it now."""
-        self._tell(order, "PENDING", failure, next_attempt_at=iso(workflow.time() + seconds))
-        self._wanted_now = False
+        self._publish_status(order, "PENDING", failure, next_attempt_at=format_timestamp(workflow.time() + seconds))
+        self._retry_requested = False
         try:
             await workflow.wait_condition(
-                lambda: self._wanted_now,
+                lambda: self._retry_requested,
                 timeout=timedelta(seconds=seconds),
-                timeout_summary=one_line(f"tries again: {failure.message}"),
+                timeout_summary=limit_summary(f"tries again: {failure.message}"),
             )
         except TimeoutError:
             return
 
-    def _end(self, order: dict[str, Any], state: str, failure: Failure | None) -> dict[str, Any]:
-        self._tell(order, state, failure, ended_at=iso(workflow.time()))
+    def _finish(self, order: dict[str, Any], state: str, failure: Failure | None) -> dict[str, Any]:
+        self._publish_status(order, state, failure, ended_at=format_timestamp(workflow.time()))
         if failure is not None:
             who = f"{order['saga_id']}: {order['notification']}"
             workflow.logger.warning("%s is EXHAUSTED: %s", who, failure.message[:MESSAGE_LIMIT])
         return {"state": state, "attempts": self._status["attempts"]}
 
-    def _tell(self, order: dict[str, Any], state: str, failure: Failure | None, **times: str | None) -> None:
+    def _publish_status(self, order: dict[str, Any], state: str, failure: Failure | None, **times: str | None) -> None:
         error = None if failure is None else {"type": failure.type, "message": failure.message[:MESSAGE_LIMIT]}
         self._status.update(state=state, error=error, **{"next_attempt_at": None, "ended_at": None, **times})
         workflow.upsert_memo({NOTIFICATION_MEMO: dict(self._status)})

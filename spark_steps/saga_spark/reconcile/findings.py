@@ -12,63 +12,65 @@ from saga_activities.outbox import PUBLISHED
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class MismatchKind:
     """``title`` is a heading, ``meaning`` a sentence for people. ``safe``: `--repair` mends it."""
 
     title: str
     meaning: str
-    safe: bool = False
+    repairable: bool = False
 
 
-CLASSES: Mapping[str, Class] = {
-    "effect_without_saga": Class("effect without saga", "An effect is there, and no saga says that it is its own."),
-    "saga_without_effect": Class(
+MISMATCH_KINDS: Mapping[str, MismatchKind] = {
+    "effect_without_saga": MismatchKind(
+        "effect without saga", "An effect is there, and no saga says that it is its own."
+    ),
+    "saga_without_effect": MismatchKind(
         "saga without effect", "A saga is over and says that a step is done, and its effect is not there."
     ),
-    "effect_still_there": Class(
+    "effect_still_there": MismatchKind(
         "compensated, but the effect is still there", "A saga took a step back, and its effect is there all the same."
     ),
-    "effect_applied_twice": Class("effect applied twice", "One step has left its effect more than once."),
-    "open_effects": Class(
+    "effect_applied_twice": MismatchKind("effect applied twice", "One step has left its effect more than once."),
+    "open_effects": MismatchKind(
         "terminated run with open effects",
         "Somebody ended a run through Temporal, so nothing was undone, and its effects are there.",
-        safe=True,
+        repairable=True,
     ),
-    "staged_left": Class(
-        "staged data of a finished saga", "A saga is over, and what it staged was never removed.", safe=True
+    "staged_left": MismatchKind(
+        "staged data of a finished saga", "A saga is over, and what it staged was never removed.", repairable=True
     ),
-    "published_unclaimed": Class(
+    "published_unclaimed": MismatchKind(
         "published data nobody claims", "Rows are published under a saga's mark, and the ledger knows nothing of it."
     ),
-    "reservation_unowned": Class(
+    "reservation_unowned": MismatchKind(
         "reservation nobody owns", "Something is held for a saga that is over, or that never was."
     ),
-    "amounts_differ": Class("amounts that differ", "A row says another amount than the step that wrote it."),
-    "event_without_effect": Class(
+    "amounts_differ": MismatchKind("amounts that differ", "A row says another amount than the step that wrote it."),
+    "event_without_effect": MismatchKind(
         "event without effect", "An event is in the outbox, and the step that would have written it was never done."
     ),
-    "event_held": Class(
+    "event_held": MismatchKind(
         "held event of a finished saga",
         "A saga is over, and an event that waited for its outcome still waits.",
-        safe=True,
+        repairable=True,
     ),
-    "event_missing": Class(
+    "event_missing": MismatchKind(
         "published event that is not in its topic",
         "The outbox says that an event is published, and readers of its topic do not see it.",
     ),
-    "event_published_twice": Class("event published twice", "Readers of a topic see one event more than once."),
-    "event_unclaimed": Class(
+    "event_published_twice": MismatchKind("event published twice", "Readers of a topic see one event more than once."),
+    "event_unclaimed": MismatchKind(
         "event that nobody published", "An event is in a topic, and the outbox it names does not say so."
     ),
 }
 
 
-def differences(count: int) -> str:
+def count_text(count: int) -> str:
     """In words."""
     return f"{count:,} difference{'' if count == 1 else 's'}"
 
 
-EXPECTED = "expected."
+EXPECTED_PREFIX = "expected."
 """Before the name of a column, in the details: what the step's result says of it."""
 
 
@@ -88,7 +90,7 @@ class Finding:
     command: str = ""
 
     @staticmethod
-    def read(line: Mapping[str, Any]) -> Finding:
+    def from_json(line: Mapping[str, Any]) -> Finding:
         """A finding as the runner has written it."""
         values = {name: value for name, value in line.items() if name not in ("class", "row", "details")}
         row = json.loads(line["row"]) if line.get("row") else None
@@ -98,45 +100,47 @@ class Finding:
         return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}
 
 
-def command(finding: Finding, *, can_undo: bool = False) -> str:
+def repair_command(finding: Finding, *, can_undo: bool = False) -> str:
     """The command that mends it, or that shows a person what to decide about. SQL names its connection first."""
     saga = shlex.quote(finding.saga_id or "")
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")
-        event = literal((finding.row or {}).get("event_id"))
+        event = sql_literal((finding.row or {}).get("event_id"))
         return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
-    gone_out = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
-    if gone_out or finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
+    already_published = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
+    if already_published or finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
         return f"saga show {saga}" if finding.saga_id else "saga relay --status"
-    if CLASSES[finding.kind].safe:
+    if MISMATCH_KINDS[finding.kind].repairable:
         return f"saga reconcile {saga} --repair"
     if finding.row and finding.place and "." in finding.place and finding.kind != "saga_without_effect":
-        return _sql(finding)
+        return _sql_command(finding)
     if finding.kind == "saga_without_effect" and can_undo:
         return f"saga undo {saga} --reason 'the effect of {finding.step or 'a step'} is missing'"
     if finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN"):
-        where = f"saga_id = {literal(finding.saga_id)} and step = {literal(finding.step)}"
+        where = f"saga_id = {sql_literal(finding.saga_id)} and step = {sql_literal(finding.step)}"
         return f"{finding.place}: select * from saga_guard where {where};"
     return f"saga show {saga}"
 
 
-def _sql(finding: Finding) -> str:
+def _sql_command(finding: Finding) -> str:
     assert finding.place is not None
     assert finding.row is not None
     connection, _, table = finding.place.partition(".")
-    where = " and ".join(f"{name} = {literal(value)}" for name, value in finding.row.items())
+    where = " and ".join(f"{name} = {sql_literal(value)}" for name, value in finding.row.items())
     if finding.kind == "amounts_differ":
         expected = {
-            name.removeprefix(EXPECTED): value for name, value in finding.details.items() if name.startswith(EXPECTED)
+            name.removeprefix(EXPECTED_PREFIX): value
+            for name, value in finding.details.items()
+            if name.startswith(EXPECTED_PREFIX)
         }
-        changes = ", ".join(f"{name} = {_number(value)}" for name, value in expected.items())
+        changes = ", ".join(f"{name} = {_sql_number(value)}" for name, value in expected.items())
         return f"{connection}: update {table} set {changes} where {where};"
     if finding.kind == "effect_applied_twice":
         return f"{connection}: select * from {table} where {where};"
     return f"{connection}: delete from {table} where {where};"
 
 
-def literal(value: Any) -> str:
+def sql_literal(value: Any) -> str:
     """A value in SQL."""
     if value is None:
         return "null"
@@ -145,7 +149,7 @@ def literal(value: Any) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def _number(text: str | None) -> str:
+def _sql_number(text: str | None) -> str:
     if text is None:
         return "null"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -10,113 +10,119 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from saga_spark.errors import RunnerLost
-from saga_spark.problems import disk_refuses, explain
-from saga_spark.runner.messages import BEAT, Cancelled, Stale, decode, encode, error_to_json, settings_from_json
-from saga_spark.runner.run import Run
-from saga_spark.runner.session import sessions_for
-from saga_spark.runner.tasks import WORDS, Task, find_task
+from saga_spark.job_errors import RunnerLost, to_disk_error, to_job_error
+from saga_spark.runner.runner_protocol import (
+    HEARTBEAT_INTERVAL,
+    SourcesChanged,
+    TaskCancelled,
+    decode_message,
+    encode_message,
+    error_to_json,
+    settings_from_json,
+)
+from saga_spark.runner.spark_session import TaskContext, create_sessions
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 
-JVM_PATIENCE = 5.0
+JVM_EXIT_TIMEOUT = 5.0
 """Seconds between a connection that breaks and the end of the JVM that broke it."""
 
 
-class Server:
+class RunnerServer:
     """All runs of one process. Answers go to ``descriptor``, whole lines at a time."""
 
     def __init__(self, settings: SparkSettings, descriptor: int) -> None:
         self._settings = settings
         self._descriptor = descriptor
         self._writing = threading.Lock()
-        self._sessions = sessions_for(settings)
-        self._runs: dict[int, Run] = {}
+        self._sessions = create_sessions(settings)
+        self._contexts: dict[int, TaskContext] = {}
 
     def handle(self, message: dict[str, Any]) -> None:
         if "cancel" in message:
-            run = self._runs.get(message["cancel"])
-            if run is not None:
-                threading.Thread(target=run.cancel, daemon=True).start()
+            context = self._contexts.get(message["cancel"])
+            if context is not None:
+                threading.Thread(target=context.cancel, daemon=True).start()
             return
         try:
             task = find_task(message["task"])  # in this one thread, as all imports of ours
         except Exception as error:  # noqa: BLE001 - no run can begin here; the worker hears why
             traceback.print_exc()
             unavailable = Unavailable(f"the Spark runner cannot load the task {message['task']}: {named(error)}")
-            self.say({"answer": message["run"], "error": error_to_json(unavailable)})
+            self.send({"answer": message["run"], "error": error_to_json(unavailable)})
             return
-        run = Run(message["run"], message["tag"], self._settings, self._sessions, self.say)
-        self._runs[run.number] = run
-        threading.Thread(target=self._perform, args=(run, task, message), name=run.tag, daemon=True).start()
+        context = TaskContext(message["run"], message["tag"], self._settings, self._sessions, self.send)
+        self._contexts[context.number] = context
+        threading.Thread(target=self._run_task, args=(context, task, message), name=context.tag, daemon=True).start()
 
-    def say(self, message: dict[str, Any]) -> None:
-        data = encode(message)
+    def send(self, message: dict[str, Any]) -> None:
+        data = encode_message(message)
         with self._writing:
             while data:
                 data = data[os.write(self._descriptor, data) :]
 
     def give_up(self, why: RunnerLost) -> NoReturn:
-        self.say({"lost": str(why), "memory": why.memory})
-        end(70)
+        self.send({"lost": str(why), "memory": why.memory})
+        exit_with_children(70)
 
-    def beat(self) -> None:
+    def send_heartbeats(self) -> None:
         """For ever: a sign of life each second, if Spark lives too, and the progress of each run."""
-        told: dict[int, dict[str, Any]] = {}
-        pause = threading.Event()
+        last_progress: dict[int, dict[str, Any]] = {}
+        timer = threading.Event()
         for number in range(sys.maxsize):
             try:
-                self._look(number, told)
+                self._check_spark(number, last_progress)
             except Exception:  # noqa: BLE001 - the JVM is going: the next look finds it gone, or we fall silent
                 traceback.print_exc()
-            pause.wait(BEAT)
+            timer.wait(HEARTBEAT_INTERVAL)
 
-    def _look(self, number: int, told: dict[int, dict[str, Any]]) -> None:
-        ended = self._sessions.ended(0)
+    def _check_spark(self, number: int, last_progress: dict[int, dict[str, Any]]) -> None:
+        ended = self._sessions.exit_reason(0)
         if ended is not None:
             self.give_up(ended)
         self._sessions.ping()
-        self.say({"beat": number})
-        for key in told.keys() - self._runs.keys():
-            del told[key]
-        for run in list(self._runs.values()):
-            if run.session is None:
+        self.send({"beat": number})
+        for key in last_progress.keys() - self._contexts.keys():
+            del last_progress[key]
+        for run in list(self._contexts.values()):
+            if run.open_session is None:
                 continue
-            values = self._sessions.progress(run.session, run.tag)
-            if values and told.get(run.number) != values:
-                told[run.number] = values
+            values = self._sessions.progress(run.open_session, run.tag)
+            if values and last_progress.get(run.number) != values:
+                last_progress[run.number] = values
                 run.progress(values)
 
-    def _perform(self, run: Run, task: Task, message: dict[str, Any]) -> None:
-        run.begin()
+    def _run_task(self, context: TaskContext, task: Task, message: dict[str, Any]) -> None:
+        context.begin()
         try:
-            answer: dict[str, Any] = {"result": task(run, message["request"])}
+            answer: dict[str, Any] = {"result": task(context, message["request"])}
         except BaseException as error:  # noqa: BLE001 - every end of a run is an answer
-            if not isinstance(error, Cancelled | Stale):
+            if not isinstance(error, TaskCancelled | SourcesChanged):
                 traceback.print_exc()
-            answer = {"error": error_to_json(self._explained(run, error, message["task"]))}
+            answer = {"error": error_to_json(self._explain(context, error, message["task"]))}
         finally:
-            self._runs.pop(run.number, None)
+            self._contexts.pop(context.number, None)
         try:
-            run.end()
+            context.end()
         except Exception:  # noqa: BLE001 - the session is of no use any more; the next beat finds out why
             traceback.print_exc()
-        self.say({"answer": run.number, **answer})
+        self.send({"answer": context.number, **answer})
 
-    def _explained(self, run: Run, error: BaseException, task: str) -> BaseException:
+    def _explain(self, context: TaskContext, error: BaseException, task: str) -> BaseException:
         """A JVM that was lost makes any call fail in any way; what Spark raised is explained if no task has done so."""
-        if run.cancelled:
-            return Cancelled()
-        ended = self._sessions.ended(JVM_PATIENCE if broken_connection(error) else 0)
+        if context.cancelled:
+            return TaskCancelled()
+        ended = self._sessions.exit_reason(JVM_EXIT_TIMEOUT if is_connection_error(error) else 0)
         if ended is not None:
             return ended
         if isinstance(error, OSError):
-            return disk_refuses(error, WORDS.get(task, task)) or error
+            return to_disk_error(error, TASK_LABELS.get(task, task)) or error
         if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             return error
-        return explain(error, f"the task {task}")
+        return to_job_error(error, f"the task {task}")
 
 
 def import_spark(settings: SparkSettings) -> None:
@@ -133,7 +139,7 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def broken_connection(error: BaseException | None) -> bool:
+def is_connection_error(error: BaseException | None) -> bool:
     """Has this error begun with a connection to the JVM that broke?"""
     while error is not None:
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
@@ -142,7 +148,7 @@ def broken_connection(error: BaseException | None) -> bool:
     return False
 
 
-def end(code: int) -> NoReturn:
+def exit_with_children(code: int) -> NoReturn:
     """At once, with everything this process has started: a JVM that may take leave could still commit."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
@@ -157,18 +163,42 @@ def main() -> None:
     messages = os.fdopen(os.dup(0), "rb")  # not inheritable: no child of ours keeps the worker's pipe open
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
-    settings = settings_from_json(decode(messages.readline())["settings"])
-    server = Server(settings, descriptor)
-    threading.Thread(target=server.beat, name="beat", daemon=True).start()
+    settings = settings_from_json(decode_message(messages.readline())["settings"])
+    server = RunnerServer(settings, descriptor)
+    threading.Thread(target=server.send_heartbeats, name="beat", daemon=True).start()
     try:
         import_spark(settings)
     except Exception as error:  # noqa: BLE001 - the worker hears it, and its log is the place for the rest
         traceback.print_exc()
         server.give_up(RunnerLost(f"PySpark cannot be imported: {named(error)}"))
-    server.say({"ready": True})
+    server.send({"ready": True})
     for line in messages:
-        server.handle(decode(line))
-    end(0)
+        server.handle(decode_message(line))
+    exit_with_children(0)
+
+
+# What a runner can be asked for: functions ``(run: Run, request: dict) -> dict``, both of plain JSON.
+
+Task = Callable[[TaskContext, dict[str, Any]], dict[str, Any]]
+
+TASKS = {
+    "freeze": "saga_spark.inputs.frozen_inputs:freeze_inputs",
+    "stage": "saga_spark.staging.stage_task:stage_outputs",
+    "audit": "saga_spark.audit.audit_task:audit_outputs",
+    "reconcile": "saga_spark.reconcile.comparison:compare_inputs",
+    "ready": "saga_spark.reconcile.saga_reconciliation:warm_up",
+    "books": "saga_spark.reconcile.saga_reconciliation:reconcile_sagas",
+}
+"""Name → ``module:function``, imported on first use: what a runner is not asked for costs it nothing."""
+
+TASK_LABELS = {"freeze": "reading the inputs", "stage": "the job", "audit": "the audit"}
+"""How messages call a task."""
+
+
+def find_task(name: str) -> Task:
+    """Raises KeyError: there is no such task."""
+    module, _, function = TASKS[name].partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What every sink can do: check, publish in one atomic commit, and take back exactly what it published.
 
 All methods are synchronous (they run in a thread) and idempotent. Atomic means: a reader sees the state before or the
-state after, never a mix. Every commit carries its :class:`~saga_spark.keys.Mark`, so "is it there already?" is asked
+state after, never a mix. Every commit carries its :class:`~saga_spark.manifest.CommitTag`, so "is it there already?" is
 of the sink itself and a lost answer does no harm.
 
 Fencing: a publication is compared and swapped against the state of the sink that was read before the caller's guarded
@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any, Literal, Protocol
 
-from saga_spark.job import Output
-from saga_spark.keys import Mark, Target
-from saga_spark.manifest import Manifest
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import CommitTag, Manifest, Target
+from saga_spark.settings import SparkSettings
+from sagas.errors import UsageError
 
 
-class Conflict(Exception):
+class CommitConflict(Exception):
     """Somebody else changed the sink meanwhile; nothing was published. Trying again may help."""
 
 
-class NotOurs(Exception):
+class UndoConflict(Exception):
     """What was published cannot be taken back exactly: others came after. ``report`` says who."""
 
     def __init__(self, message: str, report: Mapping[str, Any]) -> None:
@@ -52,7 +54,7 @@ class Publication:
 
     output: Output
     manifest: Manifest
-    mark: Mark
+    tag: CommitTag
 
 
 class Sink(Protocol):
@@ -72,7 +74,7 @@ class Sink(Protocol):
         """Everything that could refuse a later publish: schema, permission, space. One sentence for each problem."""
         ...
 
-    def place(self, publication: Publication) -> None:
+    def prepare(self, publication: Publication) -> None:
         """Bring the rows to where they will live, still invisible: files linked or copied, a stage table loaded. Done
         before the commit point, so that publishing is short and has little left that could fail."""
         ...
@@ -86,19 +88,51 @@ class Sink(Protocol):
         ...
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        """Take them back: roll back where the head is ours, else remove exactly ours. Raises NotOurs, Conflict."""
+        """Take them back: roll back where the head is ours, else remove exactly ours. Raises UndoConflict, Conflict."""
         ...
 
     def find(self, output: Output, target: Target) -> Published | None:
         """The visible publication of this target and generation; None: it is not visible."""
         ...
 
-    def clean(self, publication: Publication) -> None:
+    def clean_up(self, publication: Publication) -> None:
         """Remove what this sink keeps beside the visible data (placed files, stage tables) for a publication that is
         not and will not be visible."""
         ...
 
-    def forget(self, publication: Publication) -> None:
+    def drop_undo_data(self, publication: Publication) -> None:
         """No undo may come any more, for what was published or taken back: drop what is kept only for that. Raises
         Conflict."""
         ...
+
+
+# Which sink serves which kind of output.
+
+
+SinkKind = Literal["iceberg", "parquet", "postgresql", "topic"]
+
+# Imported on first use: a project that only writes Parquet loads neither pyiceberg nor psycopg.
+_SINK_CLASSES: dict[SinkKind, tuple[str, str]] = {
+    "iceberg": ("saga_spark.sinks.iceberg.iceberg_sink", "IcebergSink"),
+    "parquet": ("saga_spark.sinks.parquet.parquet_sink", "ParquetSink"),
+    "postgresql": ("saga_spark.sinks.postgresql.postgresql_sink", "PostgreSqlSink"),
+    "topic": ("saga_spark.sinks.kafka.topic_sink", "TopicSink"),
+}
+
+
+def sink_for(kind: SinkKind, settings: SparkSettings) -> Sink:
+    """The sink for outputs of this kind. It holds no connection between two calls, so it may be made each time."""
+    module, name = _SINK_CLASSES[kind]
+    return getattr(import_module(module), name)(settings)
+
+
+def validate_together(outputs: Sequence[Output], settings: SparkSettings) -> None:
+    """Refuse `publish: together` where no single commit spans all outputs. May ask a catalog, so it blocks.
+
+    Raises UsageError, one sentence; Infrastructure: a catalog does not answer.
+    """
+    kinds: list[SinkKind] = sorted({output.kind for output in outputs})
+    if len(kinds) > 1:
+        raise UsageError(f"no single commit can publish outputs of the kinds {' and '.join(kinds)} together")
+    for kind in kinds:
+        sink_for(kind, settings).validate_together(outputs)

@@ -14,8 +14,8 @@ import pytest
 
 from saga_cli import main
 from saga_workers.client import Client
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.lab import lab
 from tests.processes import TemporalServer, WorkerProcess
 

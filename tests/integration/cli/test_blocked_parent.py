@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.integration.cli.conftest import Shell, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
 from tests.lab import lab

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers import steering
 from saga_workers.client import Client
-from sagas.project import Project
+from saga_workers.control import interventions
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.integration.cli.conftest import Shell, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
 from tests.processes import TemporalServer, WorkerProcess
@@ -46,8 +46,8 @@ async def orphan(shell: Shell, worker: WorkerProcess, count: int = 1) -> list[st
 def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Iterator[None]:
     """While nobody can answer, nobody has to wait for long."""
     with monkeypatch.context() as patch:
-        patch.setattr(steering, "PATIENCE", seconds)
-        patch.setattr(steering, "CANCEL_PATIENCE", seconds)
+        patch.setattr(interventions, "UPDATE_TIMEOUT", seconds)
+        patch.setattr(interventions, "CANCEL_TIMEOUT", seconds)
         yield
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.dev.service import http_get
+from saga_workers.devstack.service import http_get
 from tests.processes import Process, TemporalServer
 from tests.servers import free_port
 

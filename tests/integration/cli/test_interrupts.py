@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.runs import describe
+from saga_workers.temporal.temporal_runs import describe_run
 from tests.integration.cli.conftest import Shell, fresh
 
 Child = asyncio.subprocess.Process
@@ -102,7 +102,7 @@ async def test_while_sagas_are_started_all_that_were_are_counted(shell: Shell) -
     child = await launch(shell.folder, *words)
 
     async def some() -> None:
-        await eventually(lambda: describe(shell.client.temporal, "b-3"))
+        await eventually(lambda: describe_run(shell.client.temporal, "b-3"))
 
     out, err = await interrupted(child, some)
     tally = json.loads(out)
@@ -110,15 +110,15 @@ async def test_while_sagas_are_started_all_that_were_are_counted(shell: Shell) -
     assert told is not None, err
     assert [int(one) for one in told.groups()] == [tally["started"], tally["not_started"]]
     assert tally["started"] + tally["not_started"] == 2000
-    assert await describe(shell.client.temporal, f"b-{tally['started']}") is not None
-    assert await describe(shell.client.temporal, f"b-{tally['started'] + 1}") is None
+    assert await describe_run(shell.client.temporal, f"b-{tally['started']}") is not None
+    assert await describe_run(shell.client.temporal, f"b-{tally['started'] + 1}") is None
 
 
 async def test_while_the_end_is_waited_for(shell: Shell) -> None:
     id = fresh("ask")
     child = await launch(shell.folder, "start", "ask", "--id", id, "--wait")
 
-    _, err = await interrupted(child, lambda: eventually(lambda: describe(shell.client.temporal, id)))
+    _, err = await interrupted(child, lambda: eventually(lambda: describe_run(shell.client.temporal, id)))
     # The server may have started it while its answer is still on the way.
     started, perhaps = f"{id} goes on; `saga watch {id}` follows it", "it may have been started; `saga list --saga ask`"
     assert started in err or perhaps in err

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from saga_workers.runs import describe
+from saga_workers.temporal.temporal_runs import describe_run
 from tests.integration.cli.conftest import Shell, fresh
 
 
@@ -190,7 +190,7 @@ async def test_without_a_worker_the_truth_is_told(lonely: Shell) -> None:
     cancelled = await lonely.saga("cancel", id)
     assert cancelled.code == 0
     assert "recorded" in cancelled.out
-    described = await describe(lonely.client.temporal, id)
+    described = await describe_run(lonely.client.temporal, id)
     assert described is not None
     assert described.run.running
 

@@ -12,16 +12,17 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from saga_activities.guard.sql_handle import Sql
-from saga_workers.demo.model import Basket, Line, Order, Plan, SentCoupon, Shelf, Week
-from saga_workers.demo.run import project_file
-from saga_workers.demo.shop import open_shop
+from definitions.retail.demo.plan import DemoPlan, Order
+from definitions.retail.demo.scenario import project_file
+from definitions.retail.demo.shop import open_shop
+from definitions.retail.demo.week import Basket, BasketLine, SentCoupon, Shelf, Week
+from saga_activities.guard.session import SqlSession
 from sagas.actions import Actions, load_actions
 from sagas.settings import Settings, load_settings
 from sagas.step import Step
 from tests.servers import DatabaseServer, postgres
 
-BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (Line("milk", 2, Decimal("3.98")),))
+BASKET = Basket("b-1", "rich", "2017-12-18 17:00", 7, (BasketLine("milk", 2, Decimal("3.98")),))
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +55,7 @@ async def engine(shop_server: DatabaseServer, retail: Settings) -> AsyncIterator
         available=1,
     )
     order = Order("checkout", BASKET, {})
-    plan = Plan((order,), order, {"bicycle": 3, "van": 6}, {"2017-12-18 17:00": 1}, {"stollen": 1})
+    plan = DemoPlan((order,), order, {"bicycle": 3, "van": 6}, {"2017-12-18 17:00": 1}, {"stollen": 1})
     await open_shop(engine, week, plan)
     yield engine
     await engine.dispose()
@@ -84,7 +85,7 @@ class Till:
                 generation=1,
                 logger=logging.getLogger("test"),
                 _heartbeat=lambda _: None,
-                _sql=Sql(connection),
+                _sql=SqlSession(connection),
             )
             return await one.function(step, **one.bind(arguments))
 

@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 
-from saga_workers.demo.books import CHECKS, Books, Run, check_books, mismatches
+from definitions.retail.demo.accounts import INVARIANTS, Accounts, BasketState, check_accounts, mismatches
 from tests.integration.demo.conftest import Till
 
-DONE = Run("b-1", "checkout", "COMPLETED", "committed")
-UNDONE = Run("b-2", "checkout", "COMPENSATED", "backward")
+DONE = BasketState("b-1", "checkout", "COMPLETED", "committed")
+UNDONE = BasketState("b-2", "checkout", "COMPENSATED", "backward")
 
 # What must be broken for the check to speak, by the start of its rule. Constraints are dropped where they forbid it.
 DAMAGE: dict[str, Sequence[str]] = {
@@ -44,38 +44,38 @@ async def test_a_shop_that_has_sold_one_basket_balances(till: Till):
     assert mismatches(books) == {}
     [completed] = [total for total in books.totals if total.state == "COMPLETED"]
     assert (completed.orders, completed.units_sold, completed.money, completed.coupons) == (1, 2, Decimal("3.48"), 1)
-    assert (books.ledger.units_initial, books.ledger.units_on_shelf, books.ledger.units_sold) == (13, 11, 2)
+    assert (books.shop.units_initial, books.shop.units_on_shelf, books.shop.units_sold) == (13, 11, 2)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.rule)
+@pytest.mark.parametrize("check", INVARIANTS, ids=lambda check: check.rule)
 async def test_each_check_finds_its_damage(till: Till, check):
     assert (await _sell_one(till)).balanced
     [damage] = [how for start, how in DAMAGE.items() if check.rule.startswith(start)]
     for statement in damage:
         await till.run(statement)
-    books = await check_books(till.engine, [DONE, UNDONE])
+    books = await check_accounts(till.engine, [DONE, UNDONE])
     await _repair(till)
-    [finding] = [finding for finding in books.findings if finding.check is check]
+    [finding] = [finding for finding in books.results if finding.invariant is check]
     assert finding.count > 0
-    assert finding.wrong
+    assert finding.violations
     assert not books.balanced
 
 
 async def test_a_saga_that_says_compensated_but_has_an_order_is_found(till: Till):
     await _sell_one(till)
-    books = await check_books(till.engine, [Run("b-1", "checkout", "COMPENSATED", "backward")])
-    wrong = {finding.check.subject for finding in books.findings if finding.count}
+    books = await check_accounts(till.engine, [BasketState("b-1", "checkout", "COMPENSATED", "backward")])
+    wrong = {finding.invariant.subject for finding in books.results if finding.count}
     assert wrong == {"orders", "undone"}
 
 
 async def test_an_order_without_a_saga_is_found(till: Till):
     await _sell_one(till)
-    books = await check_books(till.engine, [])
-    assert [finding.wrong for finding in books.findings if finding.count] == [("b-1",)]
+    books = await check_accounts(till.engine, [])
+    assert [finding.violations for finding in books.results if finding.count] == [("b-1",)]
     assert mismatches(books)["orders"] == (0, 1)
 
 
-async def _sell_one(till: Till) -> Books:
+async def _sell_one(till: Till) -> Accounts:
     line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
     await till("inventory.reserve", **line)
     await till("coupons.redeem", basket="b-1", household="rich", campaign="18", upc="51111", value="0.50")
@@ -83,7 +83,7 @@ async def _sell_one(till: Till) -> Books:
     order = await till("orders.place", basket="b-1", charge="s/charge")
     await till("warehouse.pack", order=order.order_id)
     await till("orders.announce", order=order.order_id, text="On its way.")
-    return await check_books(till.engine, [DONE, UNDONE])
+    return await check_accounts(till.engine, [DONE, UNDONE])
 
 
 async def _repair(till: Till) -> None:

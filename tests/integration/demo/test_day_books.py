@@ -10,34 +10,33 @@ from typing import Any
 
 import pytest
 
-from saga_workers.demo.books import Finding
-from saga_workers.demo.day_books import CHECKS, Closed, check_days
-from saga_workers.demo.days import Close, Sales
-from saga_workers.demo.lake import Lake
+from definitions.retail.demo.accounts import InvariantResult
+from definitions.retail.demo.day_accounts import DAY_INVARIANTS, ClosedDay, LakeContents, check_days
+from definitions.retail.demo.plan import DaySales, PlannedClose
 from tests.integration.demo.conftest import Till
 
 RATE = Decimal("0.02")
 DAY = date(2017, 12, 18)
-SALES = Sales(DAY, 1, Decimal("3.98"))
-GOOD = Closed(Close("good", SALES), "day-close-good", "COMPLETED", committed=True)
-REFUSED = Closed(Close("refused", SALES), "day-close-refused", "COMPENSATED", committed=False)
-UNDONE = Closed(Close("undone", SALES), "day-close-undone", "COMPENSATED", committed=True)
+SALES = DaySales(DAY, 1, Decimal("3.98"))
+GOOD = ClosedDay(PlannedClose("good", SALES), "day-close-good", "COMPLETED", committed=True)
+REFUSED = ClosedDay(PlannedClose("refused", SALES), "day-close-refused", "COMPENSATED", committed=False)
+UNDONE = ClosedDay(PlannedClose("undone", SALES), "day-close-undone", "COMPENSATED", committed=True)
 DAYS = (GOOD, REFUSED, UNDONE)
 WRITERS = frozenset({GOOD.saga_id, UNDONE.saga_id})
 
 
-def seen(order: int, **facts: Any) -> Lake:
+def seen(order: int, **facts: Any) -> LakeContents:
     """What a reader of the lake sees of the one day that is closed."""
     fact = {"order_id": order, "sku": "milk", "day": DAY, "quantity": 2, "amount": Decimal("3.98"), "placement": "none"}
     total = {"day": DAY, "placement": "none", "lines": 1, "units": 2, "amount": Decimal("3.98")}
-    return Lake(
+    return LakeContents(
         rows={"daily_facts": [fact | facts], "daily_totals": [total]},
         writers={"daily_facts": WRITERS, "daily_totals": WRITERS},
         moved_by={"daily_facts": "7", "daily_totals": "7"},
     )
 
 
-async def close_one(till: Till) -> Lake:
+async def close_one(till: Till) -> LakeContents:
     line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
     await till("inventory.reserve", **line)
     await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.98")
@@ -53,12 +52,12 @@ async def close_one(till: Till) -> Lake:
     return seen(order.order_id)
 
 
-def wrong(findings: Sequence[Finding]) -> list[str]:
-    return [one.check.rule for one in findings if one.count]
+def wrong(findings: Sequence[InvariantResult]) -> list[str]:
+    return [one.invariant.rule for one in findings if one.count]
 
 
 def rule(start: str) -> str:
-    [found] = [check.rule for check in CHECKS if check.rule.startswith(start)]
+    [found] = [check.rule for check in DAY_INVARIANTS if check.rule.startswith(start)]
     return found
 
 
@@ -90,7 +89,7 @@ async def test_a_lake_that_is_not_as_it_should_be_is_found(till: Till, start: st
 async def test_what_a_refused_day_has_left_in_the_stage_is_found(till: Till):
     left = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
     [found] = [one for one in await check_days(till.engine, left, await close_one(till), RATE) if one.count]
-    assert (found.check.subject, found.wrong) == ("stage", ("abc/g1/e1/part-0.parquet",))
+    assert (found.invariant.subject, found.violations) == ("stage", ("abc/g1/e1/part-0.parquet",))
 
 
 @pytest.mark.parametrize(

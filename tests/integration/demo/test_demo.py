@@ -20,13 +20,11 @@ import psycopg
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from saga_workers.demo.channel import TOPIC
-from saga_workers.demo.closing import TOO_MUCH
-from saga_workers.demo.day_books import CHECKS as DAY_CHECKS
-from saga_workers.demo.promotions import FOLDER, prepare
-from saga_workers.demo.run import project_file
-from saga_workers.demo.shopfront import DOWN_FOR
-from saga_workers.demo.topic import read
+from definitions.retail.demo.day_accounts import DAY_INVARIANTS as DAY_CHECKS
+from definitions.retail.demo.day_close import PROMOTIONS_FOLDER, TAMPERED_AMOUNT, prepare_promotions
+from definitions.retail.demo.order_channel import TOPIC, read_events
+from definitions.retail.demo.scenario import project_file
+from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS
 from sagas.settings import load_settings
 from tests.servers import free_port
 
@@ -51,7 +49,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     settings = folder / "saga.toml"
     text = settings.read_text().replace(":8794", f":{free_port()}")
     settings.write_text(text.replace("[spark.conf]", f"[spark.conf]\n{FEW_ROWS}", 1))
-    prepare(folder / FOLDER, PROMOTIONS)
+    prepare_promotions(folder / PROMOTIONS_FOLDER, PROMOTIONS)
     yield folder
     saga(folder, "dev", "down", "--wipe")
 
@@ -112,9 +110,9 @@ def test_orders_events_and_bookings_agree(first):
 def test_notifications_arrived_although_the_web_site_was_down(first, project):
     document = json.loads(first.stdout)
     notices = document["messages"]["notifications"]
-    assert notices["delivered_after"] == {str(DOWN_FOR + 1): notices["total"]}
+    assert notices["delivered_after"] == {str(REFUSED_ATTEMPTS + 1): notices["total"]}
     [row] = show(project, document["worth_a_look"][0])["notifications"]
-    assert (row["id"], row["state"], row["attempts"]) == ("notify-0-parked", "DELIVERED", DOWN_FOR + 1)
+    assert (row["id"], row["state"], row["attempts"]) == ("notify-0-parked", "DELIVERED", REFUSED_ATTEMPTS + 1)
 
 
 def test_finance_and_topic_start_afresh_with_the_second_demo(first, second, project):
@@ -122,7 +120,7 @@ def test_finance_and_topic_start_afresh_with_the_second_demo(first, second, proj
     before, after = (json.loads(one.stdout)["messages"]["orders"] for one in (first, second))
     assert after["topic"] == after["finance"] == after["shop"]
     settings = load_settings(config=project / "saga.toml")
-    events = read(settings.kafka, TOPIC, {})
+    events = read_events(settings.kafka, TOPIC, {})
     assert len({one.id for one in events}) == len(events) == before["topic"]["orders"] + after["topic"]["orders"]
     with psycopg.connect(settings.connection("finance").url.replace("+psycopg", "")) as connection:
         booked = connection.execute("select event_id, saga_id from booking").fetchall()
@@ -159,7 +157,7 @@ def test_the_undone_day_was_published_and_each_refusal_has_its_reason(first, pro
         assert (reason["kind"], reason["step"], stories[role]["committed_at"]) == ("rejected", step, None)
     [row] = stories["tampered"]["reason"]["details"]["checks"][-1]["samples"]
     assert row["columns"] == ["amount"]
-    assert Decimal(row["left"]["amount"]) - Decimal(row["right"]["amount"]) == TOO_MUCH
+    assert Decimal(row["left"]["amount"]) - Decimal(row["right"]["amount"]) == TAMPERED_AMOUNT
 
 
 def test_the_lake_has_the_good_day_and_nothing_else(first, project):

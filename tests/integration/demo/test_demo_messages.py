@@ -10,12 +10,12 @@ import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from saga_workers.demo.channel import Seen
-from saga_workers.demo.messages import differing, judge
-from saga_workers.demo.shopfront import DOWN_FOR, Arrived, Shopfront, open_shopfront, shared_secret
+from definitions.retail.demo.messages import compare_deliveries, differing
+from definitions.retail.demo.order_channel import OrderAmount
+from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS, ReceivedEvent, Shopfront, open_shopfront, shared_secret
 from tests.servers import free_port
 
-ORDERS = [Seen(1, "3.98"), Seen(2, "7.46")]
+ORDERS = [OrderAmount(1, "3.98"), OrderAmount(2, "7.46")]
 DELIVERED = {"state": "DELIVERED", "attempts": 3}
 BODY = b'{"type": "saga.parked"}'
 
@@ -29,8 +29,8 @@ def test_the_same_orders_do_not_differ():
     [
         (ORDERS[:1], ["order 2"]),
         ([*ORDERS, ORDERS[1]], ["order 2"]),
-        ([ORDERS[0], Seen(2, "7.45")], ["order 2"]),
-        ([*ORDERS, Seen(3, "1.00")], ["order 3"]),
+        ([ORDERS[0], OrderAmount(2, "7.45")], ["order 2"]),
+        ([*ORDERS, OrderAmount(3, "1.00")], ["order 3"]),
     ],
     ids=["lost", "doubled", "one cent", "nobody's"],
 )
@@ -40,9 +40,9 @@ def test_an_order_that_is_lost_doubled_or_changed_is_found(other, wrong):
 
 def test_a_notification_that_was_given_up_or_never_arrived_is_found():
     rows = {"a": DELIVERED, "b": {"state": "EXHAUSTED", "attempts": 6}, "c": DELIVERED}
-    found = judge(rows, {"a": Arrived(3, True), "b": Arrived(2, False)})
+    found = compare_deliveries(rows, {"a": ReceivedEvent(3, True), "b": ReceivedEvent(2, False)})
     assert (found.total, dict(found.attempts)) == (3, {3: 2})
-    assert [one.wrong for one in found.findings] == [("b",), ("c",)]
+    assert [one.violations for one in found.results] == [("b",), ("c",)]
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def post(url: str, secret: str, event: str, body: bytes = BODY) -> int:
 
 def test_the_web_site_refuses_first_and_accepts_then(site):
     shopfront, url, secret = site
-    assert [post(url, secret, "one") for _ in range(DOWN_FOR + 1)] == [503] * DOWN_FOR + [204]
+    assert [post(url, secret, "one") for _ in range(REFUSED_ATTEMPTS + 1)] == [503] * REFUSED_ATTEMPTS + [204]
     assert post(url, secret, "two") == 503
-    assert shopfront.arrived == {"one": Arrived(DOWN_FOR + 1, True), "two": Arrived(1, False)}
+    assert shopfront.received == {"one": ReceivedEvent(REFUSED_ATTEMPTS + 1, True), "two": ReceivedEvent(1, False)}
 
 
 def test_what_is_not_signed_with_our_secret_is_turned_away(site, tmp_path):
@@ -76,7 +76,7 @@ def test_what_is_not_signed_with_our_secret_is_turned_away(site, tmp_path):
     assert post(url, shared_secret(tmp_path / "other"), "one") == 401
     assert post(url, secret, "one", body=b"{}") == 401
     assert httpx.post(url, content=BODY).status_code == 401
-    assert shopfront.arrived == {}
+    assert shopfront.received == {}
 
 
 def test_the_secret_stays_and_nobody_listens_twice(site, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saga_workers.demo.mishap import delete_order, put_back
+from definitions.retail.demo.reconciliation import delete_order, restore_order
 from tests.integration.demo.conftest import Till
 
 EVERYTHING = (
@@ -24,5 +24,5 @@ async def test_a_packed_order_goes_and_comes_back(till: Till):
     assert (deleted.order_id, deleted.statement) == (order, f"delete from orders where order_id = {order}")
     assert await till.row(EVERYTHING) == (None, None, None, None)
 
-    await put_back(till.engine, deleted)
+    await restore_order(till.engine, deleted)
     assert await till.row(EVERYTHING) == before

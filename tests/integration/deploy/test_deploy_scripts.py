@@ -12,7 +12,7 @@ import psycopg
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from saga_workers.dev.temporal import find_program
+from saga_workers.devstack.temporal_server import find_temporal
 from tests.processes import TemporalServer
 from tests.servers import HOST, postgres
 
@@ -55,7 +55,7 @@ def test_roles_and_databases() -> None:
 
 async def test_the_namespace_is_created_once(temporal: TemporalServer) -> None:
     namespace = f"shop-{uuid.uuid4()}"
-    program = Path(find_program())
+    program = Path(find_temporal())
     for retention in ("30d", "5d"):
         made = run(
             "temporal/namespace.sh",
@@ -73,7 +73,7 @@ async def test_the_namespace_is_created_once(temporal: TemporalServer) -> None:
 def test_an_unreachable_server_is_no_success() -> None:
     made = run(
         "temporal/namespace.sh",
-        Path(find_program()).parent,
+        Path(find_temporal()).parent,
         TEMPORAL_ADDRESS=f"{HOST}:1",
         NAMESPACE="shop",
         RETENTION="30d",

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from saga_workers.client import Client
-from saga_workers.temporal_client import connect
-from sagas.project import Project
+from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.integration.engine.world import until
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from saga_activities.kafka.topics import Cluster
-from saga_workers.dev.kafka_jars import NoKafkaError, jars
-from saga_workers.dev.stack import Stack
-from sagas.process_id import start_mark
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
+from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
+from sagas.settings.dev_stack import start_mark
 from tests.integration.dev.conftest import Project
 
 ORDERS = """
@@ -44,8 +44,8 @@ steps:
 @pytest.fixture
 def with_kafka(project: Project) -> Project:
     try:
-        jars(print)
-    except NoKafkaError as error:
+        fetch_jars(print)
+    except KafkaUnavailableError as error:
         pytest.skip(f"Kafka: {error.message}")
     settings = project.root / "saga.toml"
     settings.write_text(settings.read_text() + '[kafka]\noutbox = "shop"\n', encoding="utf-8")
@@ -67,20 +67,20 @@ def test_a_broker_of_the_projects_own(with_kafka: Project) -> None:
     settings = load_settings(project.root, env={})
     assert settings.kafka.servers == before["kafka"]["address"]
     assert settings.kafka.embedded
-    cluster = Cluster(settings.kafka)
+    cluster = KafkaAdmin(settings.kafka)
     # what the definitions name is there, kept for a week and never compacted
     made = cluster.describe("order-events")
-    assert (made.cleanup, made.retention) == ("delete", 7 * 86_400.0)
+    assert (made.cleanup_policy, made.retention) == ("delete", 7 * 86_400.0)
     assert [name for name in cluster.topics() if not name.startswith("_")] == ["order-events"]
 
     assert project.up("--only", "kafka") == before == project.status()
-    cluster.ensure("mine")
+    cluster.ensure_topic("mine")
     os.kill(before["kafka"]["pid"], signal.SIGKILL)
     assert project.status()["kafka"]["state"] == "failed"
     after = project.up("--only", "kafka")
     assert after["kafka"]["pid"] != before["kafka"]["pid"]
     assert after["kafka"]["address"] == before["kafka"]["address"]
-    assert "mine" in Cluster(settings.kafka).topics()
+    assert "mine" in KafkaAdmin(settings.kafka).topics()
 
     assert "Performing controller activation" in project.saga("dev", "logs", "kafka")
     assert "kafka" in project.saga("dev", "down", "--wipe")
@@ -97,9 +97,9 @@ def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> N
     assert {status[name]["state"] for name in everything} == {"running"}
     assert json.loads(project.saga("dev", "up", "--json")) == status  # nothing has to start again
     project.saga("start", "orders", "--input", '{"topic": "order-events"}', "--wait")
-    cluster = Cluster(load_settings(project.root, env={}).kafka)
+    cluster = KafkaAdmin(load_settings(project.root, env={}).kafka)
     end = time.monotonic() + 90
-    while sum(one.stable for one in cluster.offsets("heard").values()) < 2:
+    while sum(one.last_stable for one in cluster.offsets("heard").values()) < 2:
         assert time.monotonic() < end, project.saga("dev", "logs", "relay") + project.saga("dev", "logs", "trigger")
         time.sleep(0.2)
     findings = {one["check"]: one for one in json.loads(project.saga("doctor", "-o", "json"))}
@@ -110,7 +110,7 @@ def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> N
 def test_a_project_without_kafka_starts_none(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text('[connections.shop]\nurl = "sqlite:///x.db"', encoding="utf-8")
     stack = Stack(load_settings(tmp_path, env={}), print)
-    assert stack._needed() == ["temporal", "postgres", "worker"]
+    assert stack._needed_services() == ["temporal", "postgres", "worker"]
 
 
 def test_a_broker_that_the_settings_name_is_not_ours_to_start(with_kafka: Project) -> None:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from saga_spark.runner.client import Runner
+from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import spark_settings
-from saga_workers.spark import why_not_here
-from saga_workers.spark_checks import examine_spark
+from saga_workers.doctor.spark_checks import check_spark
+from saga_workers.worker.spark_support import spark_unavailable_reason
 from sagas.settings import load_settings
 from tests.integration.dev.conftest import Project
 
@@ -34,7 +34,7 @@ async def test_status_tells_whether_a_runner_lives(project: Project) -> None:
     assert project.status()["spark"] == {"state": "stopped", "pid": None}
     pq.write_table(pa.table({"n": [1]}), project.root / "numbers.parquet")
     (project.root / "saga.toml").write_text('[spark]\nwork = "elsewhere"\n', encoding="utf-8")
-    runner = Runner(spark_settings(load_settings(project.root, env={})))
+    runner = RunnerClient(spark_settings(load_settings(project.root, env={})))
     inputs = {"numbers": {"kind": "parquet", "values": {"parquet": "numbers.parquet"}}}
     try:
         await runner.run("freeze", {"inputs": inputs, "folder": "file:///nowhere", "known": {}}, tag="frozen")
@@ -73,7 +73,7 @@ def settings_of(root: Path, text: str) -> Any:
 
 
 async def findings(root: Path, text: str) -> dict[str, Any]:
-    return {one.check: one for one in await examine_spark(settings_of(root, text))}
+    return {one.check: one for one in await check_spark(settings_of(root, text))}
 
 
 async def test_doctor_looks_at_what_the_first_job_needs_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ async def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_java_is_asked_for_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert why_not_here(settings_of(tmp_path, "[connections.shop]\n")) is None
-    assert why_not_here(settings_of(tmp_path, '[spark]\nremote = "sc://host"\n')) is None
+    assert spark_unavailable_reason(settings_of(tmp_path, "[connections.shop]\n")) is None
+    assert spark_unavailable_reason(settings_of(tmp_path, '[spark]\nremote = "sc://host"\n')) is None
     write_saga(tmp_path)
-    sentence = why_not_here(settings_of(tmp_path, '[ledger]\nconnection = "shop"\n[connections.shop]\n'))
+    sentence = spark_unavailable_reason(settings_of(tmp_path, '[ledger]\nconnection = "shop"\n[connections.shop]\n'))
     assert sentence is not None
     assert sentence.startswith("Spark steps cannot run here, everything else can: ")

@@ -21,13 +21,13 @@ import psycopg
 import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
-from saga_workers.dev.folder import DevFolder, Record
-from saga_workers.dev.process import MARK
-from saga_workers.dev.service import http_get
-from saga_workers.search_attributes import missing
-from saga_workers.temporal_client import connect
-from sagas.process_id import ProcessId, start_mark
+from saga_workers.devstack.dev_folder import DevFolder, ServiceRecord
+from saga_workers.devstack.os_process import MARK_VARIABLE
+from saga_workers.devstack.service import http_get
+from saga_workers.temporal.search_attributes import missing_attributes
+from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
+from sagas.settings.dev_stack import ProcessId, start_mark
 from tests.integration.dev.conftest import SAGA, Project
 
 
@@ -49,7 +49,7 @@ async def test_up_starts_everything_and_a_second_up_changes_nothing(project: Pro
     assert project.up() == first == project.status()
 
     client = await connect(load_settings(project.root, env={}))
-    assert await missing(client) == []
+    assert await missing_attributes(client) == []
     namespace = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
     assert namespace.config.workflow_execution_retention_ttl.ToTimedelta() == timedelta(days=30)
 
@@ -121,8 +121,8 @@ def test_a_pid_that_now_belongs_to_another_program_is_never_touched(project: Pro
     with subprocess.Popen(["sleep", "60"]) as stranger:
         folder = DevFolder(project.root)
         record = folder.read("postgres")
-        folder.write("postgres", Record(True, ProcessId(stranger.pid, "another moment"), record.ports))
-        (folder.data("postgres") / "cluster" / "postmaster.pid").write_text(f"{stranger.pid}\n{folder.root}\n")
+        folder.write("postgres", ServiceRecord(True, ProcessId(stranger.pid, "another moment"), record.ports))
+        (folder.data_folder("postgres") / "cluster" / "postmaster.pid").write_text(f"{stranger.pid}\n{folder.root}\n")
 
         assert project.status()["postgres"]["state"] == "failed"
         assert sql(project.up("--only", "postgres"), "select 1") == [(1,)]
@@ -148,7 +148,7 @@ def marks_of(name: str) -> list[str | None]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.name() == name:
-                marks.append(process.environ().get(MARK))
+                marks.append(process.environ().get(MARK_VARIABLE))
     return marks
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from saga_workers.dev.kafka_jars import NoKafkaError, jars
+from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
 from tests.integration.dev.conftest import SAGA, Project
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -29,8 +29,8 @@ def up_on_a_small_disk(project: Project, service: str, size: str) -> subprocess.
 def test_a_server_without_space_says_so(project: Project, service: str, size: str) -> None:
     if service == "kafka":
         try:
-            jars(print)
-        except NoKafkaError as error:
+            fetch_jars(print)
+        except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")
     done = up_on_a_small_disk(project, service, size)
     folder = project.root / ".saga" / "dev"

@@ -10,9 +10,9 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from sagas import Rejected, action
-from sagas.actions import NOTE, Actions
+from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
-from sagas.project import Project
+from sagas.settings.project import Project
 from tests.integration.engine.world import World, begin, handle, play, resolve, row, states, until
 from tests.lab import finished
 
@@ -136,7 +136,9 @@ async def test_an_action_nobody_knows_is_not_started_and_goes_on_when_a_worker_d
     async with world.serving("    saga: other\n    steps:\n      - {id: a, uses: work, effect: none}\n") as client:
         project = world.project
         assert project is not None
-        everything = {one.name: one for one in [*(project.actions[n] for n in project.actions), getattr(later, NOTE)]}
+        everything = {
+            one.name: one for one in [*(project.actions[n] for n in project.actions), getattr(later, ACTION_ATTRIBUTE)]
+        }
         path = project.settings.root / "missing.saga.yaml"
         path.write_text("\n".join(line[8:] for line in definition.splitlines()))
         whole = Project(project.settings, Actions(list(everything.values())))

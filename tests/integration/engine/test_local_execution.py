@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.api.enums.v1 import EventType
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from sagas import AlreadyCompensated, Rejected, Step, action
-from sagas.project import Project
+from sagas.settings.project import Project
 from tests.integration.engine.world import World, begin, gate, handle, play, row, states, until
 from tests.lab import finished, lab, make_project
 
@@ -136,7 +136,7 @@ steps:
 """
     other = f"sqlite+aiosqlite:///{world.folder / 'other.db'}"
     engine = create_async_engine(other)
-    await create(engine)
+    await create_tables(engine)
     await engine.dispose()
     async with lab(project_of(world, definition, hold, other=other)) as client:
         story = await play(client, "neighbours")

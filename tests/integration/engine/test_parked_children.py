@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.inbox import read_inbox
-from saga_workers.listing import Wanted
-from saga_workers.stuck import list_stuck
+from saga_workers.views.parked import read_parked
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
 from sagas import Rejected, Step
-from sagas.blocked import waits_for_a_person
 from sagas.errors import RefusedError, UsageError
+from sagas.machine.parked import waits_for_a_person
 from tests.integration.engine.world import World, begin, gate, handle, resolve, soon, states, until
 from tests.lab import finished
 
@@ -69,11 +69,11 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(world: World) -> Non
         assert f"saga resolve {bottom} y retry" in str(details)
 
         task_queue = client.project.settings.temporal.task_queue
-        wanted = Wanted(saga="top", task_queue=task_queue)
+        wanted = SagaFilter(saga="top", task_queue=task_queue)
         inbox = await until(lambda: _waiting(client, wanted))
         assert [(one.saga, one.saga_id, one.step) for one in inbox] == [("bottom", bottom, "y")]
-        every = await read_inbox(client.temporal, Wanted(task_queue=task_queue), nested=True)
-        assert [(one.saga_id, one.step) for one in every.waiting] == [(bottom, "y")], "each operation once"
+        every = await read_parked(client.temporal, SagaFilter(task_queue=task_queue), nested=True)
+        assert [(one.saga_id, one.step) for one in every.operations] == [(bottom, "y")], "each operation once"
         stuck = [row async for row in list_stuck(client.temporal, wanted, limit=9)]
         assert [(one["id"], one["stuck"][0].split(":")[0]) for one in stuck] == [(saga, "inner is blocked (do)")]
 
@@ -84,8 +84,8 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(world: World) -> Non
     assert [set(child) for child in story["children"]] == [{"id", "step", "saga", "state"}]
 
 
-async def _waiting(client: Client, wanted: Wanted) -> Any:
-    return (await read_inbox(client.temporal, wanted, nested=True)).waiting
+async def _waiting(client: Client, wanted: SagaFilter) -> Any:
+    return (await read_parked(client.temporal, wanted, nested=True)).operations
 
 
 async def test_a_decision_about_the_blocked_step_says_where_to_decide(world: World) -> None:
@@ -163,7 +163,7 @@ async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(world: World)
         [row] = story["parked"]
         assert (story["state"], row["step"], row["op"]) == ("COMPENSATING", "inner", "undo")
         assert f"{bottom} waits for a person at x" in row["why"]
-        wanted = Wanted(saga="top", task_queue=client.project.settings.temporal.task_queue)
+        wanted = SagaFilter(saga="top", task_queue=client.project.settings.temporal.task_queue)
         inbox = await until(lambda: _waiting(client, wanted))
         assert [(one.saga_id, one.step, one.op) for one in inbox] == [(bottom, "x", "undo")]
         await client.resolve(bottom, {"step": "x", "decision": "retry", "reason": "because", "who": "ada"})

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from sagas import Rejected, Step, action
 from tests.lab import finished, lab, make_project
 from tests.processes import TemporalServer
@@ -64,7 +64,7 @@ async def charge(step: Step, amount: int, limit: int) -> dict:
 async def shop(tmp_path: Path):
     url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
     engine = create_async_engine(url)
-    await create(engine)
+    await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text("create table stock (sku text primary key, left_over int, price int)"))
         await connection.execute(text("insert into stock values ('apple', 5, 2)"))

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from sagas.errors import RefusedError
 from sagas.settings.model import Connection
 from tests.integration.engine.world import World, begin, play, resolve, row, states, until
@@ -82,12 +82,12 @@ async def world(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path
         for name in ("shop", "books")
     ]
     for engine in engines:
-        await create(engine)
+        await create_tables(engine)
         async with engine.begin() as connection:
             for table in TABLES:
                 await connection.execute(text(table))
     world = World(tmp_path, temporal.address, server.url("shop"), engines[0])
-    world.connections["books"] = Connection("books", "sql", tmp_path, written_url=server.url("books"))
+    world.connections["books"] = Connection("books", "sql", tmp_path, url_setting=server.url("books"))
     yield world
     for engine in engines:
         await engine.dispose()

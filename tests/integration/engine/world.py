@@ -21,11 +21,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from temporalio.client import WorkflowHandle
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
-from sagas.project import Project
 from sagas.settings.model import Connection
+from sagas.settings.project import Project
 from tests.lab import finished, lab, make_project
 
 GRACE = timedelta(seconds=1)
@@ -149,7 +149,7 @@ async def open_world(folder: Path, address: str) -> World:
     """A world with an empty database of its own."""
     url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
     engine = create_async_engine(url)
-    await create(engine)
+    await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text("create table effects (what text primary key)"))
     return World(folder, address, url, engine)

@@ -14,13 +14,13 @@ import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.connections import ISOLATIONS, Connections
-from saga_activities.guard import Address, Body, Guard, Sql
-from saga_activities.guard.schema import create
+from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections
+from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
+from saga_activities.guard.schema import create_tables
 from saga_activities.outbox import insert_event
 from sagas.errors import Rejected
+from sagas.protocol.payloads import Invocation
 from sagas.step import Event
-from sagas.wire import Invocation
 from tests.servers import DatabaseServer, mariadb, postgres
 from tests.unit.guard.model import State
 
@@ -47,7 +47,7 @@ def mariadb_server() -> Iterator[DatabaseServer]:
 class Laboratory:
     """One database with a guard, and a look at it from the outside."""
 
-    connections: Connections
+    connections: DatabaseConnections
     kind: str
     url: str
     names: list[str] = field(default_factory=list)
@@ -60,16 +60,16 @@ class Laboratory:
     def engine(self) -> AsyncEngine:
         return self.connections.engine("shop")
 
-    def body(self, kind: str | None, address: Address | None = None) -> Body:
+    def body(self, kind: str | None, address: EntryKey | None = None) -> GuardedBody:
         """An action that writes one row of effect; None: it writes one, and then refuses."""
 
-        async def act(sql: Sql) -> Any:
+        async def act(sql: SqlSession) -> Any:
             where = address or self.current
             await sql.execute(
                 "insert into effects values (:saga_id, :step, :generation, :kind, :now)",
                 {
                     "saga_id": where.saga_id,
-                    "step": where.step,
+                    "step": where.entry,
                     "generation": where.generation,
                     "kind": kind or "refused",
                     "now": time.time(),
@@ -83,17 +83,17 @@ class Laboratory:
 
         return act
 
-    current: Address = field(default_factory=lambda: Address("none", "none"))
+    current: EntryKey = field(default_factory=lambda: EntryKey("none", "none"))
 
     async def rows(self, statement: str, **values: Any) -> list[Any]:
         async with self.engine.connect() as connection:
             result = await connection.execute(text(statement), values)
             return list(result) if result.returns_rows else []
 
-    async def state(self, address: Address) -> State:
+    async def state(self, address: EntryKey) -> State:
         """The rows and effects of an entry, in the model's words."""
         where = "saga_id = :s and step = :t and generation = :g"
-        key = {"s": address.saga_id, "t": address.step, "g": address.generation}
+        key = {"s": address.saga_id, "t": address.entry, "g": address.generation}
         found = await self.rows(f"select op, reason from saga_guard where {where}", **key)
         reasons = {row.op: row.reason for row in found}
         kinds = [kind for (kind,) in await self.rows(f"select kind from effects where {where}", **key)]
@@ -115,9 +115,9 @@ class Laboratory:
         return " and ".join(sorted(found)) or None
 
 
-def _invocation(address: Address) -> Invocation:
+def _invocation(address: EntryKey) -> Invocation:
     key = str(address)
-    return Invocation("charge", {}, key, address.saga_id, address.step, "do", address.generation)
+    return Invocation("charge", {}, key, address.saga_id, address.entry, "do", address.generation)
 
 
 def clock(seconds: float = 30.0) -> Any:
@@ -125,14 +125,14 @@ def clock(seconds: float = 30.0) -> Any:
     return {"scheduled_at": time.time(), "deadline": time.time() + seconds}
 
 
-def new_address(step: str = "charge") -> Address:
-    return Address(f"saga-{uuid4()}", step)
+def new_address(step: str = "charge") -> EntryKey:
+    return EntryKey(f"saga-{uuid4()}", step)
 
 
 async def open_laboratory(kind: str, url: str, **settings: Any) -> Laboratory:
-    connections = Connections({"shop": {"url": url, **settings}}, pool_size=10)
+    connections = DatabaseConnections({"shop": {"url": url, **settings}}, pool_size=10)
     laboratory = Laboratory(connections, kind, url)
-    await create(laboratory.engine)
+    await create_tables(laboratory.engine)
     async with laboratory.engine.connect() as connection:
         await connection.exec_driver_sql(EFFECTS.replace("create table", "create table if not exists"))
     return laboratory
@@ -156,7 +156,7 @@ async def laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     await opened.connections.close()
 
 
-LEVELS = [(kind, level) for kind in ("postgres", "mariadb") for level in ISOLATIONS]
+LEVELS = [(kind, level) for kind in ("postgres", "mariadb") for level in ISOLATION_LEVELS]
 
 
 @pytest_asyncio.fixture(params=LEVELS, ids=lambda param: "-".join(param))

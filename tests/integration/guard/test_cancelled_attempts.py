@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from saga_activities.connections import Connections
-from saga_activities.guard import Address, Sql
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import EntryKey, SqlSession
 from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
 
 PATIENCE = 10.0
@@ -81,7 +81,7 @@ async def cancelled_at(suspension: int, attempt: Coroutine[Any, Any, Any]) -> bo
     return reached.is_set()
 
 
-async def nothing_is_left(other: Laboratory, address: Address) -> None:
+async def nothing_is_left(other: Laboratory, address: EntryKey) -> None:
     """A seal of the same entry gets its locks, and soon no transaction is open."""
     outcome = await other.guard.seal(address, **clock(PATIENCE))
     assert outcome.kind in ("done", "late"), outcome
@@ -93,11 +93,11 @@ async def nothing_is_left(other: Laboratory, address: Address) -> None:
         await asyncio.sleep(0.05)
 
 
-def connections(laboratory: Laboratory) -> Connections:
-    return Connections({"shop": {"url": laboratory.url}}, pool_size=1)
+def connections(laboratory: Laboratory) -> DatabaseConnections:
+    return DatabaseConnections({"shop": {"url": laboratory.url}}, pool_size=1)
 
 
-async def act(sql: Sql) -> str:
+async def act(sql: SqlSession) -> str:
     """An action that writes, reads many rows, and is busy elsewhere in between."""
     await sql.execute("insert into effects values ('cancelled', 'charge', 1, 'applied', 0)")
     await asyncio.sleep(0)
@@ -136,7 +136,7 @@ async def test_in_the_middle_of_a_statement(laboratory: Laboratory, other: Labor
     address = new_address()
     reached = asyncio.Event()
 
-    async def endless(sql: Sql) -> None:
+    async def endless(sql: SqlSession) -> None:
         await act(sql)
         reached.set()
         await sql.all(ENDLESS[laboratory.kind])
@@ -156,7 +156,7 @@ async def test_a_plain_function_in_the_middle_of_a_statement(laboratory: Laborat
     address = new_address()
     threads: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
 
-    async def endless(sql: Sql) -> None:
+    async def endless(sql: SqlSession) -> None:
         await act(sql)
         thread = asyncio.create_task(asyncio.to_thread(sql.sync().all, ENDLESS[laboratory.kind]))
         threads.put_nowait(thread)
@@ -175,7 +175,7 @@ async def test_while_it_waits_for_a_lock(laboratory: Laboratory, other: Laborato
     address = new_address()
     reached, go_on = asyncio.Event(), asyncio.Event()
 
-    async def holds(sql: Sql) -> None:
+    async def holds(sql: SqlSession) -> None:
         reached.set()
         await go_on.wait()
 

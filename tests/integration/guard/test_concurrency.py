@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard import Guard, Sql
+from saga_activities.guard import Guard, SqlSession
 from saga_activities.guard.postgresql import PostgresTransaction
-from saga_activities.guard.transaction import Reason, RowOp
+from saga_activities.guard.transaction import RowOp, RowReason
 from sagas.errors import Rejected
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 
@@ -22,7 +22,7 @@ class Gate:
         self.reached, self.open = asyncio.Event(), asyncio.Event()
         self._body, self._then = body, then
 
-    async def __call__(self, sql: Sql) -> Any:
+    async def __call__(self, sql: SqlSession) -> Any:
         result = await self._body(sql)
         self.reached.set()
         await self.open.wait()
@@ -116,7 +116,7 @@ async def test_an_action_waits_for_a_seal(server_laboratory: Laboratory) -> None
         await connection.exec_driver_sql("BEGIN")
         await connection.exec_driver_sql(
             "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
-            f" values ('{address.saga_id}', '{address.step}', 1, 'do', 'undo', 0)"
+            f" values ('{address.saga_id}', '{address.entry}', 1, 'do', 'undo', 0)"
         )
 
         def do() -> Any:
@@ -211,7 +211,7 @@ async def test_without_the_fence_row_both_take_effect(
     the open `undo` row.)"""
     real = PostgresTransaction.insert
 
-    async def no_fence(self: PostgresTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+    async def no_fence(self: PostgresTransaction, op: RowOp, reason: RowReason, **more: Any) -> bool:
         if (op, reason) == ("confirm", "undo"):
             return True
         return await real(self, op, reason, **more)
@@ -252,7 +252,7 @@ async def test_a_deadlock_is_infrastructure(server_laboratory: Laboratory) -> No
     both = asyncio.Barrier(2)
 
     def crossing(first: str, second: str) -> Any:
-        async def act(sql: Sql) -> None:
+        async def act(sql: SqlSession) -> None:
             await sql.execute("update effects set at_time = 1 where kind = :kind", kind=first)
             await both.wait()
             try:

@@ -17,14 +17,14 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from saga_activities.connections import Connections
-from saga_activities.guard import Address, Guard, codec
-from saga_activities.guard.deliveries import Script
-from saga_activities.guard.protocol import Verdict
-from saga_activities.guard.tables import guard as rows
-from saga_activities.guard.tables_messaging import outbox
-from saga_activities.guard.transaction import GuardRow, RowOp, Transaction
-from sagas.outcomes import Outcome
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import EntryKey, Guard, result_codec
+from saga_activities.guard.rules import ScriptResult
+from saga_activities.guard.tables import guard_table as rows
+from saga_activities.guard.tables import outbox_table
+from saga_activities.guard.transaction import GuardRow, GuardTransaction, RowOp
+from saga_activities.guard.transaction_runner import GuardScript
+from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import Laboratory, clock
 from tests.unit.guard.memory import TIMES, Memory, MemoryGuard, body, now
 from tests.unit.guard.messages import MESSAGES
@@ -76,7 +76,7 @@ def _states() -> Mapping[tuple[str, ...], Memory]:
         for before in product(MESSAGES, repeat=length):
             memory, _ = _after(Memory({}, {}), before)
             rows = frozenset(
-                (op, row.reason, row.args_hash is None, row.result is None, str(codec.decode_marker(row.result)))
+                (op, row.reason, row.args_hash is None, row.result is None, str(result_codec.decode_marker(row.result)))
                 for (_, op), row in memory.rows.items()
             )
             found.setdefault((rows, memory.state(1).event), (before, memory))
@@ -92,7 +92,7 @@ def _after(memory: Memory, messages: Sequence[str]) -> tuple[Memory, tuple[Told,
     guard = MemoryGuard(memory)
 
     async def send(name: str) -> Any:
-        return await MESSAGES[name](guard, Address("saga", "step"), body, TIMES)
+        return await MESSAGES[name](guard, EntryKey("saga", "step"), body, TIMES)
 
     told = tuple(_told(now(send(name))) for name in messages)
     return guard.memory, told
@@ -102,7 +102,7 @@ def _told(outcome: Outcome | None) -> Told:
     if outcome is None:
         return ("open",)
     failure = outcome.failure.type if outcome.failure else None
-    return (outcome.kind, outcome.marker, repr(outcome.result), failure, outcome.parks, outcome.retryable)
+    return (outcome.kind, outcome.marker, repr(outcome.result), failure, outcome.park_reason, outcome.retryable)
 
 
 def _found(memory: Memory) -> Found:
@@ -138,8 +138,8 @@ _meeting: ContextVar[Meeting] = ContextVar("_meeting")
 class HoldingGuard(Guard):
     """Holds each transaction open at its end: that is where the other message can do harm."""
 
-    async def run(self, address: Address, op: Any, script: Script, *more: Any, **limits: Any) -> Outcome:
-        async def held(tx: Transaction) -> Verdict:
+    async def run(self, address: EntryKey, op: Any, script: GuardScript, *more: Any, **limits: Any) -> Outcome:
+        async def held(tx: GuardTransaction) -> ScriptResult:
             try:
                 return await script(tx)
             finally:
@@ -151,7 +151,7 @@ class HoldingGuard(Guard):
 async def send(laboratory: Laboratory, guard: Guard, case: Case, name: str, meeting: Meeting) -> Told:
     """What the message is told in the end: after an infrastructure failure it is sent again."""
     _meeting.set(meeting)
-    address = Address(case.saga_id, "step")
+    address = EntryKey(case.saga_id, "step")
 
     def make_body(kind: str | None) -> Any:
         return laboratory.body(kind, address)
@@ -168,7 +168,7 @@ async def send(laboratory: Laboratory, guard: Guard, case: Case, name: str, meet
 
 async def test_every_pair_is_told_what_one_order_gives(laboratory: Laboratory) -> None:
     pairs_at_once = PAIRS_AT_ONCE[laboratory.kind]
-    connections = Connections({"shop": {"url": laboratory.url}}, pool_size=2 * pairs_at_once)
+    connections = DatabaseConnections({"shop": {"url": laboratory.url}}, pool_size=2 * pairs_at_once)
     guard = HoldingGuard("shop", connections.engine("shop"))
     cases = list(all_cases())
     await _prepare(laboratory, cases)
@@ -197,13 +197,13 @@ async def test_every_pair_is_told_what_one_order_gives(laboratory: Laboratory) -
 
 async def _prepare(laboratory: Laboratory, cases: Sequence[Case]) -> None:
     """Send the messages before the pairs once for each state, and copy what they leave for every pair."""
-    copies: dict[sa.FromClause, list[dict[str, Any]]] = {rows: [], effects: [], outbox: []}
+    copies: dict[sa.FromClause, list[dict[str, Any]]] = {rows: [], effects: [], outbox_table: []}
     states = {case.before for case in cases}
     left = {before: await _left_by(laboratory, before) for before in states}
     for case in cases:
         for table, found in left[case.before].items():
             new = ({**row, "saga_id": case.saga_id} for row in found)
-            copies[table] += ({**row, "event_id": str(uuid4())} for row in new) if table is outbox else new
+            copies[table] += ({**row, "event_id": str(uuid4())} for row in new) if table is outbox_table else new
     async with laboratory.engine.connect() as connection:
         await connection.exec_driver_sql("BEGIN")
         for table, copied in copies.items():
@@ -212,12 +212,12 @@ async def _prepare(laboratory: Laboratory, cases: Sequence[Case]) -> None:
 
 
 async def _left_by(laboratory: Laboratory, messages: Sequence[str]) -> dict[sa.FromClause, list[dict[str, Any]]]:
-    address = Address(f"before-{uuid4()}", "step")
+    address = EntryKey(f"before-{uuid4()}", "step")
     for name in messages:
         await MESSAGES[name](laboratory.guard, address, lambda kind: laboratory.body(kind, address), clock())
     found: dict[sa.FromClause, list[dict[str, Any]]] = {}
     async with laboratory.engine.connect() as connection:
-        for table in (rows, effects, outbox):
+        for table in (rows, effects, outbox_table):
             columns = [column for column in table.c if column.name != "id"]
             query = sa.select(*columns).where(table.c.saga_id == address.saga_id)
             found[table] = [dict(row) for row in (await connection.execute(query)).mappings()]
@@ -232,7 +232,7 @@ async def _read(laboratory: Laboratory) -> dict[str, Found]:
         return found.setdefault(row["saga_id"], ({}, State()))
 
     async with laboratory.engine.connect() as connection:
-        for table in (rows, effects, outbox):
+        for table in (rows, effects, outbox_table):
             ours = table.c.saga_id.like("pair-%")
             for row in (await connection.execute(sa.select(table).where(ours))).mappings():
                 there, state = of(row)

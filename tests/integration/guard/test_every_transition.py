@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from saga_activities.guard import Address
+from saga_activities.guard import EntryKey
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 from tests.unit.guard.memory import answer, deliver
 from tests.unit.guard.model import EVENTS, Event, State, Watch, violations, watched
@@ -40,7 +40,7 @@ async def test_every_operation_in_every_state(laboratory: Laboratory) -> None:
     assert transitions == len(paths) * len(EVENTS)
 
 
-async def _prepared(laboratory: Laboratory, path: Sequence[Event]) -> Address:
+async def _prepared(laboratory: Laboratory, path: Sequence[Event]) -> EntryKey:
     address = laboratory.current = new_address()
     for event in path:
         await deliver(laboratory.guard, address, event, laboratory.body, clock())

@@ -8,23 +8,23 @@ import signal
 import sys
 from pathlib import Path
 
-from saga_activities.guard import Sql
+from saga_activities.guard import SqlSession
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 PUBLISHER = """
 import asyncio, sys, time
-from saga_activities.connections import Connections
-from saga_activities.guard import Address
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import EntryKey
 
 async def main(url, saga_id):
     async def act(sql):
         await asyncio.sleep(2.5)
         print("busy", flush=True)
         await asyncio.sleep(5)
-    guard = Connections({"shop": {"url": url}}).guard("shop")
+    guard = DatabaseConnections({"shop": {"url": url}}).guard("shop")
     now = time.time()
     outcome = await guard.do(
-        Address(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 600, idle_limit=1.0)
+        EntryKey(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 600, idle_limit=1.0)
     print(outcome.kind, outcome.infrastructure, flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -61,7 +61,7 @@ async def test_a_busy_process_keeps_its_transaction(laboratory: Laboratory) -> N
     """Also one that says something itself meanwhile; and the next transaction of its connection has its own limits."""
     address = laboratory.current = new_address()
 
-    async def busy(sql: Sql) -> str:
+    async def busy(sql: SqlSession) -> str:
         for _ in range(2):
             await laboratory.body("applied")(sql)
             await asyncio.sleep(1.2)
@@ -70,7 +70,7 @@ async def test_a_busy_process_keeps_its_transaction(laboratory: Laboratory) -> N
     outcome = await laboratory.guard.do(address, "h", busy, **clock(60), idle_limit=1.0)
     assert (outcome.kind, outcome.result) == ("done", "done")
 
-    async def silent(sql: Sql) -> None:
+    async def silent(sql: SqlSession) -> None:
         await laboratory.body("confirmed")(sql)
         await asyncio.sleep(1.8)
 

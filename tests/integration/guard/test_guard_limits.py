@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from saga_activities.connections import Connections
-from saga_activities.guard import Address, Sql
-from saga_activities.guard.codec import MAX_RESULT_BYTES
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from sagas.errors import Rejected
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 FROZEN_WORKER = """
 import asyncio, sys, time
-from saga_activities.connections import Connections
-from saga_activities.guard import Address
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import EntryKey
 
 async def main(url, saga_id):
     async def act(sql):
         await sql.execute("insert into effects values (:s, 'charge', 1, 'applied', 0)", s=saga_id)
         print("open", flush=True)
         await asyncio.sleep(20)
-    guard = Connections({"shop": {"url": url}}).guard("shop")
+    guard = DatabaseConnections({"shop": {"url": url}}).guard("shop")
     now = time.time()
-    outcome = await guard.do(Address(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 2)
+    outcome = await guard.do(EntryKey(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 2)
     print(outcome.kind, flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -66,7 +66,7 @@ async def test_waiting_too_long_is_infrastructure(laboratory: Laboratory) -> Non
     address = laboratory.current = new_address()
     reached, done = asyncio.Event(), asyncio.Event()
 
-    async def slow(sql: Sql) -> None:
+    async def slow(sql: SqlSession) -> None:
         reached.set()
         await done.wait()
 
@@ -81,7 +81,7 @@ async def test_waiting_too_long_is_infrastructure(laboratory: Laboratory) -> Non
 async def test_an_action_that_takes_too_long_is_taken_back(laboratory: Laboratory) -> None:
     address = laboratory.current = new_address()
 
-    async def slow(sql: Sql) -> None:
+    async def slow(sql: SqlSession) -> None:
         await laboratory.body("applied")(sql)
         await asyncio.sleep(10)
 
@@ -96,7 +96,7 @@ async def test_a_cancelled_attempt_is_taken_back(laboratory: Laboratory) -> None
     address = laboratory.current = new_address()
     reached = asyncio.Event()
 
-    async def slow(sql: Sql) -> None:
+    async def slow(sql: SqlSession) -> None:
         await laboratory.body("applied")(sql)
         reached.set()
         await asyncio.sleep(10)
@@ -113,7 +113,7 @@ async def test_a_cancelled_attempt_is_taken_back(laboratory: Laboratory) -> None
 async def test_a_swallowed_error_dooms_the_transaction(laboratory: Laboratory) -> None:
     address = laboratory.current = new_address()
 
-    async def careless(sql: Sql) -> str:
+    async def careless(sql: SqlSession) -> str:
         await laboratory.body("applied")(sql)
         with pytest.raises(Exception, match="no_such_table"):
             await sql.execute("insert into no_such_table values (1)")
@@ -128,7 +128,7 @@ async def test_transaction_control_and_ddl_are_refused(laboratory: Laboratory) -
     for statement in ("commit", "/* x */ ROLLBACK", "create table leak (a int)", "select 1; commit"):
         address = laboratory.current = new_address()
 
-        async def breaks_out(sql: Sql, statement: str = statement) -> None:
+        async def breaks_out(sql: SqlSession, statement: str = statement) -> None:
             await laboratory.body("applied")(sql)
             await sql.execute(statement)
 
@@ -141,7 +141,7 @@ async def test_transaction_control_and_ddl_are_refused(laboratory: Laboratory) -
 async def test_a_result_that_is_too_large_is_refused_before_commit(laboratory: Laboratory) -> None:
     address = laboratory.current = new_address()
 
-    async def large(sql: Sql) -> str:
+    async def large(sql: SqlSession) -> str:
         await laboratory.body("applied")(sql)
         return "x" * MAX_RESULT_BYTES
 
@@ -153,7 +153,7 @@ async def test_a_result_that_is_too_large_is_refused_before_commit(laboratory: L
 async def test_a_plain_function_uses_the_same_transaction(laboratory: Laboratory) -> None:
     address = laboratory.current = new_address()
 
-    async def act(sql: Sql) -> int:
+    async def act(sql: SqlSession) -> int:
         handle = sql.sync()
 
         def plain() -> int:
@@ -167,11 +167,11 @@ async def test_a_plain_function_uses_the_same_transaction(laboratory: Laboratory
 
 
 async def test_a_full_pool_is_infrastructure(laboratory: Laboratory) -> None:
-    connections = Connections({"shop": {"url": laboratory.url}}, pool_size=1)
+    connections = DatabaseConnections({"shop": {"url": laboratory.url}}, pool_size=1)
     guard, free = connections.guard("shop"), asyncio.Event()
     reached = asyncio.Event()
 
-    async def holds(sql: Sql) -> None:
+    async def holds(sql: SqlSession) -> None:
         reached.set()
         await free.wait()
 
@@ -187,21 +187,21 @@ async def test_a_full_pool_is_infrastructure(laboratory: Laboratory) -> None:
 async def test_a_person_settles_and_a_row_wins(laboratory: Laboratory) -> None:
     guard = laboratory.guard
     first = laboratory.current = new_address()
-    assert (await guard.settle(first, "do", {"id": 7}, **clock())).result == {"id": 7}
+    assert (await guard.record_manual_result(first, "do", {"id": 7}, **clock())).result == {"id": 7}
     assert (await guard.do(first, "h", laboratory.body("applied"), **clock())).result == {"id": 7}
-    assert (await guard.settle(first, "do", {"id": 8}, **clock())).result == {"id": 7}
-    assert (await guard.settle(first, "undo", "by hand", **clock())).result == "by hand"
-    assert (await guard.settle(first, "do", {"id": 9}, **clock())).kind == "late"
+    assert (await guard.record_manual_result(first, "do", {"id": 8}, **clock())).result == {"id": 7}
+    assert (await guard.record_manual_result(first, "undo", "by hand", **clock())).result == "by hand"
+    assert (await guard.record_manual_result(first, "do", {"id": 9}, **clock())).kind == "late"
     assert (await laboratory.state(first)).applied == 0
 
 
 async def test_missing_tables_name_the_command(tmp_path: Path) -> None:
-    connections = Connections({"shop": {"url": f"sqlite:///{tmp_path / 'empty.db'}"}})
+    connections = DatabaseConnections({"shop": {"url": f"sqlite:///{tmp_path / 'empty.db'}"}})
 
-    async def nothing(sql: Sql) -> None:
+    async def nothing(sql: SqlSession) -> None:
         raise Rejected("never reached")
 
-    outcome = await connections.guard("shop").do(Address("s", "a"), "h", nothing, **clock())
+    outcome = await connections.guard("shop").do(EntryKey("s", "a"), "h", nothing, **clock())
     assert outcome.failure is not None
     assert "saga setup" in outcome.failure.message
     await connections.close()
@@ -221,7 +221,7 @@ async def test_a_statement_cut_short_leaves_no_lock(server_laboratory: Laborator
     sleep = "select pg_sleep(20)" if laboratory.kind == "postgres" else "select sleep(20)"
     reached = asyncio.Event()
 
-    async def slow(sql: Sql) -> None:
+    async def slow(sql: SqlSession) -> None:
         await laboratory.body("applied")(sql)
         reached.set()
         await sql.execute(sleep)

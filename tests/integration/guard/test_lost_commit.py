@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard import deliveries, protocol
+from saga_activities.guard import rules, transaction_runner
 from tests.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
 from tests.servers import DatabaseServer
@@ -98,7 +98,7 @@ async def test_an_answer_that_never_comes(
     behind_proxy: tuple[Laboratory, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laboratory, proxy = behind_proxy
-    monkeypatch.setattr(deliveries, "ANSWER_TIME", 1.5)
+    monkeypatch.setattr(transaction_runner, "COMMIT_GRACE", 1.5)
     address = laboratory.current = new_address()
     proxy.arm(COMMIT[laboratory.kind], "swallow_answer")
     outcome = await laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())
@@ -112,7 +112,7 @@ async def test_without_asking_again_a_done_effect_is_unknown(
     """The rule taken out: the effect is there, and the caller is not told."""
     laboratory, proxy = behind_proxy
     address = laboratory.current = new_address()
-    monkeypatch.setattr(protocol, "told_again", lambda *_: None)
+    monkeypatch.setattr(rules, "stored_outcome", lambda *_: None)
     proxy.arm(COMMIT[laboratory.kind], "cut_after")
     outcome = await laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())
     assert outcome.kind == "unknown"

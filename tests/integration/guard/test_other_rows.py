@@ -7,32 +7,33 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
-from saga_activities import inbox
-from saga_activities.guard import Address, Sql
-from saga_activities.request import rows
-from saga_activities.request.rows import Waiter
+from saga_activities import inbox, kafka_request
+from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.kafka_request import Waiter
 from saga_spark import ledger
-from saga_spark.keys import Target
-from saga_spark.staging_attempt import transaction
-from sagas.outcomes import Outcome
+from saga_spark.manifest import Target
+from saga_spark.staging.staging_attempt import transaction
+from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import Laboratory, clock
 
-HERE = Address("other-rows", "step")
+HERE = EntryKey("other-rows", "step")
 
 
-async def one_after_the_other(laboratory: Laboratory, body: Callable[[Sql], Awaitable[Any]]) -> tuple[Outcome, Outcome]:
+async def one_after_the_other(
+    laboratory: Laboratory, body: Callable[[SqlSession], Awaitable[Any]]
+) -> tuple[Outcome, Outcome]:
     """The outcomes of two transactions, of which the second begins while the first is open."""
     written, go_on = asyncio.Event(), asyncio.Event()
 
-    async def held(sql: Sql) -> Any:
+    async def held(sql: SqlSession) -> Any:
         result = await body(sql)
         written.set()
         await go_on.wait()
         return result
 
-    first = asyncio.create_task(laboratory.guard.ask(HERE, held, **clock()))
+    first = asyncio.create_task(laboratory.guard.run_probe(HERE, held, **clock()))
     await written.wait()
-    second = asyncio.create_task(laboratory.guard.ask(HERE, body, **clock()))
+    second = asyncio.create_task(laboratory.guard.run_probe(HERE, body, **clock()))
     done, _ = await asyncio.wait({second}, timeout=0.3)
     assert not done, "the second must wait"
     go_on.set()
@@ -40,25 +41,25 @@ async def one_after_the_other(laboratory: Laboratory, body: Callable[[Sql], Awai
     for _ in range(5):
         if not outcome.infrastructure:
             break
-        outcome = await laboratory.guard.ask(HERE, body, **clock())
+        outcome = await laboratory.guard.run_probe(HERE, body, **clock())
     return await first, outcome
 
 
 async def receive_twice(laboratory: Laboratory) -> None:
-    entry = inbox.Entry("shop", str(uuid4()), "orders", 0, 7)
-    first, second = await one_after_the_other(laboratory, lambda sql: inbox.enter(sql, entry, "DONE"))
+    entry = inbox.InboxEntry("shop", str(uuid4()), "orders", 0, 7)
+    first, second = await one_after_the_other(laboratory, lambda sql: inbox.record(sql, entry, "DONE"))
     assert (first.kind, first.result) == ("done", None)
-    assert (second.kind, second.result) == ("done", inbox.Found("DONE", None)), second
+    assert (second.kind, second.result) == ("done", inbox.Duplicate("DONE", None)), second
 
 
 async def ask_twice(laboratory: Laboratory) -> None:
     key = str(uuid4())
     row = {"step_key": key, "saga_id": "s", "step": "a", "generation": 1, "op": "do", "created_at": 0.0}
 
-    async def ask(sql: Sql) -> bool:
-        found = await rows.lock(sql, row)
-        await rows.wait(sql, key, Waiter(b"token", 1))
-        return found.fresh
+    async def ask(sql: SqlSession) -> bool:
+        found = await kafka_request.lock_request(sql, row)
+        await kafka_request.register_waiter(sql, key, Waiter(b"token", 1))
+        return found.is_new
 
     first, second = await one_after_the_other(laboratory, ask)
     assert (first.kind, first.result) == ("done", True)
@@ -82,7 +83,7 @@ async def test_a_command_asked_for_twice_at_every_isolation_level(levels: Labora
 
 
 async def test_two_attempts_take_an_output_over_at_once(laboratory: Laboratory) -> None:
-    await ledger.create(laboratory.engine)
+    await ledger.create_table(laboratory.engine)
     target = Target(f"saga-{uuid4()}", "day", 1)
     taken, go_on = asyncio.Event(), asyncio.Event()
 

@@ -8,29 +8,28 @@ import os
 import pytest
 from sqlalchemy import text
 
-from saga_activities.guard import Sql
+from saga_activities.guard import SqlSession
 from saga_activities.outbox import insert_event
-from saga_workers.relay.lag import read_lag, topics_used
-from saga_workers.relay.lease import Leases, this_process
-from saga_workers.relay.rows import OutboxRows
+from saga_workers.relay.lease import Leases, process_identity
+from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
+from sagas.protocol.payloads import Invocation
 from sagas.step import Event
-from sagas.wire import Invocation
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 
 @pytest.fixture
-async def rows(laboratory: Laboratory) -> OutboxRows:
+async def rows(laboratory: Laboratory) -> OutboxTable:
     async with laboratory.engine.connect() as connection:
         for table in ("saga_outbox", "saga_relay_lease"):
             await connection.execute(text(f"delete from {table}"))
-    return OutboxRows(laboratory.engine)
+    return OutboxTable(laboratory.engine)
 
 
 async def emit(laboratory: Laboratory, *events: Event, traceparent: str | None = None) -> list[str]:
     address = new_address()
-    invocation = Invocation("emit", {}, str(address), address.saga_id, address.step, "do", 1)
+    invocation = Invocation("emit", {}, str(address), address.saga_id, address.entry, "do", 1)
 
-    async def act(sql: Sql | None) -> list[str]:
+    async def act(sql: SqlSession | None) -> list[str]:
         assert sql is not None
         return [await insert_event(sql, event, invocation, traceparent=traceparent) for event in events]
 
@@ -39,25 +38,25 @@ async def emit(laboratory: Laboratory, *events: Event, traceparent: str | None =
     return outcome.result
 
 
-async def test_the_trace_of_the_attempt_goes_along(laboratory: Laboratory, rows: OutboxRows) -> None:
+async def test_the_trace_of_the_attempt_goes_along(laboratory: Laboratory, rows: OutboxTable) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     await emit(laboratory, Event("a", "k", 1), Event("a", "k", 2, {"traceparent": "own"}), traceparent=trace)
-    [shard] = await rows.waiting(range((await rows.home()).shards))
+    [shard] = await rows.shards_with_events(range((await rows.read_identity()).shards))
     headers = [json.loads(row.headers) for row in await rows.scan(shard, 10)]
     assert [one["traceparent"] for one in headers] == [trace, "own"]
     assert all(one["sagakey"] for one in headers)
 
 
-async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: Laboratory, rows: OutboxRows) -> None:
+async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: Laboratory, rows: OutboxTable) -> None:
     ids = await emit(laboratory, *(Event("a", "k", n) for n in range(4)), Event("b", None, "é", hold=True))
-    home = await rows.home()
-    [shard] = await rows.waiting(range(home.shards))
+    home = await rows.read_identity()
+    [shard] = await rows.shards_with_events(range(home.shards))
     found = await rows.scan(shard, 10)
     assert [row.event_id for row in found] == ids[:4]
     assert [row.event_id for row in await rows.scan(shard, 2, in_flight=[found[0].id, found[1].id])] == ids[2:4]
-    assert await rows.scan(shard, 10, without={"a", "c"}) == []
-    assert await rows.mark_published(ids[:2]) == 2
-    assert await rows.mark_published(ids[:2]) == 0
+    assert await rows.scan(shard, 10, excluded_topics={"a", "c"}) == []
+    assert await rows.mark_events_published(ids[:2]) == 2
+    assert await rows.mark_events_published(ids[:2]) == 0
     await rows.refuse(ids[2], "too large")
     assert [row.event_id for row in await rows.scan(shard, 10)] == [ids[3]]
     lag = await read_lag(laboratory.engine)
@@ -68,11 +67,11 @@ async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: L
     }
     assert 0 <= lag.total("NEW").oldest < 600
     assert await topics_used(laboratory.engine) == ["a", "b"]
-    assert await rows.forget(shard, before=0.0) == 0
-    assert await rows.forget(shard, before=1e12) == 2
+    assert await rows.purge(shard, before=0.0) == 0
+    assert await rows.purge(shard, before=1e12) == 2
 
 
-async def test_a_lease_has_one_owner_until_it_ends(laboratory: Laboratory, rows: OutboxRows) -> None:
+async def test_a_lease_has_one_owner_until_it_ends(laboratory: Laboratory, rows: OutboxTable) -> None:
     first, second = Leases(laboratory.engine, "one"), Leases(laboratory.engine, "two")
     lease = await first.acquire(0)
     assert lease is not None
@@ -87,16 +86,16 @@ async def test_a_lease_has_one_owner_until_it_ends(laboratory: Laboratory, rows:
     assert await first.acquire(0) is None
 
 
-async def test_the_lease_of_a_dead_process_is_free_at_once(laboratory: Laboratory, rows: OutboxRows) -> None:
-    machine, pid, began, world = this_process().rsplit("/", 3)
+async def test_the_lease_of_a_dead_process_is_free_at_once(laboratory: Laboratory, rows: OutboxTable) -> None:
+    machine, pid, began, world = process_identity().rsplit("/", 3)
     dead = f"{machine}/{pid}/{float(began) - 100:.2f}/{world}"  # its number is ours by now
     assert int(pid) == os.getpid()
     assert await Leases(laboratory.engine, dead).acquire(1) is not None
-    alive = Leases(laboratory.engine, this_process())
+    alive = Leases(laboratory.engine, process_identity())
     assert await alive.acquire(1) is not None
     assert await Leases(laboratory.engine, "another").acquire(1) is None
 
 
-async def test_a_lease_that_is_not_renewed_expires(laboratory: Laboratory, rows: OutboxRows) -> None:
+async def test_a_lease_that_is_not_renewed_expires(laboratory: Laboratory, rows: OutboxTable) -> None:
     assert await Leases(laboratory.engine, "one", term=-1.0).acquire(2) is not None
     assert await Leases(laboratory.engine, "two").acquire(2) is not None

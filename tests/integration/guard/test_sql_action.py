@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from saga_activities.emitting import sql_body
-from sagas.outcomes import Outcome
-from sagas.wire import Invocation
+from saga_activities.sql_action import sql_body
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import Laboratory, clock, new_address
 
 INSERT = "insert into effects values (:saga, 'charge', 1, 'applied', 1.5)"
@@ -17,7 +17,7 @@ COUNT = "select kind, count(*) as n from effects where saga_id = :saga group by 
 
 async def perform(laboratory: Laboratory, run: Any, **more: Any) -> Outcome:
     address = laboratory.current = new_address()
-    invocation = Invocation("sql", {}, str(address), address.saga_id, address.step, "do", 1)
+    invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "do", 1)
     arguments = {"run": run, "params": {"saga": address.saga_id}, **more}
     if isinstance(run, list):
         arguments["run"] = [{**one, "params": {"saga": address.saga_id}} for one in run]

@@ -12,13 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
-from saga_activities.guard import Address, Guard, Sql
-from saga_activities.guard.schema import VERSION, NewerTables, create, ddl
-from saga_activities.guard.tables import metadata
-from saga_activities.guard.tables_messaging import outbox
+from saga_activities.guard import EntryKey, Guard, SqlSession
+from saga_activities.guard.schema import SCHEMA_VERSION, NewerTables, create_tables, ddl
+from saga_activities.guard.tables import metadata, outbox_table
 from saga_activities.outbox import insert_event
+from sagas.protocol.payloads import Invocation
 from sagas.step import Event
-from sagas.wire import Invocation
 from tests.integration.guard.conftest import clock, database_url
 from tests.servers import DatabaseServer
 
@@ -77,8 +76,8 @@ async def _version_2(kind: str, engine: AsyncEngine) -> None:
 async def _look(engine: AsyncEngine) -> tuple[set[str], set[str], set[str | None]]:
     def read(sync: sa.Connection) -> tuple[set[str], set[str], set[str | None]]:
         found = sa.inspect(sync)
-        columns = {column["name"] for column in found.get_columns(outbox.name)}
-        return set(found.get_table_names()), columns, {index["name"] for index in found.get_indexes(outbox.name)}
+        columns = {column["name"] for column in found.get_columns(outbox_table.name)}
+        return set(found.get_table_names()), columns, {index["name"] for index in found.get_indexes(outbox_table.name)}
 
     async with engine.connect() as connection:
         return await connection.run_sync(read)
@@ -92,52 +91,52 @@ async def _one(engine: AsyncEngine, statement: str) -> tuple[object, ...]:
 async def test_tables_of_version_2_get_what_they_lack(empty: tuple[str, AsyncEngine]) -> None:
     kind, engine = empty
     await _version_2(kind, engine)
-    await create(engine)
+    await create_tables(engine)
     tables, columns, indexes = await _look(engine)
     assert set(metadata.tables) <= tables
-    assert columns == {column.name for column in outbox.columns}
+    assert columns == {column.name for column in outbox_table.columns}
     assert {"saga_outbox_scan", "saga_outbox_held"} <= indexes
     assert "saga_outbox_status" not in indexes
-    assert await _one(engine, "select version from saga_version where part = 'guard'") == (VERSION,)
+    assert await _one(engine, "select version from saga_version where part = 'guard'") == (SCHEMA_VERSION,)
     assert await _one(engine, "select event_id, status, shard, checks from saga_outbox") == ("e-1", "NEW", 0, 0)
-    await create(engine)
+    await create_tables(engine)
 
 
 async def test_three_workers_change_them_at_once(empty: tuple[str, AsyncEngine]) -> None:
     kind, engine = empty
     await _version_2(kind, engine)
-    await asyncio.gather(*(create(engine) for _ in range(3)))
+    await asyncio.gather(*(create_tables(engine) for _ in range(3)))
     _, columns, _ = await _look(engine)
-    assert columns == {column.name for column in outbox.columns}
+    assert columns == {column.name for column in outbox_table.columns}
     assert await _one(engine, "select count(*) from saga_outbox_home") == (1,)
 
 
 async def test_the_home_of_an_outbox_never_changes(empty: tuple[str, AsyncEngine]) -> None:
     _, engine = empty
-    await create(engine)
+    await create_tables(engine)
     home = await _one(engine, "select home, shards from saga_outbox_home")
     async with engine.connect() as connection:
         await connection.execute(sa.text("update saga_version set version = 2"))
-    await create(engine)
+    await create_tables(engine)
     assert await _one(engine, "select home, shards from saga_outbox_home") == home
 
 
 async def test_the_number_of_shards_is_decided_when_the_tables_are_made(empty: tuple[str, AsyncEngine]) -> None:
     _, engine = empty
-    await create(engine, shards=7)
+    await create_tables(engine, shards=7)
     async with engine.connect() as connection:
         await connection.execute(sa.text("update saga_version set version = 2"))
-    await create(engine, shards=3)
+    await create_tables(engine, shards=3)
     assert await _one(engine, "select shards from saga_outbox_home") == (7,)
 
 
 async def test_tables_of_a_newer_engine_are_left_alone(empty: tuple[str, AsyncEngine]) -> None:
     _, engine = empty
-    await create(engine)
+    await create_tables(engine)
     async with engine.connect() as connection:
-        await connection.execute(sa.text(f"update saga_version set version = {VERSION + 1}"))
+        await connection.execute(sa.text(f"update saga_version set version = {SCHEMA_VERSION + 1}"))
     with pytest.raises(NewerTables, match="update the engine"):
-        await create(engine)
+        await create_tables(engine)
 
 
 @pytest.mark.parametrize("before", ["nothing", "version 2"])
@@ -156,29 +155,29 @@ async def test_the_printed_sql_makes_the_same_tables(empty: tuple[str, AsyncEngi
                     await connection.execute(sa.text(code))
     tables, columns, indexes = await _look(engine)
     assert set(metadata.tables) <= tables
-    assert columns == {column.name for column in outbox.columns}
+    assert columns == {column.name for column in outbox_table.columns}
     assert {"saga_outbox_scan", "saga_outbox_held"} <= indexes
     assert "saga_outbox_status" not in indexes
-    assert await _one(engine, "select version from saga_version where part = 'guard'") == (VERSION,)
+    assert await _one(engine, "select version from saga_version where part = 'guard'") == (SCHEMA_VERSION,)
     assert await _one(engine, "select count(*) from saga_outbox_home") == (1,)
 
 
 async def test_an_action_meets_tables_of_version_2(empty: tuple[str, AsyncEngine]) -> None:
     """The worker was updated before `saga setup` ran: its attempts are retried, and say what to do."""
     kind, engine = empty
-    await create(engine)
+    await create_tables(engine)
     async with engine.connect() as connection:
         for statement in ("drop table saga_outbox", "drop table saga_outbox_home"):
             await connection.exec_driver_sql(statement)
         outbox_2 = _OUTBOX_2.format(id=_ID[kind], index="", options="")
         await connection.exec_driver_sql(outbox_2)
 
-    async def act(sql: Sql | None) -> None:
+    async def act(sql: SqlSession | None) -> None:
         assert sql is not None
         invocation = Invocation("act", {}, "s/pay", "s", "pay", "do", 1)
         await insert_event(sql, Event("orders", None, 1), invocation)
 
-    outcome = await Guard("own", engine).do(Address("s", "pay"), "h", act, **clock())
+    outcome = await Guard("own", engine).do(EntryKey("s", "pay"), "h", act, **clock())
     assert outcome.infrastructure
     assert outcome.failure is not None
     assert "run `saga setup`" in outcome.failure.message

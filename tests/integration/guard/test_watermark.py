@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from saga_activities.guard import watermark
-from saga_activities.guard.schema import create, ddl
-from saga_activities.guard.sqlalchemy_transaction import SqliteTransaction
+from saga_activities.guard.mysql_sqlite import SqliteTransaction
+from saga_activities.guard.schema import create_tables, ddl
 from tests.integration.guard.conftest import Laboratory, new_address, open_laboratory
 
 SOON = {"longest_transaction": 0.05}
@@ -29,9 +29,9 @@ async def own(tmp_path: Path) -> Any:
 
 
 def test_how_high_it_may_be() -> None:
-    assert watermark.highest(None, now=100.0, retention=30.0) == 70.0
-    assert watermark.highest(50.0, now=100.0, retention=30.0) == 50.0
-    assert watermark.highest(90.0, now=100.0, retention=30.0) == 70.0
+    assert watermark.highest_allowed(None, now=100.0, retention=30.0) == 70.0
+    assert watermark.highest_allowed(50.0, now=100.0, retention=30.0) == 50.0
+    assert watermark.highest_allowed(90.0, now=100.0, retention=30.0) == 70.0
 
 
 async def test_it_never_goes_down(own: Laboratory) -> None:
@@ -61,7 +61,7 @@ async def test_without_the_watermark_a_forgotten_step_happens_again(
     own: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule taken out: the first insert does not look at the watermark."""
-    monkeypatch.setattr(SqliteTransaction, "_first", SqliteTransaction._next)
+    monkeypatch.setattr(SqliteTransaction, "_insert_first_row", SqliteTransaction._insert_row)
     assert await story(own) == (1, "done", 1)
 
 
@@ -90,6 +90,6 @@ async def test_it_holds_on_every_database(laboratory: Laboratory) -> None:
 
 
 async def test_tables_can_be_created_again(laboratory: Laboratory) -> None:
-    await create(laboratory.engine)
-    await create(laboratory.engine)
+    await create_tables(laboratory.engine)
+    await create_tables(laboratory.engine)
     assert "saga_guard" in ddl(laboratory.engine.dialect.name)

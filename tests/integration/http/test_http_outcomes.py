@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http import HttpConnection, run_http
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 from tests.http_server import PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}

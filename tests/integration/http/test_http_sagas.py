@@ -59,7 +59,7 @@ async def ship(step: Step, possible: bool) -> None:
 async def pay(
     temporal: TemporalServer, server: PaymentServer, folder: Path, definition: str = PAY, **changed: Any
 ) -> dict[str, Any]:
-    crm = Connection("crm", "http", folder, written_url=server.url)
+    crm = Connection("crm", "http", folder, url_setting=server.url)
     project = make_project(folder, {"pay": definition}, [ship], address=temporal.address, options={"crm": crm})
     async with lab(project) as client:
         run = await client.start(

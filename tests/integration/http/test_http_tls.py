@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http import run_http
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 from tests.http_server import PaymentServer
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")

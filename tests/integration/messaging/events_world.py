@@ -14,14 +14,14 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from saga_activities.connections import Connections
-from saga_activities.guard.schema import create
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
-from saga_workers.relay.check_back import CheckBack, Times
-from sagas.actions import NOTE, Actions
-from sagas.project import Project
+from saga_workers.relay.held_events import CheckBack, CheckIntervals
+from saga_workers.temporal.temporal_client import HeaderInterceptor
+from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.lab import finished, lab
 from tests.processes import WorkerProcess
 from tests.servers import DatabaseServer
@@ -34,7 +34,9 @@ class EventsWorld:
 
     def __init__(self, folder: Path, temporal: str, urls: dict[str, str], kafka: str, prefix: str) -> None:
         self.folder, self.temporal, self.urls, self.kafka, self.prefix = folder, temporal, urls, kafka, prefix
-        self.databases = Connections({name: {"kind": "sql", "url": url} for name, url in urls.items()}, pool_size=4)
+        self.databases = DatabaseConnections(
+            {name: {"kind": "sql", "url": url} for name, url in urls.items()}, pool_size=4
+        )
 
     @property
     def shop(self) -> AsyncEngine:
@@ -75,7 +77,9 @@ class EventsWorld:
     ) -> AsyncIterator[Client]:
         """A worker in this process; gives a client."""
         self.write(*definitions, shop=shop)
-        project = Project(load_settings(self.folder), Actions([getattr(one, NOTE) for one in actions or []]))
+        project = Project(
+            load_settings(self.folder), Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions or []])
+        )
         async with lab(project) as client:
             yield client
 
@@ -90,7 +94,7 @@ class EventsWorld:
 
     def check_back(self, temporal: str | None = None, *, first: float = 0.0) -> CheckBack:
         """What a relay asks sagas with; events are due ``first`` seconds after they were written."""
-        return CheckBack(lambda: Temporal.connect(temporal or self.temporal), Times(first, 3600.0))
+        return CheckBack(lambda: Temporal.connect(temporal or self.temporal), CheckIntervals(first, 3600.0))
 
     async def rows(self, saga_id: str, connection: str = "shop") -> list[Any]:
         """The events of a saga, in the order they were written."""
@@ -112,7 +116,7 @@ async def open_world(folder: Path, temporal: str, server: DatabaseServer, kafka:
     """A world with two empty databases of its own."""
     prefix = f"e{uuid.uuid4().hex[:10]}"
     urls = {}
-    admin = Connections({"admin": {"kind": "sql", "url": server.url()}}, pool_size=1)
+    admin = DatabaseConnections({"admin": {"kind": "sql", "url": server.url()}}, pool_size=1)
     async with admin.engine("admin").connect() as connection:
         for name in ("shop", "bank"):
             await connection.exec_driver_sql(f"create database {prefix}_{name}")
@@ -120,7 +124,7 @@ async def open_world(folder: Path, temporal: str, server: DatabaseServer, kafka:
     await admin.close()
     world = EventsWorld(folder, temporal, urls, kafka, prefix)
     for name in urls:
-        await create(world.databases.engine(name))
+        await create_tables(world.databases.engine(name))
         await world.query(EFFECTS, name)
     return world
 

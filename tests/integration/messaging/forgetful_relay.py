@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import saga_workers.relay.shard
-from saga_workers.relay.progress import Progress
+from saga_workers.relay.progress_record import ProgressRecord
 from saga_workers.relay.publisher import Publisher
 
 
 class Forgetful(Publisher):
     """Opens as it should, and then does not know what was published last."""
 
-    def open(self) -> Progress:
-        return Progress(super().open().batch, ())
+    def open(self) -> ProgressRecord:
+        return ProgressRecord(super().open().batch, ())
 
 
 def forget() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 
 from saga_activities.connections import open_engine
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from saga_activities.outbox import event_row
-from saga_workers.relay.run import run_relay
+from saga_workers.relay.relay_process import run_relay
 from sagas.settings import KafkaSettings, Settings
 from sagas.settings.model import Connection
 from sagas.step import Event
@@ -53,7 +53,7 @@ class OutboxWorld:
 
     async def make_tables(self) -> None:
         engine = open_engine(DATABASE, self.url, 1)
-        await create(engine)
+        await create_tables(engine)
         await engine.dispose()
 
     def connect(self) -> psycopg.Connection[Any]:

@@ -19,18 +19,17 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from saga_activities.connections import Connections
-from saga_activities.guard.schema import create
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
-from saga_workers.relay.run import run_relay
-from saga_workers.replies.listener import ReplyListener
-from saga_workers.replies.topics import reply_topics
+from saga_workers.relay.relay_process import run_relay
+from saga_workers.replies import ReplyListener, reply_topics
+from saga_workers.temporal.temporal_client import HeaderInterceptor
+from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.metrics import TriggerMetrics
-from saga_workers.trigger.records import Record
-from sagas.project import Project
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.kafka_broker import Broker
 from tests.lab import finished, lab
 from tests.processes import Process, TemporalServer
@@ -48,7 +47,7 @@ class World:
     prefix: str
     project: Project
     client: Client
-    databases: Connections
+    databases: DatabaseConnections
     listener: ReplyListener
     participant: Process
     commands: str = ""
@@ -121,9 +120,9 @@ class World:
         dead = DeadLetters(settings, TriggerMetrics())
 
         async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
-            await dead.send(Record(message), group, reason, stop)
+            await dead.send(ConsumedRecord(message), group, reason, stop)
 
-        return ReplyListener(self.client.temporal, settings, self.databases, topics, bury=bury)
+        return ReplyListener(self.client.temporal, settings, self.databases, topics, dead_letter_sink=bury)
 
 
 def write_project(
@@ -196,8 +195,8 @@ async def open_world(
         folder, definitions, temporal=temporal.address, kafka=kafka.address, url=url, prefix=prefix, actions=actions
     )
     project = Project(load_settings(folder))
-    databases = Connections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
-    await create(databases.engine("shop"))
+    databases = DatabaseConnections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
+    await create_tables(databases.engine("shop"))
     participant = start_participant(folder, kafka, prefix, commands)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)

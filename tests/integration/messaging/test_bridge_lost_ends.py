@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from saga_activities.kafka.config import consumer_config
-from saga_activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka.transactional_producer import TransactionalProducer
 from sagas import Message, bridge
 from sagas.settings import KafkaSettings
 from tests.forgetful_broker import TIMEOUT, lose_an_end

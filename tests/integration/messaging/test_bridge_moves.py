@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from saga_workers.trigger import bridging
-from saga_workers.trigger.bridging import Bridging
+from saga_workers.trigger import bridge as bridge_module
+from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.membership import membership
-from saga_workers.trigger.metrics import TriggerMetrics
+from saga_workers.trigger.group_config import member_properties
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, bridge
-from sagas.consumers import NOTE
+from sagas.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.integration.messaging.trigger_world import until, worked_off
 from tests.kafka_broker import Broker
@@ -25,8 +25,11 @@ from tests.kafka_broker import Broker
 
 @contextlib.asynccontextmanager
 async def copying(
-    settings: KafkaSettings, source: str, target: str, meanwhile: Callable[[Bridging, Message], None] = lambda *_: None
-) -> AsyncIterator[Bridging]:
+    settings: KafkaSettings,
+    source: str,
+    target: str,
+    meanwhile: Callable[[BridgeRunner, Message], None] = lambda *_: None,
+) -> AsyncIterator[BridgeRunner]:
     @bridge(source, to=target, name="copier")
     def copy(message: Message) -> object:
         meanwhile(one, message)
@@ -34,7 +37,7 @@ async def copying(
 
     metrics, stop = TriggerMetrics(), asyncio.Event()
     dead = DeadLetters(settings, metrics)
-    one = Bridging(settings, getattr(copy, NOTE), f"{settings.prefix}-bridge-copier", dead, metrics)
+    one = BridgeRunner(settings, getattr(copy, HANDLER_ATTRIBUTE), f"{settings.prefix}-bridge-copier", dead, metrics)
     running = asyncio.create_task(one.run(stop, 10))
     try:
         yield one
@@ -49,7 +52,7 @@ async def test_messages_that_are_fetched_again(kafka: Broker, caplog: pytest.Log
     kafka.produce(source, *range(5), key="k")
     sought: list[int] = []
 
-    def seek(one: Bridging, message: Message) -> None:
+    def seek(one: BridgeRunner, message: Message) -> None:
         """In the thread of the bridge, once."""
         if message.value == 4 and not sought:
             sought.append(4)
@@ -65,7 +68,7 @@ async def test_messages_that_are_fetched_again(kafka: Broker, caplog: pytest.Log
 
 
 async def test_partitions_that_move_while_a_batch_is_collected(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridging, "_FILL", 8.0)
+    monkeypatch.setattr(bridge_module, "_FILL_TIMEOUT", 8.0)
     settings = kafka.settings(client={"heartbeat.interval.ms": "200"})
     source, target = kafka.create_topic(), kafka.create_topic()
     kafka.produce(source, *range(5), key="k")
@@ -74,14 +77,14 @@ async def test_partitions_that_move_while_a_batch_is_collected(kafka: Broker, mo
         await asyncio.sleep(1)
         await asyncio.to_thread(come_and_go, settings, one.group, source)
         assert kafka.read_committed(target) == []
-        assert one._moved == {0}, "the guest has moved nothing"
+        assert one._moved_partitions == {0}, "the guest has moved nothing"
         await until(lambda: worked_off(kafka, one.group, source))
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 
 
 def come_and_go(settings: KafkaSettings, group: str, topic: str) -> None:
     """Another member of the group, which does nothing but move the partitions."""
-    guest, end = Consumer(membership(settings, group)), time.monotonic() + 2
+    guest, end = Consumer(member_properties(settings, group)), time.monotonic() + 2
     guest.subscribe([topic])
     while time.monotonic() < end:
         guest.poll(0.05)

@@ -13,18 +13,16 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard import Address
-from saga_workers.checks import examine
-from saga_workers.dev.ports import choose
-from saga_workers.relay.asking import judge
-from saga_workers.relay.check_back import UNANSWERED, CheckBack
-from saga_workers.relay.held import decide, undecided
-from saga_workers.relay.run import run_relay
+from saga_activities.guard import EntryKey
+from saga_workers.devstack.ports import choose_ports
+from saga_workers.doctor.checks import run_checks
+from saga_workers.relay.held_events import MAX_UNANSWERED, CheckBack, decide_event, entry_status, list_undecided
+from saga_workers.relay.relay_process import run_relay
 from sagas import Rejected, Step, action
 from sagas.errors import RefusedError
+from sagas.protocol.payloads import Invocation
 from sagas.settings import load_settings
 from sagas.step import Event
-from sagas.wire import Invocation
 from tests.integration.messaging.events_world import EventsWorld, begin, open_world, play, until
 from tests.lab import finished
 from tests.processes import TemporalServer
@@ -68,11 +66,11 @@ async def test_a_seven_day_approval_does_not_trip_it(world: EventsWorld) -> None
         saga_id = await begin(client, "waiting")
         await held(world, saga_id)
         await world.query("update saga_outbox set created_at = created_at - :week", week=7 * DAY)
-        await asked(world, world.check_back(), UNANSWERED + 5)
+        await asked(world, world.check_back(), MAX_UNANSWERED + 5)
         (row,) = await world.rows(saga_id)
         assert (row.status, row.checks, row.note) == ("HELD", 0, None), "an open saga is asked again, and never counted"
         assert row.next_check_at - time.time() > 3000, "and less often the longer it takes"
-        assert await undecided(world.shop) == []
+        assert await list_undecided(world.shop) == []
         await client.signal(saga_id, "approved")
         assert (await finished(client, saga_id))["state"] == "COMPLETED"
     assert await world.statuses(saga_id) == ["NEW"]
@@ -98,36 +96,36 @@ async def test_a_terminated_saga_is_shown_to_a_person(world: EventsWorld) -> Non
             await held(world, saga_id)
             await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
         back = world.check_back()
-        await asked(world, back, UNANSWERED - 1)
-        assert await undecided(world.shop) == [], "not before it was asked often enough"
+        await asked(world, back, MAX_UNANSWERED - 1)
+        assert await list_undecided(world.shop) == [], "not before it was asked often enough"
         await asked(world, back)
-    shown = {one.saga_id: one for one in await undecided(world.shop)}
+    shown = {one.saga_id: one for one in await list_undecided(world.shop)}
     assert set(shown) == set(ids)
-    assert shown[ids[0]].why == "the saga was ended from outside (TERMINATED)"
+    assert shown[ids[0]].reason == "the saga was ended from outside (TERMINATED)"
     assert await world.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
     first, second = shown[ids[0]].event_id, shown[ids[1]].event_id
-    said = await decide(world.shop, first, "release", reason="the order was shipped", who="ada")
+    said = await decide_event(world.shop, first, "release", reason="the order was shipped", who="ada")
     assert said == f"The event {first} of {ids[0]}/tell for told will be published."
-    await decide(world.shop, second, "drop", reason="it was not", who="ada")
+    await decide_event(world.shop, second, "drop", reason="it was not", who="ada")
     assert [await world.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
     (row,) = await world.rows(ids[1])
     assert row.note == "drop: ada: it was not"
     with pytest.raises(RefusedError, match="is DROPPED: a person decides only what is HELD or REFUSED"):
-        await decide(world.shop, second, "release", reason="on second thoughts", who="ada")
-    assert await decide(world.shop, "no-such-event", "drop", reason="x", who="ada") is None
+        await decide_event(world.shop, second, "release", reason="on second thoughts", who="ada")
+    assert await decide_event(world.shop, "no-such-event", "drop", reason="x", who="ada") is None
 
 
 async def test_a_person_decides_with_the_command(world: EventsWorld) -> None:
     world.write()
-    await ghost(world, Address("gone-1", "tell"))
-    await asked(world, world.check_back(), UNANSWERED)
-    [event] = await undecided(world.shop)
+    await ghost(world, EntryKey("gone-1", "tell"))
+    await asked(world, world.check_back(), MAX_UNANSWERED)
+    [event] = await list_undecided(world.shop)
     status, shown = await saga_relay(world, "--status", "-o", "json")
     assert status == 1, "Kafka cannot be asked here"
     [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
     assert outbox["for_a_person"] == [event.to_json()]
-    assert event.why == "Temporal does not know this saga"
-    findings = {one.check: one for one in await examine(load_settings(world.folder))}
+    assert event.reason == "Temporal does not know this saga"
+    findings = {one.check: one for one in await run_checks(load_settings(world.folder))}
     assert findings["events of shop"].message == (
         "1 wait for a person; one for told is HELD: Temporal does not know this saga"
     )
@@ -152,7 +150,7 @@ async def saga_relay(world: EventsWorld, *options: str) -> tuple[int, str]:
 
 
 async def test_while_temporal_is_down_it_is_asked_again(world: EventsWorld) -> None:
-    nobody = f"127.0.0.1:{choose({'nobody': None}, {}, ())['nobody']}"
+    nobody = f"127.0.0.1:{choose_ports({'nobody': None}, {}, ())['nobody']}"
     async with world.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
         await held(world, saga_id)
@@ -190,7 +188,7 @@ async def test_the_relay_asks(world: EventsWorld) -> None:
 
 async def test_a_saga_nobody_knows(world: EventsWorld) -> None:
     """The guard did the step, and its run is beyond Temporal's retention (or in another namespace)."""
-    address = Address("gone-1", "tell")
+    address = EntryKey("gone-1", "tell")
     await ghost(world, address)
     await asked(world, world.check_back())
     (row,) = await world.rows("gone-1")
@@ -208,7 +206,7 @@ async def test_a_saga_that_ended_without_its_commit_point_says_no_for_good(world
     async with world.serving(definition) as client:
         story = await play(client, "refused")
         assert story["state"] == "COMPENSATED"
-        address = Address(story["id"], "tell")
+        address = EntryKey(story["id"], "tell")
         await ghost(world, address)
         await asked(world, world.check_back())
     assert await world.statuses(story["id"]) == ["DROPPED"]
@@ -248,12 +246,12 @@ async def test_a_confirm_that_a_person_skipped(world: EventsWorld) -> None:
     assert await world.statuses(story["id"]) == ["NEW"]
 
 
-async def ghost(world: EventsWorld, address: Address) -> None:
+async def ghost(world: EventsWorld, address: EntryKey) -> None:
     """A step done by somebody whose saga knows nothing of it."""
     from saga_activities.outbox import insert_event
 
     async def act(sql: Any) -> None:
-        invocation = Invocation("tell", {}, str(address), address.saga_id, address.step, "do", address.generation)
+        invocation = Invocation("tell", {}, str(address), address.saga_id, address.entry, "do", address.generation)
         await insert_event(sql, Event("told", None, 1, hold=True), invocation)
 
     now = time.time()
@@ -292,4 +290,4 @@ def story(state: str, phase: str | None, *, outcome: str = "done", generation: i
     ],
 )
 def test_what_an_answer_means(told: dict[str, Any] | None, word: str) -> None:
-    assert judge(told, "a", 1).word == word
+    assert entry_status(told, "a", 1).kind == word

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from saga_workers.relay.run import run_relay
+from saga_workers.relay.relay_process import run_relay
 from sagas import Message, Rejected, action, consumer
 from tests.integration.messaging.trigger_world import (
     Shop,

@@ -15,8 +15,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
-from saga_activities.guard.schema import create
-from saga_workers.relay.run import run_relay
+from saga_activities.guard.schema import create_tables
+from saga_workers.relay.relay_process import run_relay
 from sagas.settings import load_settings
 from tests.integration.messaging.trigger_world import committed, fresh, until, worked_off, write_project
 from tests.kafka_broker import Broker
@@ -56,7 +56,7 @@ async def shop(mariadb_server: DatabaseServer) -> AsyncIterator[AsyncEngine]:
     await ask(admin, f"create database {name}")
     await admin.dispose()
     engine = open_engine("shop", mariadb_server.url(name), 4)
-    await create(engine)
+    await create_tables(engine)
     await ask(engine, "create table effect (id bigint auto_increment primary key, what text, number int)")
     yield engine
     await engine.dispose()

@@ -16,14 +16,14 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities import inbox
-from saga_activities.connections import Connections
-from saga_activities.guard.schema import create
-from saga_workers.trigger.consuming import Consuming
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.schema import create_tables
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.consumer import ConsumerRunner
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.metrics import TriggerMetrics
-from saga_workers.trigger.records import Record
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
-from sagas.consumers import NOTE
+from sagas.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.integration.messaging.request_world import new_database
 from tests.kafka_broker import Broker
@@ -72,8 +72,8 @@ class Place:
     """One database with the engine's tables, and consumers of it: each as in a process of its own."""
 
     def __init__(self, url: str) -> None:
-        self.databases = Connections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
-        self.others = Connections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
+        self.databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
+        self.others = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
         self.engine = self.databases.engine("shop")
         self.metrics = TriggerMetrics()
         self.topic = f"orders-{uuid.uuid4().hex[:8]}"
@@ -81,10 +81,10 @@ class Place:
 
     def consuming(
         self, function: Callable[..., Any], settings: KafkaSettings = NOWHERE, *, other: bool = False, **options: Any
-    ) -> Consuming:
-        made = getattr(consumer(self.topic, connection="shop", name=self.name, **options)(function), NOTE)
+    ) -> ConsumerRunner:
+        made = getattr(consumer(self.topic, connection="shop", name=self.name, **options)(function), HANDLER_ATTRIBUTE)
         databases = self.others if other else self.databases
-        return Consuming(
+        return ConsumerRunner(
             made,
             databases.guard("shop"),
             f"group-{self.name}",
@@ -95,8 +95,8 @@ class Place:
             threads=ThreadPoolExecutor(4),
         )
 
-    def record(self, offset: int, value: Any, **headers: str) -> Record:
-        return Record(Read(self.topic, offset, value, headers))
+    def record(self, offset: int, value: Any, **headers: str) -> ConsumedRecord:
+        return ConsumedRecord(Read(self.topic, offset, value, headers))
 
     async def rows(self, question: str, **values: Any) -> list[tuple[Any, ...]]:
         async with self.engine.connect() as connection:
@@ -123,7 +123,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         url = request.getfixturevalue("mariadb_server").url()
     place = Place(url)
-    await create(place.engine)
+    await create_tables(place.engine)
     async with place.engine.begin() as connection:
         made = "create table if not exists effect (consumer varchar(100), what varchar(100), number int)"
         await connection.execute(text(made))
@@ -253,7 +253,7 @@ async def test_forgetting_takes_what_is_old_in_portions(place: Place) -> None:
     async with place.engine.begin() as connection:
         await connection.execute(text(old), {"name": place.name})
     now = time.time()
-    assert [await inbox.forget(place.engine, now - 60, portion=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [await inbox.purge(place.engine, now - 60, batch_size=2) for _ in range(4)] == [2, 2, 1, 0]
     left = {f"{place.topic}-0-{number}" for number in (5, 6)}
     assert {id for id, _ in await place.inbox()} == left
     await handle(place.record(6, 6))

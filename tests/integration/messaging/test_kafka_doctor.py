@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from saga_activities.kafka.config import consumer_config, producer_config
-from saga_workers.dev.ports import choose
-from saga_workers.finding import Finding
-from saga_workers.kafka_checks import examine_kafka
-from saga_workers.kafka_setup import commands, make_topics
-from sagas.project import Project
+from saga_workers.devstack.ports import choose_ports
+from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.topic_inventory import create_topic_commands, create_topics
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.kafka_broker import Broker
 from tests.processes import TemporalServer
 
@@ -69,8 +69,8 @@ class World:
         self.project = Project(load_settings(folder, env={}))
         assert not self.project.diagnostics
 
-    async def examine(self) -> dict[str, Finding]:
-        return {finding.check: finding for finding in await examine_kafka(self.project)}
+    async def examine(self) -> dict[str, DoctorResult]:
+        return {finding.check: finding for finding in await check_kafka(self.project)}
 
 
 @pytest.fixture
@@ -88,12 +88,12 @@ async def test_topics_that_are_missing_are_made_by_setup(world: World, kafka: Br
     assert topics.message.startswith(f"{world.paid}: the topic is not there")
 
     names = [world.paid, f"{world.paid}.dlq", world.told]
-    assert make_topics(world.project) == names
-    assert make_topics(world.project) == []
+    assert create_topics(world.project) == names
+    assert create_topics(world.project) == []
     after = await world.examine()
     assert [finding.check for finding in after.values() if not finding.ok] == []
     assert after["kafka topics"].message == ", ".join(names)
-    [first, *_] = commands(world.project)
+    [first, *_] = create_topic_commands(world.project)
     assert first == (
         f"kafka-topics.sh --bootstrap-server {kafka.address} --create --if-not-exists --topic {world.paid} "
         "--config cleanup.policy=delete --config retention.ms=604800000"
@@ -120,7 +120,7 @@ def test_the_command_makes_them_too(world: World, kafka: Broker, temporal: Tempo
 
 
 async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
-    make_topics(world.project)
+    create_topics(world.project)
     kafka.produce(world.paid, 1, 2, 3, key="k")
     waiting = (await world.examine())["kafka triggers"]
     assert (waiting.ok, waiting.help) == (False, "saga trigger")
@@ -143,11 +143,11 @@ async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: B
     module = READERS.replace("RAW", raw).replace("CLEAN", f"clean-{mark}")
     (tmp_path / "book.py").write_text(module, encoding="utf-8")
     project = Project(load_settings(tmp_path, env={}))
-    make_topics(project)
+    create_topics(project)
     kafka.produce(raw, 1, 2, key="k")
 
     async def said() -> str:
-        return {finding.check: finding for finding in await examine_kafka(project)}["kafka triggers"].message
+        return {finding.check: finding for finding in await check_kafka(project)}["kafka triggers"].message
 
     def read(who: str, offset: int) -> None:
         [full] = [partition for partition, ends in kafka.offsets(raw).items() if ends != (0, 0)]
@@ -163,7 +163,7 @@ async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: B
 
 
 async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
-    make_topics(world.project)
+    create_topics(world.project)
     settings = world.project.settings.kafka
     producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-stuck"))
     producer.init_transactions(30)
@@ -178,7 +178,7 @@ async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
 
 async def test_a_compacted_topic_of_events_is_told(world: World, kafka: Broker) -> None:
     kafka.create_topic(world.told, config={"cleanup.policy": "compact"})
-    make_topics(world.project)
+    create_topics(world.project)
     topics = (await world.examine())["kafka topics"]
     assert not topics.ok
     assert topics.message == f"{world.told} is compacted: a later event of a key replaces the earlier one"
@@ -195,14 +195,14 @@ async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Pat
     project = Project(load_settings(tmp_path, env={}))
     assert not project.diagnostics
 
-    async def topics() -> Finding:
-        return {finding.check: finding for finding in await examine_kafka(project)}["kafka topics"]
+    async def topics() -> DoctorResult:
+        return {finding.check: finding for finding in await check_kafka(project)}["kafka topics"]
 
     kafka.create_topic(source, config={"cleanup.policy": "compact"})
     missing = await topics()
     assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
     assert missing.message.startswith(f"{facts}: the topic is not there")
-    assert make_topics(project) == [facts]
+    assert create_topics(project) == [facts]
     found = await topics()
     assert (found.ok, found.message) == (True, f"{source}, {facts}")
 
@@ -216,7 +216,7 @@ async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path
 
 async def test_a_broker_that_is_down_is_one_finding(tmp_path: Path, kafka: Broker) -> None:
     world = World(tmp_path, kafka)
-    port = choose({"port": None}, {}, ())["port"]
+    port = choose_ports({"port": None}, {}, ())["port"]
     settings = load_settings(tmp_path, env={"SAGA_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"})
     world.project = Project(settings)
     [found] = (await world.examine()).values()

@@ -15,20 +15,20 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import admin as library
 
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config, producer_config
-from saga_activities.kafka.errors import classify
-from saga_activities.kafka.topics import Cluster, KafkaProblem
+from saga_activities.kafka.errors import classify_kafka_error
+from saga_spark.inputs.kafka_input import freeze_topic
 from saga_spark.settings import SparkSettings
+from saga_spark.sinks.kafka.topic_sink import TopicSink
 from saga_spark.sinks.sink import Publication
-from saga_spark.sinks.topic import TopicSink
-from saga_spark.topic_input import freeze_topic
-from saga_workers.dev.ports import choose
-from saga_workers.kafka_checks import examine_kafka
-from saga_workers.relay.run import run_relay
-from saga_workers.relay.status import relay_status
-from sagas.errors import Infrastructure, SagaError, UsageError
-from sagas.project import Project
+from saga_workers.devstack.ports import choose_ports
+from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.relay.relay_process import run_relay
+from saga_workers.relay.relay_status import relay_status
+from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import KafkaSettings, load_settings
+from sagas.settings.project import Project
 from sagas.step import Event
 from tests.integration.messaging.relay_world import OutboxWorld
 from tests.integration.spark.staged import stage
@@ -89,7 +89,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Broker]:
     """Users with ACLs at one address; at ``tls`` (below) anybody who speaks TLS."""
-    port = choose({"port": None}, {}, ())["port"]
+    port = choose_ports({"port": None}, {}, ())["port"]
     tls = {
         "listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{{controller}}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port}",
@@ -105,7 +105,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iter
 @pytest.fixture
 def tls(secured: Broker) -> str:
     """The address where the broker speaks TLS."""
-    return secured.server.more["advertised.listeners"].rpartition("//")[2]
+    return secured.server.overrides["advertised.listeners"].rpartition("//")[2]
 
 
 def settings(broker: Broker, user: str, **more: Any) -> KafkaSettings:
@@ -130,9 +130,9 @@ def test_the_acls_of_the_guide_are_enough(secured: Broker) -> None:
     allow(secured, ResourceType.TOPIC, "good", AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE)
     allow(secured, ResourceType.GROUP, "good", AclOperation.READ)
     allow(secured, ResourceType.TRANSACTIONAL_ID, "good", AclOperation.WRITE)
-    cluster = Cluster(kafka)
-    assert cluster.ensure("good-orders", 1)
-    assert {"READ", "WRITE"} <= cluster.allowed("good-orders")
+    cluster = KafkaAdmin(kafka)
+    assert cluster.ensure_topic("good-orders", 1)
+    assert {"READ", "WRITE"} <= cluster.authorized_operations("good-orders")
     cluster.check_transactions()
 
     producer = Producer(producer_config(kafka, transactional_id="good-relay-1"))
@@ -147,27 +147,27 @@ def test_the_acls_of_the_guide_are_enough(secured: Broker) -> None:
     assert message.value() == b"1"
     consumer.commit(message=message, asynchronous=False)
     consumer.close()
-    assert cluster.committed("good-reader", "good-orders") == {0: 1}
+    assert cluster.committed_offsets("good-reader", "good-orders") == {0: 1}
 
 
 def test_wrong_credentials_are_one_sentence(secured: Broker) -> None:
     wrong = secured.settings(client=login("saga", "guessed"))
-    with pytest.raises(KafkaProblem, match="cannot be used: it does not accept the credentials") as caught:
-        Cluster(wrong, patience=10).topics()
+    with pytest.raises(KafkaOperationError, match="cannot be used: it does not accept the credentials") as caught:
+        KafkaAdmin(wrong, timeout=10).topics()
     assert "guessed" not in caught.value.message
     assert caught.value.help == "[kafka.client] in saga.toml"
 
 
 def test_no_credentials_where_some_are_needed(secured: Broker) -> None:
-    with pytest.raises(KafkaProblem, match=rf"Kafka at {secured.address} cannot be used") as caught:
-        Cluster(secured.settings(), patience=5).topics()
+    with pytest.raises(KafkaOperationError, match=rf"Kafka at {secured.address} cannot be used") as caught:
+        KafkaAdmin(secured.settings(), timeout=5).topics()
     assert "\n" not in caught.value.message
 
 
 def test_tls_with_the_brokers_authority(secured: Broker, tls: str, certificate: Path) -> None:
     client = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}  # relative to the project
     kafka = secured.settings(bootstrap_servers=tls, client=client, root=certificate)
-    assert Cluster(kafka).brokers() == 1
+    assert KafkaAdmin(kafka).broker_count() == 1
 
 
 def test_a_broker_of_an_unknown_authority(secured: Broker, tls: str) -> None:
@@ -179,16 +179,16 @@ def test_tls_to_a_listener_without(secured: Broker) -> None:
 
 
 def no_tls(kafka: KafkaSettings) -> str:
-    with pytest.raises(KafkaProblem, match="cannot be used: there is no TLS connection") as caught:
-        Cluster(kafka, patience=10).topics()
+    with pytest.raises(KafkaOperationError, match="cannot be used: there is no TLS connection") as caught:
+        KafkaAdmin(kafka, timeout=10).topics()
     assert "\n" not in caught.value.message
     assert caught.value.help == "[kafka.client] in saga.toml"
     return caught.value.message
 
 
 def test_no_tls_to_a_listener_that_wants_it(secured: Broker, tls: str) -> None:
-    with pytest.raises(KafkaProblem, match=rf"Kafka at {tls} cannot be used") as caught:
-        Cluster(secured.settings(bootstrap_servers=tls), patience=5).topics()
+    with pytest.raises(KafkaOperationError, match=rf"Kafka at {tls} cannot be used") as caught:
+        KafkaAdmin(secured.settings(bootstrap_servers=tls), timeout=5).topics()
     assert "\n" not in caught.value.message
 
 
@@ -196,22 +196,22 @@ def test_a_certificate_that_is_none(secured: Broker, tls: str, tmp_path: Path) -
     (tmp_path / "ca.pem").write_text("nothing of the kind")
     client = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}
     with pytest.raises(UsageError, match=r"kafka\.client: .*ssl\.ca\.location"):
-        Cluster(secured.settings(bootstrap_servers=tls, client=client, root=tmp_path))
+        KafkaAdmin(secured.settings(bootstrap_servers=tls, client=client, root=tmp_path))
 
 
 def test_a_transactional_id_without_its_acl(secured: Broker) -> None:
-    with pytest.raises(KafkaProblem, match="may not use the transactional id: an ACL is missing"):
-        Cluster(settings(secured, "stranger")).check_transactions()
+    with pytest.raises(KafkaOperationError, match="may not use the transactional id: an ACL is missing"):
+        KafkaAdmin(settings(secured, "stranger")).check_transactions()
 
 
 def test_a_topic_without_its_acl(secured: Broker) -> None:
     secured.create_topic("hidden")
-    assert "an ACL is missing" in Cluster(settings(secured, "stranger")).missing(["hidden"])["hidden"]
+    assert "an ACL is missing" in KafkaAdmin(settings(secured, "stranger")).unusable_topics(["hidden"])["hidden"]
     producer = Producer(producer_config(settings(secured, "stranger")))
     failed: list[Any] = []
     producer.produce("hidden", b"1", on_delivery=lambda error, _: failed.append(error))
     producer.flush(30)
-    verdict = classify(failed[0])
+    verdict = classify_kafka_error(failed[0])
     assert (verdict.action, verdict.scope) == ("refused", "topic")
 
 
@@ -280,15 +280,15 @@ def test_the_acls_of_the_guide_are_enough_for_spark_steps(secured: Broker, tmp_p
     assert len(secured.read_committed("mine-facts")) == 2
 
     uri = (tmp_path / "inputs" / "events.parquet").as_uri()
-    with pytest.raises(Infrastructure, match="an ACL is missing"):
+    with pytest.raises(InfrastructureError, match="an ACL is missing"):
         freeze_topic(spark, "events", {"topic": "mine-facts"}, uri, lambda _: None)
     allow(secured, ResourceType.TOPIC, "mine-facts", AclOperation.READ)
     assert freeze_topic(spark, "events", {"topic": "mine-facts"}, uri, lambda _: None)["rows"] == 2
 
 
 def test_a_topic_that_may_not_be_made(secured: Broker) -> None:
-    with pytest.raises(KafkaProblem, match=r"topic new-one: .*an ACL is missing"):
-        Cluster(settings(secured, "stranger")).ensure("new-one", 1)
+    with pytest.raises(KafkaOperationError, match=r"topic new-one: .*an ACL is missing"):
+        KafkaAdmin(settings(secured, "stranger")).ensure_topic("new-one", 1)
 
 
 def test_a_group_without_its_acl(secured: Broker) -> None:
@@ -300,19 +300,19 @@ def test_a_group_without_its_acl(secured: Broker) -> None:
     assert message is not None
     error = message.error()
     assert error is not None
-    verdict = classify(error)
+    verdict = classify_kafka_error(error)
     assert (verdict.action, verdict.scope) == ("refused", "client")
     assert verdict.reason.startswith("this user may not use the consumer group: an ACL is missing")
 
 
 def test_a_transaction_that_the_broker_finds_too_long(secured: Broker) -> None:
     kafka = settings(secured, "admin", transaction_timeout=1_200.0)
-    with pytest.raises(KafkaProblem, match=r"kafka\.transaction_timeout is above the broker's maximum"):
-        Cluster(kafka).check_transactions()
+    with pytest.raises(KafkaOperationError, match=r"kafka\.transaction_timeout is above the broker's maximum"):
+        KafkaAdmin(kafka).check_transactions()
     producer = Producer(producer_config(kafka, transactional_id="long"))
     with pytest.raises(KafkaException) as caught:
         producer.init_transactions(30)
-    verdict = classify(caught.value)
+    verdict = classify_kafka_error(caught.value)
     assert (verdict.action, verdict.scope) == ("refused", "setting")
 
 
@@ -330,7 +330,7 @@ async def test_doctor_tells_which_acl_is_missing(secured: Broker, tmp_path: Any)
         "    with: {topic: seen-only, value: 1, hold: true}\n",
         encoding="utf-8",
     )
-    found = {one.check: one for one in await examine_kafka(Project(load_settings(tmp_path, env={})))}
+    found = {one.check: one for one in await check_kafka(Project(load_settings(tmp_path, env={})))}
     assert found["kafka"].ok
     assert found["kafka transactions"].ok
     assert found["kafka topics"].message == "seen-only: this user has no ACL for WRITE"
@@ -338,6 +338,6 @@ async def test_doctor_tells_which_acl_is_missing(secured: Broker, tmp_path: Any)
 
 def test_secrets_reach_no_log(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(KafkaProblem):
-        Cluster(secured.settings(client=login("saga", "guessed-password")), patience=3).topics()
+    with pytest.raises(KafkaOperationError):
+        KafkaAdmin(secured.settings(client=login("saga", "guessed-password")), timeout=3).topics()
     assert "guessed-password" not in caplog.text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from saga_workers.relay.run import run_relay
+from saga_workers.relay.relay_process import run_relay
 from sagas import Step, action
 from sagas.settings import load_settings
 from tests.fault_proxy import fault_proxy

@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from saga_activities.connections import open_engine
 from saga_activities.kafka.config import consumer_config
-from saga_workers.relay.rows import OutboxRows
-from saga_workers.relay.status import relay_status
+from saga_workers.relay.outbox_table import OutboxTable
+from saga_workers.relay.relay_status import relay_status
 from sagas.step import Event
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
@@ -191,8 +191,8 @@ async def test_old_events_are_forgotten_when_they_are_published_long_enough(
         connection.execute(settled, ("DROPPED", past, dropped))
         connection.execute("update saga_outbox set status = 'HELD' where event_id = %s", (kept,))
     engine = open_engine("shop", world.url, 1)
-    rows = OutboxRows(engine)
-    gone = [await rows.forget(shard, time.time() - 3600.0) for shard in range(4)]
+    rows = OutboxTable(engine)
+    gone = [await rows.purge(shard, time.time() - 3600.0) for shard in range(4)]
     await engine.dispose()
     assert sum(gone) == 2
     left = world.rows("select event_id, status from saga_outbox order by id")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from saga_activities.kafka import wire
-from saga_activities.kafka.topics import Cluster
-from saga_activities.kafka.transactions import TransactionalProducer
-from saga_workers.relay.progress import Progress, encode
+from saga_activities.kafka import record_codec
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.transactional_producer import TransactionalProducer
+from saga_workers.relay.progress_record import ProgressRecord, encode_progress
 from saga_workers.relay.publisher import progress_topic, transactional_id
 from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.messaging.relay_world import OutboxWorld, events
@@ -62,13 +62,13 @@ def write_and_sleep(world: OutboxWorld, topic: str, ids: list[str], progress: bo
     [(home, shards, shard)] = world.rows(
         "select home, shards, (select min(shard) from saga_outbox) from saga_outbox_home"
     )
-    Cluster(world.kafka).ensure(progress_topic(world.kafka, home), shards, cleanup="compact")
+    KafkaAdmin(world.kafka).ensure_topic(progress_topic(world.kafka, home), shards, cleanup_policy="compact")
     producer = TransactionalProducer(world.kafka, transactional_id(world.kafka, home, shard)).open()
     producer.begin(60.0)
     for number, id in enumerate(ids):
-        record = wire.encode(str(number), id=id, type=topic, source="/lost", time=time.time(), key="k0")
+        record = record_codec.encode(str(number), id=id, type=topic, source="/lost", time=time.time(), key="k0")
         producer.produce(topic, record.value, record.key, record.headers)
     if progress:
-        key, value = encode(shard, Progress(1, ids))
+        key, value = encode_progress(shard, ProgressRecord(1, ids))
         producer.produce(progress_topic(world.kafka, home), value, key, partition=shard)
     producer.flush()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from saga_workers.dev.service import http_get
-from saga_workers.relay.lease import TERM
+from saga_workers.devstack.service import http_get
+from saga_workers.relay.lease import LEASE_TERM
 from sagas.step import Event
 from tests.integration.messaging.relay_world import OutboxWorld, events
 from tests.kafka_broker import Broker
@@ -116,7 +116,7 @@ def test_a_frozen_relay_is_fenced_and_stands_by_when_it_wakes(world: OutboxWorld
     first = world.relay().start()
     second = world.relay().start()
     first.freeze()
-    time.sleep(TERM)
+    time.sleep(LEASE_TERM)
     world.emit(*events(topic, 300))
     until(lambda: published(world))
     assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])

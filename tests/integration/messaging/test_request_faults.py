@@ -12,7 +12,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from saga_workers.replies.listener import ReplyListener
+from saga_workers.replies import ReplyListener
 from tests.integration.messaging.request_world import World, open_world, row_of, until
 from tests.integration.messaging.test_requests import ORDER
 from tests.kafka_broker import Broker

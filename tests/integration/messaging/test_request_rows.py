@@ -15,18 +15,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from saga_activities.attempt import Attempt, AwaitsReply
-from saga_activities.connections import Connections
-from saga_activities.guard.schema import create
+from saga_activities import kafka_request
+from saga_activities.attempt_context import AttemptContext, ReplyPending
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.schema import create_tables
 from saga_activities.guard.watermark import clean_up
-from saga_activities.request import rows
-from saga_activities.request.performing import Requests
-from saga_activities.request.reply import Reply
-from sagas.builtins_request import REPLY, REQUEST
+from saga_activities.kafka_request import KafkaRequestAction, Reply
+from sagas.builtins.messaging import REPLY_PROBE, REQUEST
 from sagas.errors import UsageError
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
 from sagas.settings import KafkaSettings
-from sagas.wire import Invocation
 from tests.integration.messaging.request_world import new_database
 from tests.servers import DatabaseServer, mariadb
 
@@ -40,35 +39,39 @@ def mariadb_server() -> Iterator[DatabaseServer]:
 class Place:
     """Attempts of one step of one saga, and the outbox they write to."""
 
-    def __init__(self, databases: Connections) -> None:
+    def __init__(self, databases: DatabaseConnections) -> None:
         self.databases = databases
         self.saga_id = f"trip-{uuid.uuid4()}"
-        self.requests = Requests(databases, KafkaSettings(outbox="shop"))
+        self.requests = KafkaRequestAction(databases, KafkaSettings(outbox="shop"))
 
     async def attempt(
         self, number: int = 1, *, action: str = REQUEST, op: str = "do", earlier: int = 0, **arguments: Any
     ) -> Outcome | None:
         """The outcome; None: it waits."""
         key = f"{self.saga_id}/reserve" + ("" if op in ("do", "probe") else f"/{op}")
-        given = {} if action == REPLY else {"topic": "t", "value": 1, **arguments}
+        given = {} if action == REPLY_PROBE else {"topic": "t", "value": 1, **arguments}
         invocation = Invocation(action, given, key, self.saga_id, "reserve", op, 1, earlier_attempts=earlier)
         now = time.time()
-        attempt = Attempt(number, now, now + 20, lambda _: None, logging.getLogger("test"), token=b"token %d" % number)
+        attempt = AttemptContext(
+            number, now, now + 20, lambda _: None, logging.getLogger("test"), task_token=b"token %d" % number
+        )
         try:
             return await self.requests.perform(invocation, attempt)
-        except AwaitsReply:
+        except ReplyPending:
             return None
 
     async def probe(self) -> Any:
-        told = await self.attempt(action=REPLY, op="probe")
+        told = await self.attempt(action=REPLY_PROBE, op="probe")
         assert told is not None
         return told.result
 
-    async def reply(self, outcome: str, data: Any = None, *, op: str = "do") -> tuple[bool, rows.Request | None]:
+    async def reply(
+        self, outcome: str, data: Any = None, *, op: str = "do"
+    ) -> tuple[bool, kafka_request.RequestRow | None]:
         key = f"{self.saga_id}/reserve" + ("" if op == "do" else f"/{op}")
         said = data if outcome == "done" else {"reason": data, "details": {}}
         reply = Reply(key, outcome, json.dumps(said))
-        return await rows.record(self.databases.engine("shop"), reply, time.time())
+        return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time())
 
     async def commands(self) -> int:
         async with self.databases.engine("shop").connect() as connection:
@@ -86,8 +89,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         url = new_database(request.getfixturevalue("postgres_server"))
     else:
         url = request.getfixturevalue("mariadb_server").url()
-    databases = Connections({"shop": {"kind": "sql", "url": url}})
-    await create(databases.engine("shop"))
+    databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
+    await create_tables(databases.engine("shop"))
     yield Place(databases)
     await databases.close()
 
@@ -182,7 +185,7 @@ async def test_arguments_that_are_no_command(place: Place, arguments: dict[str, 
 
 
 async def test_without_an_outbox(place: Place) -> None:
-    place.requests = Requests(place.databases, replace(KafkaSettings(), outbox=None))
+    place.requests = KafkaRequestAction(place.databases, replace(KafkaSettings(), outbox=None))
     with pytest.raises(UsageError, match=r"\[kafka\] outbox"):
         await place.attempt()
 

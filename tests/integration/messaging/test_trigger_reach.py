@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.trigger.reader import Reader
-from saga_workers.trigger.records import Record
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.reader import TopicReader
 from tests.integration.messaging.trigger_world import fresh, until
 from tests.kafka_broker import Broker
 
@@ -19,10 +19,10 @@ async def test_a_broker_that_is_gone_is_told(tmp_path: Path) -> None:
     broker.start()
     topic, got, stop = broker.create_topic(), [], asyncio.Event()
 
-    async def note(record: Record) -> None:
+    async def note(record: ConsumedRecord) -> None:
         got.append(record.offset)
 
-    reader = Reader(broker.settings(prefix=fresh("p")), "readers", topic, note)
+    reader = TopicReader(broker.settings(prefix=fresh("p")), "readers", topic, note)
     running = asyncio.create_task(reader.run(stop, 1.0))
     try:
         broker.produce(topic, 1)

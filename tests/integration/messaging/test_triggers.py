@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 from temporalio.client import Client as Temporal
 
-from saga_workers.runs import list_runs
+from saga_workers.temporal.temporal_runs import list_runs
 from sagas import action
 from tests.integration.messaging.trigger_world import (
     committed,

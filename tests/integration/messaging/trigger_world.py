@@ -16,19 +16,19 @@ from typing import Any
 import psycopg
 
 from saga_activities.connections import open_engine
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from saga_workers.process import run_parts
-from saga_workers.runs import describe
-from saga_workers.temporal_client import connect
-from saga_workers.trigger.metrics import TriggerMetrics
-from saga_workers.trigger.run import Parts, plan
-from sagas.actions import NOTE as ACTION
+from saga_workers.runtime.shutdown import run_tasks
+from saga_workers.temporal.temporal_client import connect
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.trigger.trigger_process import TriggerTasks, make_plan
+from sagas.actions import ACTION_ATTRIBUTE as ACTION
 from sagas.actions import Actions
-from sagas.consumers import NOTE as READER
-from sagas.consumers import Readers
-from sagas.project import Project
+from sagas.consumers import HANDLER_ATTRIBUTE as READER
+from sagas.consumers import MessageHandlers
 from sagas.settings import KafkaSettings
+from sagas.settings.project import Project
 from tests.kafka_broker import Broker
 from tests.lab import finished, make_project
 from tests.servers import DatabaseServer
@@ -50,7 +50,7 @@ def project_of(
     found = Project(
         replace(made.settings, kafka=kafka),
         Actions([getattr(one, ACTION) for one in actions]),
-        Readers([getattr(one, READER) for one in readers]),
+        MessageHandlers([getattr(one, READER) for one in readers]),
     )
     errors = [one for one in found.diagnostics if one.severity == "error"]
     assert not errors, errors
@@ -60,12 +60,12 @@ def project_of(
 @contextlib.asynccontextmanager
 async def triggering(project: Project, *, grace: float = 10.0) -> AsyncIterator[TriggerMetrics]:
     """Run all that the project reads, as `saga trigger` does, in this process."""
-    todo = plan(project)
+    todo = make_plan(project)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         client = Client(await connect(project.settings), project) if todo.triggers else None
-        parts = Parts(project, client, stop, stack)
-        running = asyncio.create_task(run_parts(parts.of(todo, grace), stop))
+        parts = TriggerTasks(project, client, stop, stack)
+        running = asyncio.create_task(run_tasks(parts.make_tasks(todo, grace), stop))
         try:
             yield parts.metrics
         finally:
@@ -117,7 +117,7 @@ async def ended(client: Client, saga_id: str) -> dict[str, Any]:
     """The story of a saga that an event is about to start, when it is over or parked."""
 
     async def there() -> bool:
-        return await describe(client.temporal, saga_id) is not None
+        return await describe_run(client.temporal, saga_id) is not None
 
     await until(there)
     return await finished(client, saga_id)
@@ -197,7 +197,7 @@ async def open_shop(server: DatabaseServer) -> Shop:
         admin.execute(f"create database {name}")  # pyright: ignore[reportArgumentType, reportCallIssue]
     shop = Shop(server.url(name))
     engine = open_engine("shop", shop.url, 1)
-    await create(engine)
+    await create_tables(engine)
     await engine.dispose()
     with shop.connect() as connection:
         connection.execute("create table effect (id bigserial primary key, what text, number int)")

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from saga_workers.client import Client
-from saga_workers.temporal_client import connect
-from sagas.project import Project
+from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.http_server import PaymentServer
 from tests.integration.engine.world import until
 from tests.integration.notify.conftest import PATIENCE, SECRET, Receiver, notified, settled

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from saga_workers.client import Client
-from saga_workers.listing import Wanted, list_stories
-from saga_workers.notifications import send_again
-from saga_workers.stories import read_story
-from saga_workers.stuck import list_stuck
+from saga_workers.views.notifications import resend
+from saga_workers.views.saga_list import SagaFilter, query_sagas
+from saga_workers.views.saga_view import read_view
+from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from tests.integration.engine.world import World, begin, handle, play, resolve, until
@@ -35,12 +35,12 @@ ID = "notify-0-completed"
 
 async def stuck(client: Client, **wanted: Any) -> list[dict[str, Any]]:
     queue = client.project.settings.temporal.task_queue
-    return [one async for one in list_stuck(client.temporal, Wanted(task_queue=queue, **wanted), limit=10)]
+    return [one async for one in list_stuck(client.temporal, SagaFilter(task_queue=queue, **wanted), limit=10)]
 
 
 async def listed(client: Client) -> list[str]:
     queue = client.project.settings.temporal.task_queue
-    return [one["id"] async for one in list_stories(client.temporal, Wanted(task_queue=queue), limit=10)]
+    return [one["id"] async for one in query_sagas(client.temporal, SagaFilter(task_queue=queue), limit=10)]
 
 
 async def test_a_receiver_that_was_down_hears_of_it_once(world: World, receiver: Receiver) -> None:
@@ -104,17 +104,17 @@ async def test_who_never_answers_is_given_up_and_can_be_told_later(world: World,
         assert await stuck(client, saga="other") == []
 
         receiver.server.start()
-        [again] = await send_again(client.temporal, story, None)
+        [again] = await resend(client.temporal, story, None)
         assert again["done"] == "sent again"
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "DELIVERED"}
         assert [event["id"] for event in receiver.heard()] == [row["event"]]
         assert await stuck(client) == []
         with pytest.raises(RefusedError, match="waits or was given up"):
-            await send_again(client.temporal, story, None)
+            await resend(client.temporal, story, None)
         with pytest.raises(UsageError, match="did you mean notify-0-completed"):
-            await send_again(client.temporal, story, "notify-0-complete")
-        [more] = await send_again(client.temporal, story, ID)
+            await resend(client.temporal, story, "notify-0-complete")
+        [more] = await resend(client.temporal, story, ID)
         assert more["done"] == "sent again"
         await settled(client, story["id"])
         assert [event["id"] for event in receiver.heard()] == [row["event"]] * 2, "a receiver knows the repetition"
@@ -129,7 +129,7 @@ async def test_what_waits_is_tried_now_when_a_person_wants_it(world: World, rece
 
         await until(waits)
         receiver.server.start()
-        [row] = await send_again(client.temporal, await client.show(saga), ID)
+        [row] = await resend(client.temporal, await client.show(saga), ID)
         assert row["done"] == "tried now"
         assert notified(await settled(client, saga)) == {ID: "DELIVERED"}
 
@@ -238,12 +238,12 @@ async def test_one_that_was_terminated_in_temporal_can_be_sent_again(world: Worl
         story = await play(client, "told")
         run = story["notifications"][0]["run"]
         with pytest.raises(UsageError, match=f"is a notification of {story['id']}, and no saga"):
-            await read_story(client.temporal, run)
+            await read_view(client.temporal, run)
         await handle(client, run).terminate(reason="enough")
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "STOPPED"}
         receiver.server.start()
-        await send_again(client.temporal, story, None)
+        await resend(client.temporal, story, None)
         assert notified(await settled(client, story["id"])) == {ID: "DELIVERED"}
 
 
@@ -280,7 +280,7 @@ async def test_an_event_is_written_once_into_the_outbox(world: World) -> None:
     async with world.serving(definition) as client:
         story = await settled(client, (await play(client, "emits"))["id"])
         assert notified(story) == {ID: "DELIVERED", "notify-1-completed": "DELIVERED"}
-        await send_again(client.temporal, story, ID)
+        await resend(client.temporal, story, ID)
         story = await settled(client, story["id"])
     assert notified(story)[ID] == "DELIVERED"
     async with world.engine.connect() as connection:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
-from sagas.project import Project
+from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.processes import TemporalServer
 
 CHECKOUT = """
@@ -64,7 +64,7 @@ async def make_shop(folder: Path, temporal: TemporalServer, url: str | None = No
     url = url or f"sqlite+aiosqlite:///{folder / 'shop.db'}"
     write_files(folder, temporal.address, url)
     engine = create_async_engine(url)
-    await create(engine)
+    await create_tables(engine)
     await engine.dispose()
     return Project(load_settings(config=str(folder / "saga.toml")))
 

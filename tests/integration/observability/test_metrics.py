@@ -16,14 +16,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from saga_workers.client import Client
-from saga_workers.dev.service import http_get
-from saga_workers.metrics import Metrics
-from saga_workers.query_server import requests_counter
-from saga_workers.relay.metrics import RelayMetrics
-from saga_workers.relay.standing import StandingOutboxes
-from saga_workers.standing import StandingMetrics
-from saga_workers.trigger.metrics import TriggerMetrics
-from sagas.project import Project
+from saga_workers.devstack.service import http_get
+from saga_workers.outcome_api import requests_counter
+from saga_workers.relay.outbox import RelayMetrics
+from saga_workers.relay.relay_status import OutboxGauges
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
+from sagas.settings.project import Project
 from tests.integration.observability.shop import connect, make_shop
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
@@ -128,23 +127,23 @@ async def test_a_run_taken_over_is_finished_once(shop: Shop) -> None:
 async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
     story = await shop.run("glued", 1)
     await asyncio.sleep(1.5)
-    standing = StandingMetrics(shop.client.temporal, shop.project.definitions.values())
+    standing = SagaGauges(shop.client.temporal, shop.project.definitions.values())
     handle = shop.client.temporal.get_workflow_handle(story["id"])
     described = await handle.describe()
     said = datetime.fromisoformat(story["parked"][0]["since"]).timestamp()
-    assert abs(await standing._parked_since(described) - said) < 1.0
+    assert abs(await standing._read_parked_since(described) - said) < 1.0
 
 
 def test_the_page_names_exactly_the_metrics_there_are() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
-    standing = StandingMetrics.__new__(StandingMetrics)
-    standing._last = None
-    counted = {_exposed(metric.name, metric.type) for metric in Metrics().collect()}
+    standing = SagaGauges.__new__(SagaGauges)
+    standing._values = None
+    counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}
     asked = {metric.name for metric in standing.collect()}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
     serving = {_exposed(metric.name, metric.type) for metric in requests_counter(CollectorRegistry()).collect()}
-    relay = [*RelayMetrics().collect(), *StandingOutboxes([]).collect()]
+    relay = [*RelayMetrics().collect(), *OutboxGauges([]).collect()]
     relayed = {_exposed(metric.name, metric.type) for metric in relay}
     assert named == counted | asked | triggered | serving | relayed
 

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from temporalio.api.enums.v1 import EventType, TimeoutType
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess
 
@@ -93,7 +93,7 @@ async def world(temporal: TemporalServer, tmp_path: Path) -> World:
         f'task_queue = "recovery-{uuid.uuid4()}"\n[connections.books]\nurl = "{url}"\n'
     )
     engine = create_async_engine(url)
-    await create(engine)
+    await create_tables(engine)
     async with engine.begin() as connection:
         await connection.exec_driver_sql("create table effect (step text)")
     await engine.dispose()

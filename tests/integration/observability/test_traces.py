@@ -23,12 +23,11 @@ from temporalio.client import Client as Temporal
 from temporalio.worker import Worker
 
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
-from saga_workers.plugin import SagaPlugin
-from saga_workers.serve import make_worker
-from saga_workers.tracing import Tracing
-from saga_workers.tracing_interceptor import TracingInterceptor
-from saga_workers.tracing_setup import tracing_from_environment
+from saga_workers.temporal.temporal_client import HeaderInterceptor
+from saga_workers.worker.plugin import SagaPlugin
+from saga_workers.worker.tracing import Tracing, TracingInterceptor
+from saga_workers.worker.tracing_setup import tracing_from_environment
+from saga_workers.worker.worker_process import make_worker
 from sagas import Rejected, action
 from sagas.settings.model import Connection
 from tests.http_server import PaymentServer
@@ -253,7 +252,10 @@ async def test_a_worker_sends_its_spans_when_the_environment_says_where(
 
 
 def test_nothing_is_loaded_unless_the_environment_asks_for_it() -> None:
-    code = "import sys, saga_workers.plugin; print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    code = (
+        "import sys, saga_workers.worker.plugin; "
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

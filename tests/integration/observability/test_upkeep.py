@@ -14,23 +14,22 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from saga_activities.connections import Connections
+from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
-from saga_activities.guard.address import Address
 from saga_activities.guard.guard import Guard
-from saga_activities.guard.schema import create
-from saga_activities.guard.sql_handle import Sql
+from saga_activities.guard.schema import create_tables
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
 from saga_workers.client import Client
-from saga_workers.oldest import oldest_needed
-from saga_workers.plugin import SagaPlugin
-from saga_workers.upkeep import MARGIN, Upkeep, longest_attempt
+from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
+from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
 from tests.integration.observability.shop import make_shop
 from tests.lab import finished, lab, make_project
 from tests.processes import TemporalServer, WorkerProcess
 from tests.servers import DatabaseServer, postgres
 
-Shop = tuple[Client, Connections]
+Shop = tuple[Client, DatabaseConnections]
 DAY = 24 * 3600.0
 
 RESERVE = """
@@ -105,8 +104,8 @@ async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Pa
     with psycopg.connect(server.url(), autocommit=True) as administrator:
         administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
     url = server.url(name).replace("postgresql://", "postgresql+psycopg://")
-    connections = Connections({"shop": {"kind": "sql", "url": url}}, pool_size=3)
-    await create(connections.engine("shop"))
+    connections = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=3)
+    await create_tables(connections.engine("shop"))
     project = make_project(
         folder / "project",
         {"undoable": RESERVE, "final": PIVOT, "waiting": WAITING},
@@ -137,22 +136,22 @@ async def quiet_shop(database: DatabaseServer, tmp_path: Path) -> AsyncIterator[
         server.kill()
 
 
-def upkeep(shop: Shop, *, retention: float = 30 * DAY) -> Upkeep:
+def upkeep(shop: Shop, *, retention: float = 30 * DAY) -> GuardRetention:
     client, connections = shop
-    return Upkeep(client.temporal, connections, retention=retention, longest_transaction=0.2)
+    return GuardRetention(client.temporal, connections, retention=retention, longest_transaction=0.2)
 
 
 async def old_do(guard: Guard, saga: str, at: float) -> str:
     """An attempt that Temporal scheduled at ``at``; the kind of its outcome."""
 
-    async def effect(_: Sql) -> None:
+    async def effect(_: SqlSession) -> None:
         return None
 
-    outcome = await guard.do(Address(saga, "reserve"), "h", effect, scheduled_at=at, deadline=time.time() + 10)
+    outcome = await guard.do(EntryKey(saga, "reserve"), "h", effect, scheduled_at=at, deadline=time.time() + 10)
     return outcome.kind
 
 
-async def remembered(connections: Connections) -> set[str]:
+async def remembered(connections: DatabaseConnections) -> set[str]:
     async with connections.engine("shop").connect() as connection:
         return set((await connection.execute(text("select distinct saga_id from saga_guard"))).scalars())
 
@@ -165,7 +164,7 @@ async def test_what_ended_long_ago_is_forgotten_and_what_comes_later_still_is_la
 
     [done] = await upkeep(shop).run_once()
     assert done.sagas == 1
-    assert abs(done.mark - (now - 30 * DAY)) < 60
+    assert abs(done.watermark - (now - 30 * DAY)) < 60
     assert await remembered(connections) == {"recent"}
 
     assert await old_do(guard, "ancient", now - 40 * DAY) == "late"  # a delivery that was on its way for 40 days
@@ -179,11 +178,11 @@ async def test_a_saga_that_waits_holds_the_watermark_down(quiet_shop: Shop) -> N
     run = await client.start("waiting", {}, id=f"waiting-{uuid.uuid4()}")
     began = await begin_of(client, run.id)
     await seen(client, run.id)
-    await old_do(connections.guard("shop"), "ancient", began - MARGIN - 60)
-    await old_do(connections.guard("shop"), "hour-before", began - MARGIN + 60)
+    await old_do(connections.guard("shop"), "ancient", began - HORIZON_MARGIN - 60)
+    await old_do(connections.guard("shop"), "hour-before", began - HORIZON_MARGIN + 60)
     # As if it were long ago: without retention only the oldest saga decides.
     [done] = await upkeep(quiet_shop, retention=0.0).run_once()
-    assert abs(done.mark - (began - MARGIN)) < 1.0
+    assert abs(done.watermark - (began - HORIZON_MARGIN)) < 1.0
     assert {"hour-before", run.id} <= await remembered(connections)
     assert "ancient" not in await remembered(connections)
     await client.signal(run.id, "approve")
@@ -195,14 +194,14 @@ async def test_what_can_be_undone_holds_it_down_and_what_cannot_does_not(quiet_s
     final = await client.start("final", {}, id=f"final-{uuid.uuid4()}")
     await final.result()
     await seen(client, final.id, "Completed")
-    assert await oldest_needed(client.temporal, before=time.time() + 1) is None
+    assert await retention_horizon(client.temporal, before=time.time() + 1) is None
 
     undoable = await client.start("undoable", {}, id=f"undoable-{uuid.uuid4()}")
     await undoable.result()
     await seen(client, undoable.id, "Completed")
     began = await begin_of(client, undoable.id)
-    assert await oldest_needed(client.temporal, before=time.time() + 1) == pytest.approx(began, abs=0.001)
-    assert await oldest_needed(client.temporal, before=began - 1) is None
+    assert await retention_horizon(client.temporal, before=time.time() + 1) == pytest.approx(began, abs=0.001)
+    assert await retention_horizon(client.temporal, before=began - 1) is None
 
 
 async def test_a_saga_continued_as_a_new_run_began_when_its_first_run_did(tmp_path: Path) -> None:
@@ -219,7 +218,7 @@ async def test_a_saga_continued_as_a_new_run_began_when_its_first_run_did(tmp_pa
                 while await begin_of(client, run.id) == first:  # noqa: ASYNC110 - another process knows
                     await asyncio.sleep(0.1)
             await seen(client, run.id)
-            assert await oldest_needed(client.temporal, before=time.time() + 1) == pytest.approx(first, abs=1.0)
+            assert await retention_horizon(client.temporal, before=time.time() + 1) == pytest.approx(first, abs=1.0)
             assert await begin_of(client, run.id) > first
             await client.signal(run.id, "approve")
             assert (await finished(client, run.id))["state"] == "COMPLETED"
@@ -239,7 +238,7 @@ async def test_a_saga_continued_as_a_new_run_began_when_its_first_run_did(tmp_pa
 
 async def test_a_worker_begins_with_a_round(temporal: TemporalServer, tmp_path: Path) -> None:
     project = await make_shop(tmp_path / "shop", temporal)
-    connections = Connections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
+    connections = DatabaseConnections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
     engine = connections.engine("shop")
     worker = WorkerProcess("worker", tmp_path / "shop", options=("--retention", "90d")).start()
     try:
@@ -275,9 +274,9 @@ async def test_two_workers_at_once_do_no_harm(shop: Shop) -> None:
 
 async def test_a_database_that_is_down_is_one_sentence(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     client, _ = shop
-    down = Connections({"shop": {"kind": "sql", "url": "postgresql+psycopg://saga@127.0.0.1:1/shop"}})
+    down = DatabaseConnections({"shop": {"kind": "sql", "url": "postgresql+psycopg://saga@127.0.0.1:1/shop"}})
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
-        assert await Upkeep(client.temporal, down, longest_transaction=0.0).run_once() == []
+        assert await GuardRetention(client.temporal, down, longest_transaction=0.0).run_once() == []
     [record] = [one for one in caplog.records if one.name == "saga.upkeep"]
     assert record.getMessage().startswith("the guard of shop was not cleaned up: ")
     assert record.exc_info is None

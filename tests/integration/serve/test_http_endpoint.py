@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from saga_workers import http
-from saga_workers.http import HttpServer, Request, Response, json_response
+from saga_workers.runtime import http_server
+from saga_workers.runtime.http_server import HttpServer, ServerRequest, ServerResponse, json_response
 from sagas.errors import UsageError
 from tests.integration.engine.world import until
 from tests.servers import free_port
@@ -20,16 +20,16 @@ HOST = "127.0.0.1"
 
 @contextlib.asynccontextmanager
 async def serving(wait: asyncio.Event | None = None) -> AsyncIterator[HttpServer]:
-    async def handle(request: Request) -> Response:
+    async def handle(request: ServerRequest) -> ServerResponse:
         if request.path == "/slow" and wait is not None:
             await wait.wait()
         if request.path == "/bug":
             raise ZeroDivisionError
         if request.path == "/large":
-            return Response(200, b"x" * 50_000_000, "text/plain")
+            return ServerResponse(200, b"x" * 50_000_000, "text/plain")
         return json_response(200, {"path": request.path, "a": request.headers.get("a")})
 
-    async with HttpServer(f"{HOST}:0", handle, option="--listen", what="the endpoint") as server:
+    async with HttpServer(f"{HOST}:0", handle, option="--listen", description="the endpoint") as server:
         yield server
 
 
@@ -82,7 +82,7 @@ async def test_what_is_no_question_is_refused_in_one_sentence(sent: bytes, statu
 
 
 async def test_who_says_nothing_loses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEAD_PATIENCE", 0.3)
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.3)
     async with serving() as server:
         assert await raw(server, b"") == b""
         assert await raw(server, b"GET /a HTT") == b""
@@ -90,7 +90,7 @@ async def test_who_says_nothing_loses_the_connection(monkeypatch: pytest.MonkeyP
 
 
 async def test_who_takes_no_answer_loses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "SEND_PATIENCE", 0.3)
+    monkeypatch.setattr(http_server, "SEND_TIMEOUT", 0.3)
     async with serving() as server:
         _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
         writer.write(b"GET /large HTTP/1.1\r\n\r\n")
@@ -100,7 +100,7 @@ async def test_who_takes_no_answer_loses_the_connection(monkeypatch: pytest.Monk
 
 
 async def test_too_many_connections_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS", 3)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
     async with serving() as server:
         held = [await asyncio.open_connection(HOST, server.port) for _ in range(3)]
         for _, writer in held:
@@ -136,14 +136,14 @@ async def test_hundreds_at_once() -> None:
 
 
 async def test_a_wrong_or_taken_address_is_one_sentence() -> None:
-    async def nothing(request: Request) -> Response:
+    async def nothing(request: ServerRequest) -> ServerResponse:
         return json_response(200, None)
 
     for address in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ""):
         with pytest.raises(UsageError, match="--listen takes HOST:PORT"):
-            HttpServer(address, nothing, option="--listen", what="the endpoint")
+            HttpServer(address, nothing, option="--listen", description="the endpoint")
     port = free_port()
-    first = HttpServer(f"{HOST}:{port}", nothing, option="--listen", what="the endpoint")
+    first = HttpServer(f"{HOST}:{port}", nothing, option="--listen", description="the endpoint")
     async with first:
         with pytest.raises(UsageError, match=f"the endpoint cannot listen on {HOST}:{port}"):
-            await HttpServer(f"{HOST}:{port}", nothing, option="--listen", what="the endpoint").__aenter__()
+            await HttpServer(f"{HOST}:{port}", nothing, option="--listen", description="the endpoint").__aenter__()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.dev.service import http_get
+from saga_workers.devstack.service import http_get
 from sagas import Rejected
 from tests.integration.engine.world import World, begin, handle, open_world, play, resolve, until
 from tests.processes import Process, TemporalServer

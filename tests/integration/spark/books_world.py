@@ -14,9 +14,9 @@ import pytest
 
 from saga_cli import main
 from saga_workers.client import Client
-from saga_workers.relay.run import run_relay
-from sagas.project import Project
+from saga_workers.relay.relay_process import run_relay
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.kafka_broker import Broker
 from tests.lab import finished
 from tests.processes import TemporalServer

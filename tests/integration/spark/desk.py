@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saga_activities.attempt import Attempt
-from saga_activities.connections import Connections
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import schema
-from saga_activities.guard.address import Address
 from saga_activities.guard.guard import Guard
-from saga_spark import cleaning, ledger
+from saga_activities.guard.tables import EntryKey
+from saga_spark import ledger
+from saga_spark.actions import _record_staged
 from saga_spark.ledger import OutputRow
 from saga_spark.settings import SparkSettings
-from saga_spark.staging_attempt import StagingAttempt
-from saga_spark.steps import _staged
-from sagas.machine.commands import Guard as Asked
-from sagas.wire import Invocation
+from saga_spark.staging import stage_area
+from saga_spark.staging.staging_attempt import StagingAttempt
+from sagas.protocol.messages import GuardSpec as Asked
+from sagas.protocol.payloads import Invocation
 from tests.integration.spark.staged import stage
 
 Moment = Callable[[], Awaitable[None]]
@@ -63,7 +64,7 @@ class Desk:
     """The ledger, the guard beside it, and a stage area."""
 
     settings: SparkSettings
-    databases: Connections
+    databases: DatabaseConnections
     saga: str = "s1"
 
     @property
@@ -88,7 +89,7 @@ class Desk:
     ) -> StagingAttempt:
         now, quiet = time.time(), logging.getLogger("test")
         runner = runner or Played(self.settings, self.saga, generation)
-        about = Attempt(1, now, now + 60, lambda _: None, quiet, saga="day")
+        about = AttemptContext(1, now, now + 60, lambda _: None, quiet, saga="day")
         asked = invocation or self.invocation(generation=generation)
         return StagingAttempt(self.settings, self.guard.engine, runner, asked, about)
 
@@ -96,19 +97,23 @@ class Desk:
         """One whole attempt, with its `do` row."""
         attempt = self.attempt(generation=generation)
         await attempt.run()
-        outcome = await self.guard.do(Address(self.saga, "facts", generation), None, _staged(attempt), **clock())
+        outcome = await self.guard.do(
+            EntryKey(self.saga, "facts", generation), None, _record_staged(attempt), **clock()
+        )
         assert outcome.kind == "done", outcome
 
     async def row(self, generation: int = 1, step: str = "facts") -> OutputRow:
         async with self.guard.engine.connect() as connection:
-            found = (await connection.execute(ledger.of_step(self.saga, step, generation))).mappings().one()
-        return OutputRow.read(found)
+            found = (
+                (await connection.execute(ledger.select_outputs_of_step(self.saga, step, generation))).mappings().one()
+            )
+        return OutputRow.from_row(found)
 
-    async def clean(self, life: cleaning.Life = "over") -> list[OutputRow]:
-        async def life_of(_: str) -> cleaning.Life:
+    async def clean(self, life: stage_area.SagaLiveness = "over") -> list[OutputRow]:
+        async def life_of(_: str) -> stage_area.SagaLiveness:
             return life
 
-        return await cleaning.clean(self.guard.engine, self.settings, life_of)
+        return await stage_area.clean_up_stage(self.guard.engine, self.settings, life_of)
 
     def keys(self) -> list[Path]:
         """The folders of the stage area."""
@@ -126,7 +131,7 @@ def clock() -> Any:
 
 async def open_desk(folder: Path, url: str) -> Desk:
     """Its tables are made in the database of the URL."""
-    databases = Connections({"books": {"url": url}}, pool_size=5)
-    await schema.create(databases.engine("books"))
-    await ledger.create(databases.engine("books"))
+    databases = DatabaseConnections({"books": {"url": url}}, pool_size=5)
+    await schema.create_tables(databases.engine("books"))
+    await ledger.create_table(databases.engine("books"))
     return Desk(SparkSettings(folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)

@@ -16,7 +16,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.iceberg import IcebergSink
+from saga_spark.sinks.iceberg.iceberg_sink import IcebergSink
 from saga_spark.sinks.sink import Publication, Published
 from tests.integration.spark.rest_catalog import serve
 from tests.integration.spark.staged import stage
@@ -69,7 +69,7 @@ class Lake:
     def publish(self, *publications: Publication, together: bool = False) -> list[Published]:
         for one in publications:
             assert self.sink.check(one) == []
-            self.sink.place(one)
+            self.sink.prepare(one)
         return self.sink.publish(publications, self.sink.read_state(publications), together=together)
 
     def unpublish(self, *publications: Publication, together: bool = False) -> list[Published]:

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from saga_workers.databases import set_up
-from sagas.project import Project
+from saga_workers.runtime.databases import set_up_database
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.servers import DatabaseServer
 
 SCHEMA = """
@@ -214,7 +214,7 @@ def read(books: Books, outputs: Any) -> tuple[Any, Any]:
     if outputs is PARQUET:
         import pyarrow.parquet as pq
 
-        from saga_spark.sinks.parquet_pointer import read_pointer
+        from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 
         found = []
         for name in ("facts", "totals"):
@@ -256,7 +256,7 @@ async def open_books(
         (folder / "jobs.py").write_text(JOBS + GATED)
     project = Project(load_settings(config=str(folder / "saga.toml")))
     for connection in project.settings.sql_connections():
-        await set_up(connection)
+        await set_up_database(connection)
     books = Books(folder, project, url)
     names = ("order", "day", "product", "channel", "amount")
     rows = [

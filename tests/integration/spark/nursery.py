@@ -21,9 +21,9 @@ PRELOADED = (
     "pyiceberg.catalog.rest",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
-    "saga_spark.sinks.iceberg",
-    "saga_spark.sinks.parquet",
-    "saga_spark.sinks.postgresql",
+    "saga_spark.sinks.iceberg.iceberg_sink",
+    "saga_spark.sinks.parquet.parquet_sink",
+    "saga_spark.sinks.postgresql.postgresql_sink",
 )
 
 # Requests are lines on the standard input; end of file is the end. Each answer is about one child.

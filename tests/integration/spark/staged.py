@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from saga_spark.job import Output
-from saga_spark.keys import Mark, Target
-from saga_spark.manifest import Manifest, StagedFile
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import CommitTag, Manifest, StagedFile, Target
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication
 from tests.integration.spark.nursery import nursery
@@ -33,7 +32,7 @@ def stage(
     """What a `spark` step of the saga ``saga`` has staged for ``output`` (as it stands in YAML)."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
     target = Target(saga, "facts", generation, name)
-    folder = Path(settings.stage.removeprefix("file://")) / target.folder(epoch)
+    folder = Path(settings.stage.removeprefix("file://")) / target.attempt_path(epoch)
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for number in range(files):
@@ -47,9 +46,16 @@ def stage(
         {"name": field.name, "type": spark_type(field.type), "nullable": True, "metadata": {}} for field in table.schema
     ]
     manifest = Manifest(
-        target.key, generation, epoch, name, tuple(made), len(table), {"type": "struct", "fields": fields}, "0" * 32
+        target.publish_key,
+        generation,
+        epoch,
+        name,
+        tuple(made),
+        len(table),
+        {"type": "struct", "fields": fields},
+        "0" * 32,
     )
-    return Publication(Output.parse(name, output), manifest, Mark(target, epoch, manifest.sha, "test"))
+    return Publication(Output.parse(name, output), manifest, CommitTag(target, epoch, manifest.sha, "test"))
 
 
 def spark_type(type: pa.DataType) -> Any:
@@ -114,12 +120,10 @@ PROGRAM = """
 import functools, os, signal
 from pathlib import Path, PosixPath
 from sagas.settings import KafkaSettings
-from saga_spark.job import Output
-from saga_spark.keys import Mark, Target
-from saga_spark.manifest import Column, Manifest, StagedFile
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import CommitTag, Manifest, ManifestColumn, StagedFile, Target
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.registry import sink_for
-from saga_spark.sinks.sink import Conflict, NotOurs, Publication
+from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict, sink_for
 
 def at(owner, name, when, what=signal.SIGKILL, matches=lambda *values: True):
     original = getattr(owner, name)

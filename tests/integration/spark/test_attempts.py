@@ -12,19 +12,18 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from saga_activities.guard.address import Address
-from saga_activities.guard.tables import guard
-from saga_spark import cleaning, ledger
-from saga_spark.job import Output
-from saga_spark.keys import Target
-from saga_spark.ledger import OutputRow, Overtaken
-from saga_spark.publishing import Publishing
-from saga_spark.sinks import parquet_folder
-from saga_spark.sinks.parquet_folder import PointerFolder
-from saga_spark.stage_area import StageArea
-from saga_spark.staged_files import staged_files
-from saga_spark.staging_attempt import transaction
-from sagas.errors import Infrastructure
+from saga_activities.guard.tables import EntryKey, guard_table
+from saga_spark import ledger
+from saga_spark.job.job_spec import Output
+from saga_spark.ledger import FencedOut, OutputRow, read_staged_files
+from saga_spark.manifest import Target
+from saga_spark.sinks.parquet import parquet_pointer
+from saga_spark.sinks.parquet.parquet_pointer import PointerFolder
+from saga_spark.staging import stage_area
+from saga_spark.staging.publishing import OutputPublisher
+from saga_spark.staging.stage_area import StageArea
+from saga_spark.staging.staging_attempt import transaction
+from sagas.errors import InfrastructureError
 from tests.integration.spark.desk import Desk, Played, clock, open_desk
 from tests.integration.spark.staged import stage
 
@@ -43,26 +42,28 @@ async def test_an_attempt_that_was_overtaken_leaves_the_files_that_the_next_one_
 
     async def overtaken() -> None:
         await second.run()
-        raise Infrastructure("the runner is gone")
+        raise InfrastructureError("the runner is gone")
 
     first = desk.attempt(Played(desk.settings, desk.saga, during={"audit": overtaken}))
-    with pytest.raises(Infrastructure):
+    with pytest.raises(InfrastructureError):
         await first.run()
     [manifest] = second.manifests.values()
     assert manifest.epoch == 1  # the first one's
-    assert StageArea(desk.settings.stage).is_whole(manifest)
+    assert StageArea(desk.settings.stage).is_complete(manifest)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("state", ["STAGED", "PUBLISHED", "RETRACTED", "DISCARDED"])
-async def test_an_attempt_that_begins_when_all_is_decided_changes_nothing(desk: Desk, state: ledger.State) -> None:
+async def test_an_attempt_that_begins_when_all_is_decided_changes_nothing(
+    desk: Desk, state: ledger.OutputState
+) -> None:
     """It has asked the guard long ago, was frozen, and wakes up: the row belongs to the sink's data by now."""
     await desk.done()
     async with transaction(desk.guard.engine) as connection:
-        await connection.execute(ledger.settled(Target(desk.saga, "facts", 1), state))
+        await connection.execute(ledger.set_state(Target(desk.saga, "facts", 1), state))
     before = await desk.row()
     late = Played(desk.settings, desk.saga)
-    with pytest.raises(Overtaken):
+    with pytest.raises(FencedOut):
         await desk.attempt(late).run()
     assert (await desk.row(), late.tasks) == (before, [])
 
@@ -83,17 +84,17 @@ async def test_what_an_attempt_writes_after_the_clean_up_is_cleaned_up_too(desk:
 async def test_rows_that_nothing_may_be_done_about_do_not_hold_up_the_clean_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaning, "BATCH", 3)
+    monkeypatch.setattr(stage_area, "CLEAN_UP_BATCH", 3)
     for number in range(8):
         await replace(desk, saga=f"terminated-{number}").done()
     await replace(desk, saga="over").done()
     async with transaction(desk.guard.engine) as connection:
-        await connection.execute(ledger.settled(Target("over", "facts", 1), "PUBLISHED"))
+        await connection.execute(ledger.set_state(Target("over", "facts", 1), "PUBLISHED"))
 
-    async def life_of(saga_id: str) -> cleaning.Life:
+    async def life_of(saga_id: str) -> stage_area.SagaLiveness:
         return "over" if saga_id == "over" else "terminated"
 
-    cleared = await cleaning.clean(desk.guard.engine, desk.settings, life_of)
+    cleared = await stage_area.clean_up_stage(desk.guard.engine, desk.settings, life_of)
     assert [row.target.saga_id for row in cleared] == ["over"]
 
 
@@ -104,7 +105,7 @@ async def test_deleting_one_generation_leaves_the_next(desk: Desk) -> None:
         await desk.done(generation)
     area, targets = StageArea(desk.settings.stage), [Target(desk.saga, "facts", number) for number in (1, 2)]
     area.remove_generation(targets[0])
-    assert area.is_whole(_manifest(await desk.row(2)))
+    assert area.is_complete(_manifest(await desk.row(2)))
     area.remove_generation(targets[1])
     area.remove_generation(targets[1])
     assert desk.keys() == []
@@ -115,7 +116,7 @@ async def test_what_an_earlier_run_left_staged_is_not_read_by_the_next(desk: Des
     """`--again` after a person has closed the first run with its staged output still there."""
     await desk.done(generation=1)
     await desk.done(generation=2)
-    found = await staged_files(desk.guard.engine, desk.saga, "facts", None)
+    found = await read_staged_files(desk.guard.engine, desk.saga, "facts", None)
     assert found["files"] == [one.uri for one in _manifest(await desk.row(2)).files]
 
 
@@ -123,8 +124,8 @@ async def test_what_an_earlier_run_left_staged_is_not_read_by_the_next(desk: Des
 async def test_what_an_earlier_run_left_staged_is_not_published_together_with_the_next(desk: Desk) -> None:
     for generation in (1, 2):
         await _stage_together(desk, "facts", generation)
-    publishing = Publishing(desk.settings, desk.guard.engine, desk.invocation("confirm", 2, together=True))
-    rows = await publishing._rows(("STAGED", "PUBLISHED"))
+    publishing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm", 2, together=True))
+    rows = await publishing._load_rows(("STAGED", "PUBLISHED"))
     assert [row.target.generation for row in rows] == [2]
 
 
@@ -133,13 +134,15 @@ async def test_undoing_one_step_leaves_what_another_one_has_staged(desk: Desk) -
     """Both were to be published together; only one is undone."""
     await _stage_together(desk, "facts", 1)
     await _stage_together(desk, "totals", 1)
-    publishing = Publishing(desk.settings, desk.guard.engine, desk.invocation("undo", step="totals", together=True))
-    body = await publishing.take_back(confirmed=False)
-    outcome = await desk.guard.undo(Address(desk.saga, "totals", 1), body, **clock())
+    publishing = OutputPublisher(
+        desk.settings, desk.guard.engine, desk.invocation("undo", step="totals", together=True)
+    )
+    body = await publishing.unpublish(confirmed=False)
+    outcome = await desk.guard.undo(EntryKey(desk.saga, "totals", 1), body, **clock())
     assert outcome.kind == "done", outcome
     facts = await desk.row(step="facts")
     assert (facts.state, (await desk.row(step="totals")).state) == ("STAGED", "DISCARDED")
-    assert StageArea(desk.settings.stage).is_whole(_manifest(facts))
+    assert StageArea(desk.settings.stage).is_complete(_manifest(facts))
 
 
 @pytest.mark.asyncio
@@ -147,12 +150,12 @@ async def test_what_an_undo_needs_is_kept_while_the_guard_remembers_the_saga(des
     """A saga may be open for months after it has published, and be undone then."""
     await desk.done()
     async with transaction(desk.guard.engine) as connection:
-        await connection.execute(ledger.settled(Target(desk.saga, "facts", 1), "PUBLISHED"))
+        await connection.execute(ledger.set_state(Target(desk.saga, "facts", 1), "PUBLISHED"))
     later = time.time() + 60
-    assert await cleaning.forget(desk.guard.engine, desk.settings, before=later) == []
+    assert await stage_area.drop_undo_data(desk.guard.engine, desk.settings, before=later) == []
     async with transaction(desk.guard.engine) as connection:
-        await connection.execute(sa.delete(guard))
-    assert len(await cleaning.forget(desk.guard.engine, desk.settings, before=later)) == 1
+        await connection.execute(sa.delete(guard_table))
+    assert len(await stage_area.drop_undo_data(desk.guard.engine, desk.settings, before=later)) == 1
 
 
 @pytest.mark.asyncio
@@ -160,16 +163,16 @@ async def test_an_undo_that_others_hold_up_in_the_sink_is_not_given_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as trouble of the infrastructure, not as one of the attempts after which an undo parks."""
-    monkeypatch.setattr(parquet_folder, "LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(parquet_pointer, "LOCK_TIMEOUT", 0.1)
     await desk.done()
-    address = Address(desk.saga, "facts", 1)
-    publish = await Publishing(desk.settings, desk.guard.engine, desk.invocation("confirm")).publish()
+    address = EntryKey(desk.saga, "facts", 1)
+    publish = await OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm")).publish()
     with PointerFolder(desk.place).locked():
         outcome = await desk.guard.confirm(address, publish, **clock())
         assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
     assert (await desk.guard.confirm(address, publish, **clock())).kind == "done"
-    undoing = Publishing(desk.settings, desk.guard.engine, desk.invocation("undo"))
-    body = await undoing.take_back(confirmed=True)
+    undoing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("undo"))
+    body = await undoing.unpublish(confirmed=True)
     with PointerFolder(desk.place).locked():
         outcome = await desk.guard.undo(address, None, confirmed_body=body, **clock())
         assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
@@ -187,8 +190,8 @@ async def test_an_item_is_compared_with_the_same_item_of_the_last_run(desk: Desk
         target = Target(saga, f"facts#{item}", 1)
         for manifest in attempt.manifests.values():
             async with transaction(desk.guard.engine) as connection:
-                await connection.execute(ledger.staged(target, 1, manifest))
-                await connection.execute(ledger.settled(target, "PUBLISHED"))
+                await connection.execute(ledger.set_staged(target, 1, manifest))
+                await connection.execute(ledger.set_state(target, "PUBLISHED"))
         return runner.asked["audit"]["previous_rows"]["output"]
 
     assert [await run("monday", item, rows) for item, rows in ((0, 3), (1, 7))] == [None, None]
@@ -222,10 +225,10 @@ async def _stage_together(desk: Desk, step: str, generation: int) -> None:
     target = Target(desk.saga, step, generation)
 
     async def body(sql: Any) -> None:
-        await sql.execute(ledger.staged(target, 1, made.manifest))
+        await sql.execute(ledger.set_staged(target, 1, made.manifest))
 
     async with transaction(desk.guard.engine) as connection:
-        place = Output.parse("output", spec).place
+        place = Output.parse("output", spec).destination
         await ledger.take_over(connection, target, saga="day", place=place, spec=spec, together=True)
-    outcome = await desk.guard.do(Address(desk.saga, step, generation), None, body, **clock())
+    outcome = await desk.guard.do(EntryKey(desk.saga, step, generation), None, body, **clock())
     assert outcome.kind == "done", outcome

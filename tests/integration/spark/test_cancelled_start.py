@@ -13,14 +13,13 @@ PROGRAM = """
 import os, sys, threading, time
 from pathlib import Path
 from pyspark import SparkContext
-from saga_spark.runner.messages import Cancelled
-from saga_spark.runner.run import Run
-from saga_spark.runner.session import ClassicSessions
+from saga_spark.runner.runner_protocol import TaskCancelled
+from saga_spark.runner.spark_session import ClassicSessions, TaskContext
 from saga_spark.settings import SparkSettings
 
 settings = SparkSettings(Path(sys.argv[1]), master="local[1]", conf={"spark.ui.enabled": "false"})
 sessions = ClassicSessions(settings)
-first, second = (Run(number, f"run-{number}", settings, sessions, print) for number in (1, 2))
+first, second = (TaskContext(number, f"run-{number}", settings, sessions, print) for number in (1, 2))
 outcome = []
 
 def begin():
@@ -28,7 +27,7 @@ def begin():
     try:
         first.spark
         outcome.append("started")
-    except Cancelled:
+    except TaskCancelled:
         outcome.append("cancelled")
     finally:
         first.end()

@@ -33,7 +33,7 @@ FORWARD = [
     ("C3", "after stage", "postgresql"),
     ("C4", "before audit", "parquet"),
     ("C5", "after audit", "iceberg"),
-    ("C5 placed", "after place", "postgresql"),
+    ("C5 placed", "after prepare", "postgresql"),
     ("C6", "before publish", "iceberg"),
     ("C6", "before publish", "postgresql"),
     ("C7", "after publish", "parquet"),
@@ -41,8 +41,8 @@ FORWARD = [
     ("C9", "after publish", "iceberg"),
 ]
 BACKWARD = [
-    ("C10", "before clean", "postgresql"),
-    ("C10", "after clean", "iceberg"),
+    ("C10", "before clean_up", "postgresql"),
+    ("C10", "after clean_up", "iceberg"),
     ("C10", "before unpublish", "parquet"),
     ("C10", "after unpublish", "iceberg"),
 ]

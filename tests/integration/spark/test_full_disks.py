@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.registry import sink_for
-from sagas.errors import Infrastructure, Rejected
+from saga_spark.sinks.sink import sink_for
+from sagas.errors import InfrastructureError, Rejected
 from tests.integration.spark.staged import stage
 
 ROWS = pa.table({"id": range(2000), "noise": [os.urandom(1000) for _ in range(2000)]})
@@ -27,10 +27,10 @@ def test_a_sink_without_room(small_disk: Path, tmp_path: Path, kind: str) -> Non
     assert str(small_disk) in problem
     assert "bytes" in problem
     assert "free" in problem
-    with pytest.raises(Infrastructure, match="No space left on device"):
-        sink.place(ours)
-    with pytest.raises((Infrastructure, Rejected)):  # the second: its files are not where they should be
+    with pytest.raises(InfrastructureError, match="No space left on device"):
+        sink.prepare(ours)
+    with pytest.raises((InfrastructureError, Rejected)):  # the second: its files are not where they should be
         sink.publish([ours], sink.read_state([ours]), together=False)
-    assert sink.find(ours.output, ours.mark.target) is None
-    sink.clean(ours)
+    assert sink.find(ours.output, ours.tag.target) is None
+    sink.clean_up(ours)
     assert list(small_disk.rglob("*.parquet")) == []

@@ -13,12 +13,12 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
-from saga_activities.guard.address import Address
+from saga_activities.guard.tables import EntryKey
 from saga_spark import ledger
-from saga_spark.keys import Target
-from saga_spark.publishing import Publishing
+from saga_spark.manifest import Target
 from saga_spark.sinks.sink import Publication
-from saga_spark.staging_attempt import transaction
+from saga_spark.staging.publishing import OutputPublisher
+from saga_spark.staging.staging_attempt import transaction
 from sagas.errors import Rejected
 from tests.integration.spark.deletes import delete_equal, delete_positions
 from tests.integration.spark.desk import clock, open_desk
@@ -104,7 +104,7 @@ def ready(lake: Lake, mode: str, name: str = "sales.facts") -> Publication:
     lake.publish(lake.staged(facts(MON), name, saga="old"))
     ours = lake.staged(facts((3, "mon", "b"), (4, "tue", "b")), name, mode=mode, name=name.partition(".")[2])
     assert lake.sink.check(ours) == []
-    lake.sink.place(ours)
+    lake.sink.prepare(ours)
     return ours
 
 
@@ -121,9 +121,9 @@ def test_a_table_that_was_altered_after_the_audit_takes_nothing(lake: Lake, chan
     )
     assert "\n" not in caught.value.message
     assert lake.table().metadata == before
-    assert lake.sink.find(ours.output, ours.mark.target) is None
+    assert lake.sink.find(ours.output, ours.tag.target) is None
     files = lake.files()
-    lake.sink.clean(ours)
+    lake.sink.clean_up(ours)
     assert len(lake.files()) == len(files) - 1, "what was placed is gone"
 
 
@@ -141,16 +141,16 @@ async def test_the_guard_says_no_and_remembers_nothing(lake: Lake, tmp_path: Pat
     desk = replace(desk, settings=replace(desk.settings, catalogs=lake.settings.catalogs))
     ours = ready(lake, "append")
     spec, target = {"table": "lake.sales.facts", "mode": "append"}, Target(desk.saga, "facts", 1, "facts")
-    assert ours.mark.target == target
+    assert ours.tag.target == target
 
     async def body(sql: Any) -> None:
-        await sql.execute(ledger.staged(target, 1, ours.manifest))
+        await sql.execute(ledger.set_staged(target, 1, ours.manifest))
 
     async with transaction(desk.guard.engine) as connection:
         await ledger.take_over(connection, target, saga="day", place="lake.sales.facts", spec=spec, together=False)
-    address = Address(desk.saga, "facts", 1)
+    address = EntryKey(desk.saga, "facts", 1)
     assert (await desk.guard.do(address, None, body, **clock())).kind == "done"
-    publishing = Publishing(desk.settings, desk.guard.engine, desk.invocation("confirm"))
+    publishing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm"))
     rename_column(lake.table())
     outcome = await desk.guard.confirm(address, await publishing.publish(), **clock())
     assert (outcome.kind, outcome.retryable) == ("rejected", False)
@@ -204,7 +204,7 @@ def test_a_merge_reaches_into_files_of_earlier_partitions(evolved: Lake) -> None
     evolved.publish(ours)
     assert seen(evolved) == [MON, (2, "tue", "z"), (3, "tue", "a"), (5, "tue", "z")]
     evolved.append([{"id": 9, "day": "wed", "shop": "a"}])
-    evolved.sink.clean(ours)
+    evolved.sink.clean_up(ours)
     assert evolved.ids() == [1, 2, 3, 5, 9]
     with evolved.table().update_spec() as update:
         update.remove_field("shop")

@@ -18,13 +18,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSchemasUpdate
 from pyiceberg.types import DoubleType, LongType, StringType
 
-from saga_spark.errors import JobFailed
-from saga_spark.inputs import freeze
-from saga_spark.runner.run import Run
-from saga_spark.runner.session import sessions_for
-from saga_spark.sinks.files import local_path
-from saga_spark.snapshots import freeze_table
-from sagas.errors import Infrastructure
+from saga_spark.inputs.frozen_inputs import freeze_inputs
+from saga_spark.inputs.iceberg_input import freeze_table
+from saga_spark.job_errors import JobFailed
+from saga_spark.runner.spark_session import TaskContext, create_sessions
+from saga_spark.storage import local_path
+from sagas.errors import InfrastructureError
 from tests.integration.spark.deletes import delete_equal, delete_positions
 from tests.integration.spark.desk import Played, open_desk
 from tests.integration.spark.iceberg_world import Lake, open_lake
@@ -223,8 +222,8 @@ class Freezing(Played):
         played = await super().run(task, request, tag=tag, on_progress=on_progress)
         if task != "freeze":
             return played
-        run = Run(1, tag, self.settings, sessions_for(self.settings), on_progress)
-        return await asyncio.to_thread(freeze, run, dict(request))
+        run = TaskContext(1, tag, self.settings, create_sessions(self.settings), on_progress)
+        return await asyncio.to_thread(freeze_inputs, run, dict(request))
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -236,10 +235,10 @@ async def test_a_retry_reads_the_snapshot_that_was_recorded_first(shelf: Shelf, 
     asked = replace(desk.invocation(), arguments=arguments)
 
     async def lost() -> None:
-        raise Infrastructure("the runner is gone")
+        raise InfrastructureError("the runner is gone")
 
     first, second = Freezing(desk.settings, desk.saga, during={"stage": lost}), Freezing(desk.settings, desk.saga)
-    with pytest.raises(Infrastructure):
+    with pytest.raises(InfrastructureError):
         await desk.attempt(first, invocation=asked).run()
     CHANGES[change][0](shelf.table)
     shelf.add(3)

@@ -12,14 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from saga_spark.job import Output
-from saga_spark.keys import Target
-from saga_spark.manifest import Column
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import ManifestColumn, Target
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.files import local_path
-from saga_spark.sinks.iceberg import IcebergSink
-from saga_spark.sinks.sink import Conflict, NotOurs
-from sagas.errors import Infrastructure, Rejected, UsageError
+from saga_spark.sinks.iceberg.iceberg_sink import IcebergSink
+from saga_spark.sinks.sink import CommitConflict, UndoConflict
+from saga_spark.storage import local_path
+from sagas.errors import InfrastructureError, Rejected, UsageError
 from tests.integration.spark.iceberg_world import QUICK, Lake, open_lake, some
 from tests.servers import DatabaseServer, postgres
 
@@ -43,7 +42,7 @@ def lake(request: pytest.FixtureRequest, server: DatabaseServer, tmp_path: Path)
 def test_the_first_publication_makes_namespace_and_table_and_nothing_is_visible_before(lake: Lake) -> None:
     ours = lake.staged(some(1, 2, 3), files=3)
     assert lake.sink.check(ours) == []
-    lake.sink.place(ours)
+    lake.sink.prepare(ours)
     assert not lake.exists()
     assert not lake.catalog.namespace_exists("sales")
     [done] = lake.sink.publish([ours], lake.sink.read_state([ours]), together=False)
@@ -55,9 +54,9 @@ def test_the_first_publication_makes_namespace_and_table_and_nothing_is_visible_
     assert done.after == snapshot.snapshot_id
     assert not done.adopted
     words = snapshot.summary.additional_properties
-    assert {key: words[key] for key in ours.mark.properties()} == ours.mark.properties()
+    assert {key: words[key] for key in ours.tag.properties()} == ours.tag.properties()
     assert len(lake.table().snapshots()) == 1
-    again = lake.sink.find(ours.output, ours.mark.target)
+    again = lake.sink.find(ours.output, ours.tag.target)
     assert again is not None
     assert again.after == done.after
     assert again.adopted
@@ -83,7 +82,7 @@ def test_overwrite_with_nothing_empties(lake: Lake) -> None:
     nothing = lake.staged(pa.Table.from_pylist(some(1)).slice(0, 0), saga="s2", mode="overwrite")
     lake.publish(nothing)
     assert lake.ids() == []
-    assert lake.sink.find(nothing.output, nothing.mark.target) is not None
+    assert lake.sink.find(nothing.output, nothing.tag.target) is not None
     lake.unpublish(nothing)
     assert lake.ids() == [1]
 
@@ -195,7 +194,7 @@ def test_a_required_column_takes_rows_that_are_known_to_have_no_nulls(lake: Lake
     assert lake.sink.check(ours) == [
         "the column id of the table lake.sales.facts takes no nulls, and the output may have nulls in it"
     ]
-    counted = dataclasses.replace(ours.manifest, columns=(Column("id", "bigint", 0),))
+    counted = dataclasses.replace(ours.manifest, columns=(ManifestColumn("id", "bigint", 0),))
     lake.publish(dataclasses.replace(ours, manifest=counted))
     assert lake.ids() == [1, 2]
 
@@ -244,11 +243,11 @@ def test_what_is_there_already_is_adopted(lake: Lake) -> None:
 def test_a_change_by_somebody_else_is_a_conflict_and_leaves_no_files(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2)))
     ours = lake.staged([{"id": 2, "name": "x"}], saga="s2", mode="merge", key="id")
-    lake.sink.place(ours)
+    lake.sink.prepare(ours)
     state = lake.sink.read_state([ours])
     files = lake.files()
     lake.append(some(3))
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         lake.sink.publish([ours], state, together=False)
     assert len(lake.files()) == len(files) + 1
     lake.publish(ours)
@@ -258,12 +257,12 @@ def test_a_change_by_somebody_else_is_a_conflict_and_leaves_no_files(lake: Lake)
 def test_a_publisher_that_was_frozen_brings_nothing_back(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
-    lake.sink.place(ours)
+    lake.sink.prepare(ours)
     frozen = lake.sink.read_state([ours])
     lake.publish(ours)
     lake.unpublish(ours)
     assert lake.ids() == [1]
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         lake.sink.publish([ours], frozen, together=False)
     assert lake.ids() == [1]
 
@@ -273,11 +272,11 @@ def test_an_undo_that_finds_nothing_stops_a_frozen_publisher(lake: Lake, exists:
     if exists:
         lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2), saga="s2")
-    lake.sink.place(ours)
+    lake.sink.prepare(ours)
     frozen = lake.sink.read_state([ours])
     lake.unpublish(ours)
     lake.unpublish(ours)
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         lake.sink.publish([ours], frozen, together=False)
     assert lake.ids() == ([1] if exists else [])
     lake.publish(lake.staged(some(3), saga="s2", generation=2))
@@ -294,8 +293,8 @@ def test_undo_of_the_newest_change_goes_back_to_the_pre_image(lake: Lake) -> Non
     [done] = lake.unpublish(ours)
     assert done.details["how"] == "rolled back"
     assert lake.ids() == [1, 2]
-    assert lake.sink.find(ours.output, ours.mark.target) is None
-    assert not [name for name in lake.table().refs() if ours.mark.target.name in name]
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+    assert not [name for name in lake.table().refs() if ours.tag.target.name in name]
     # The pre-image's own publication is still known, and its undo is exact too.
     first = lake.staged(some(1, 2))
     [done] = lake.unpublish(first)
@@ -312,8 +311,8 @@ def test_after_an_undo_the_next_generation_publishes_again(lake: Lake) -> None:
     [done] = lake.publish(again)
     assert not done.adopted
     assert lake.ids() == [1, 2]
-    assert lake.sink.find(ours.output, ours.mark.target) is None
-    assert lake.sink.find(again.output, again.mark.target) is not None
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+    assert lake.sink.find(again.output, again.tag.target) is not None
 
 
 def test_undo_of_an_append_with_others_after_removes_exactly_our_files(lake: Lake) -> None:
@@ -324,7 +323,7 @@ def test_undo_of_an_append_with_others_after_removes_exactly_our_files(lake: Lak
     [done] = lake.unpublish(ours)
     assert done.details["how"] == "files removed"
     assert lake.ids() == [1, 4]
-    assert lake.sink.find(ours.output, ours.mark.target) is None
+    assert lake.sink.find(ours.output, ours.tag.target) is None
     lake.unpublish(ours)
     assert lake.ids() == [1, 4]
 
@@ -334,7 +333,9 @@ def test_undo_of_an_overwrite_with_others_after_names_them(lake: Lake) -> None:
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     [done] = lake.publish(ours)
     theirs = lake.append(some(4))
-    with pytest.raises(NotOurs, match=r"lake\.sales\.facts cannot be taken back exactly.*a later change") as refused:
+    with pytest.raises(
+        UndoConflict, match=r"lake\.sales\.facts cannot be taken back exactly.*a later change"
+    ) as refused:
         lake.unpublish(ours)
     report = refused.value.report
     assert report["published"] == done.after
@@ -351,7 +352,7 @@ def test_undo_of_an_append_whose_files_others_have_rewritten_is_refused(lake: La
     ours = lake.staged(some(3, 4), saga="s2")
     lake.publish(ours)
     lake.table().delete("id = 3")
-    with pytest.raises(NotOurs, match="1 of its 1 files are not live any more"):
+    with pytest.raises(UndoConflict, match="1 of its 1 files are not live any more"):
         lake.unpublish(ours)
     assert lake.ids() == [1, 2, 4]
 
@@ -363,7 +364,7 @@ def test_two_publications_are_undone_in_the_opposite_order_and_in_the_same(lake:
     lake.unpublish(second)
     lake.unpublish(first)
     assert lake.ids() == []
-    assert lake.sink.find(first.output, first.mark.target) is None
+    assert lake.sink.find(first.output, first.tag.target) is None
 
 
 def test_expiry_takes_neither_the_pre_image_nor_the_memory_of_the_publication(lake: Lake) -> None:
@@ -375,10 +376,10 @@ def test_expiry_takes_neither_the_pre_image_nor_the_memory_of_the_publication(la
     lake.append(some(3))
     lake.append(some(4))
     lake.table().maintenance.expire_snapshots().older_than(later).commit()
-    assert lake.sink.find(ours.output, ours.mark.target) is not None
+    assert lake.sink.find(ours.output, ours.tag.target) is not None
     [again] = lake.publish(ours)
     assert again.adopted
-    with pytest.raises(NotOurs):
+    with pytest.raises(UndoConflict):
         lake.unpublish(ours)
 
 
@@ -386,14 +387,14 @@ def test_clean_removes_what_was_placed_and_never_what_was_committed(lake: Lake) 
     lake.publish(lake.staged(some(1)))
     files = lake.files()
     ours = lake.staged(some(2), saga="s2")
-    lake.sink.place(ours)
-    lake.sink.place(ours)
+    lake.sink.prepare(ours)
+    lake.sink.prepare(ours)
     assert len(lake.files()) == len(files) + 1
-    lake.sink.clean(ours)
-    lake.sink.clean(ours)
+    lake.sink.clean_up(ours)
+    lake.sink.clean_up(ours)
     assert lake.files() == files
     lake.publish(ours)
-    lake.sink.clean(ours)
+    lake.sink.clean_up(ours)
     assert lake.ids() == [1, 2]
 
 
@@ -414,18 +415,18 @@ def test_when_no_undo_may_come_any_more_rolled_back_rows_and_tags_go(lake: Lake)
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     lake.publish(ours)
     lake.unpublish(ours)
-    lake.sink.forget(ours)
-    lake.sink.forget(ours)
+    lake.sink.drop_undo_data(ours)
+    lake.sink.drop_undo_data(ours)
     assert lake.files() == files
     assert lake.ids() == [1]
-    assert lake.sink.find(ours.output, ours.mark.target) is None
+    assert lake.sink.find(ours.output, ours.tag.target) is None
 
     again = lake.staged(some(3), saga="s2", generation=2)
     lake.publish(again)
-    lake.sink.forget(again)
-    assert not [name for name in lake.table().refs() if again.mark.target.name in name]
+    lake.sink.drop_undo_data(again)
+    assert not [name for name in lake.table().refs() if again.tag.target.name in name]
     assert lake.ids() == [1, 3]
-    assert lake.sink.find(again.output, again.mark.target) is not None
+    assert lake.sink.find(again.output, again.tag.target) is not None
 
 
 def test_another_manifest_under_the_same_key_is_refused(lake: Lake) -> None:
@@ -456,7 +457,7 @@ def test_a_catalog_out_of_reach_is_tried_again_and_a_wrong_one_is_not(tmp_path: 
         {"type": "sql", "uri": "postgresql+psycopg://nobody@127.0.0.1:1/none"},
         {"type": "rest", "uri": "http://127.0.0.1:1"},
     ):
-        with pytest.raises(Infrastructure) as trouble:
+        with pytest.raises(InfrastructureError) as trouble:
             sink(**properties).find(output, target)
         assert "lake.sales.facts" in str(trouble.value)
         assert "\n" not in str(trouble.value)

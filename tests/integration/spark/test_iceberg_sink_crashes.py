@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_spark.sinks.registry import validate_together
-from saga_spark.sinks.sink import Conflict, NotOurs, Publication
+from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict, validate_together
 from sagas.errors import UsageError
 from tests.integration.spark.iceberg_world import QUICK, Lake, open_lake, some
 from tests.integration.spark.staged import Publisher
@@ -18,8 +17,8 @@ from tests.servers import DatabaseServer, postgres
 
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
-PLACE = "sink.place(publication)"
-ARM = "from saga_spark.sinks import iceberg_catalogs, iceberg_changes, iceberg_files\nat({})"
+PLACE = "sink.prepare(publication)"
+ARM = "from saga_spark.sinks.iceberg import catalog, data_files, table_transaction\nat({})"
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +48,13 @@ def seen(lake: Lake) -> list[tuple[int, str]]:
 # ── killed ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PUBLISH_POINTS = {
-    "sql: a file is linked": ("sql", "iceberg_files, 'link_or_copy', 'after'", PLACE, OLD),
-    "sql: files are rewritten": ("sql", "iceberg_changes, 'replaced', 'after'", PUBLISH, OLD),
-    "sql: before the swap": ("sql", "iceberg_catalogs, '_swap', 'before'", PUBLISH, OLD),
-    "sql: in the transaction of the swap": ("sql", "iceberg_catalogs, '_swap', 'after'", PUBLISH, OLD),
-    "sql: the answer is lost": ("sql", "iceberg_catalogs, '_commit_sql', 'after'", PUBLISH, NEW),
-    "rest: before the request": ("rest", "iceberg_catalogs, '_commit_one', 'before'", PUBLISH, OLD),
-    "rest: the answer is lost": ("rest", "iceberg_catalogs, '_commit_one', 'after'", PUBLISH, NEW),
+    "sql: a file is linked": ("sql", "data_files, 'link_or_copy', 'after'", PLACE, OLD),
+    "sql: files are rewritten": ("sql", "table_transaction, 'find_replaced_files', 'after'", PUBLISH, OLD),
+    "sql: before the swap": ("sql", "catalog, '_swap_metadata_location', 'before'", PUBLISH, OLD),
+    "sql: in the transaction of the swap": ("sql", "catalog, '_swap_metadata_location', 'after'", PUBLISH, OLD),
+    "sql: the answer is lost": ("sql", "catalog, '_commit_sql', 'after'", PUBLISH, NEW),
+    "rest: before the request": ("rest", "catalog, '_commit_single', 'before'", PUBLISH, OLD),
+    "rest: the answer is lost": ("rest", "catalog, '_commit_single', 'after'", PUBLISH, NEW),
 }
 
 
@@ -72,18 +71,20 @@ def test_a_killed_publisher_leaves_old_or_new_and_the_next_one_finishes(
         assert done.adopted == (rows == NEW)
         assert seen(lake) == NEW
         lake.unpublish(ours)
-        with pytest.raises(Conflict):
+        with pytest.raises(CommitConflict):
             lake.sink.publish([ours], state, together=False)
         assert seen(lake) == OLD
 
 
-@pytest.mark.parametrize(("where", "rows"), [("'_swap', 'before'", NEW), ("'_commit_sql', 'after'", OLD)])
+@pytest.mark.parametrize(
+    ("where", "rows"), [("'_swap_metadata_location', 'before'", NEW), ("'_commit_sql', 'after'", OLD)]
+)
 def test_a_killed_undo_leaves_new_or_old_and_the_next_one_finishes(
     server: DatabaseServer, tmp_path: Path, where: str, rows: list[tuple[int, str]]
 ) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
         lake.publish(ours)
-        arm = ARM.format(f"iceberg_catalogs, {where}")
+        arm = ARM.format(f"catalog, {where}")
         assert Publisher(lake.settings, ours, None, arm, UNPUBLISH).outcome()[0] == -9
         assert seen(lake) == rows
         lake.unpublish(ours)
@@ -93,12 +94,12 @@ def test_a_killed_undo_leaves_new_or_old_and_the_next_one_finishes(
 # ── frozen, and two at once ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("kind", "where"), [("sql", "'_swap'"), ("rest", "'_commit_one'")])
+@pytest.mark.parametrize(("kind", "where"), [("sql", "'_swap_metadata_location'"), ("rest", "'_commit_single'")])
 def test_a_publisher_that_freezes_at_the_commit_and_wakes_after_the_undo_publishes_nothing(
     server: DatabaseServer, tmp_path: Path, kind: str, where: str
 ) -> None:
     with lake_with_ours(kind, server, tmp_path) as (lake, ours):
-        arm = ARM.format(f"iceberg_catalogs, {where}, 'before', signal.SIGSTOP")
+        arm = ARM.format(f"catalog, {where}, 'before', signal.SIGSTOP")
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
         lake.publish(ours)
@@ -106,7 +107,7 @@ def test_a_publisher_that_freezes_at_the_commit_and_wakes_after_the_undo_publish
         frozen.thaw()
         code, said = frozen.outcome()
         assert code == 0
-        assert said.startswith("Conflict: ")
+        assert said.startswith("CommitConflict: ")
         assert seen(lake) == OLD
 
 
@@ -114,15 +115,15 @@ def test_a_publisher_that_freezes_in_the_transaction_of_the_swap_keeps_nobody_fr
     server: DatabaseServer, tmp_path: Path
 ) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
-        arm = ARM.format("iceberg_catalogs, '_swap', 'after', signal.SIGSTOP")
-        arm += "\niceberg_catalogs._LIMITS = iceberg_catalogs._LIMITS.replace('30s', '1s')"
+        arm = ARM.format("catalog, '_swap_metadata_location', 'after', signal.SIGSTOP")
+        arm += "\ncatalog._COMMIT_TIMEOUTS = catalog._COMMIT_TIMEOUTS.replace('30s', '1s')"
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
         lake.publish(ours)  # waits until the server has ended the frozen transaction
         lake.unpublish(ours)
         frozen.thaw()
         code, said = frozen.outcome()
-        assert (code, said.split(":")[0]) == (0, "Infrastructure"), said
+        assert (code, said.split(":")[0]) == (0, "InfrastructureError"), said
         assert seen(lake) == OLD
 
 
@@ -134,7 +135,7 @@ def test_of_two_publishers_at_once_one_commits(server: DatabaseServer, tmp_path:
         second = first if same else lake.staged(some(2), saga="s2")
         both = [first, second]
         states = [lake.sink.read_state([one]) for one in both]
-        arm = ARM.format("iceberg_catalogs, 'commit', 'before', signal.SIGSTOP").replace("at(", REACH)
+        arm = ARM.format("catalog, 'commit', 'before', signal.SIGSTOP").replace("at(", REACH)
         running = [Publisher(lake.settings, *pair, arm, PUBLISH) for pair in zip(both, states, strict=True)]
         for one in running:
             one.frozen()
@@ -142,14 +143,14 @@ def test_of_two_publishers_at_once_one_commits(server: DatabaseServer, tmp_path:
             one.thaw()
         said = sorted(one.outcome()[1].strip() for one in running)
         assert said[1] == "done"
-        assert said[0].startswith("Conflict: ")
+        assert said[0].startswith("CommitConflict: ")
         assert len(lake.ids()) == 1
-        lake.publish(*({one.mark.target: one for one in both}.values()))
+        lake.publish(*({one.tag.target: one for one in both}.values()))
         assert lake.ids() == ([1] if same else [1, 2])
 
 
 # The sink has imported `commit` by name.
-REACH = "from saga_spark.sinks import iceberg\niceberg_catalogs = iceberg\nat("
+REACH = "from saga_spark.sinks.iceberg import iceberg_sink\ncatalog = iceberg_sink\nat("
 
 
 # ── together ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +218,7 @@ def test_together_a_conflict_in_one_table_publishes_none(lake: Lake) -> None:
     ours = pair(lake, 1, 2)  # the second table does not exist yet
     state = lake.sink.read_state(ours)
     lake.append(some(7))
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         lake.sink.publish(ours, state, together=True)
     assert lake.ids() == [1, 7]
     assert not lake.exists("sales.totals")
@@ -230,7 +231,7 @@ def test_together_an_undo_that_one_table_refuses_takes_back_none(lake: Lake) -> 
     ours = pair(lake, 1, 2)
     lake.publish(*ours, together=True)
     lake.append(some(9), "sales.totals")
-    with pytest.raises(NotOurs, match=r"lake\.sales\.totals"):
+    with pytest.raises(UndoConflict, match=r"lake\.sales\.totals"):
         lake.unpublish(*ours, together=True)
     assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([2], [2, 9])
 
@@ -239,7 +240,7 @@ def test_together_killed_between_two_tables_nothing_is_visible(server: DatabaseS
     with open_lake("sql", server, tmp_path) as lake:
         ours = pair(lake, 1, 2)
         act = f"sink.publish([publication, {ours[1]!r}], state, together=True)"
-        arm = ARM.format("iceberg_catalogs, '_swap', 'after'")
+        arm = ARM.format("catalog, '_swap_metadata_location', 'after'")
         killed = Publisher(lake.settings, ours[0], lake.sink.read_state(ours), arm, act)
         assert killed.outcome()[0] == -9
         assert not lake.exists("sales.facts")

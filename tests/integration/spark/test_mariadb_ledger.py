@@ -15,18 +15,18 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from saga_activities.attempt import Attempt
-from saga_activities.dispatch import Dispatcher
-from saga_activities.guard.tables import guard
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.dispatcher import Dispatcher
+from saga_activities.guard.tables import guard_table
 from saga_activities.http import HttpConnections
-from saga_spark import cleaning
-from saga_spark.sinks.parquet_pointer import read_pointer
-from saga_spark.staging_attempt import transaction
-from saga_spark.steps import SparkSteps
+from saga_spark.actions import SparkSteps
+from saga_spark.sinks.parquet.parquet_pointer import read_pointer
+from saga_spark.staging import stage_area
+from saga_spark.staging.staging_attempt import transaction
 from sagas.actions import Actions
-from sagas.builtins_spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
-from sagas.machine.commands import Guard as Asked
-from sagas.outcomes import Outcome
+from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
+from sagas.protocol.messages import GuardSpec as Asked
+from sagas.protocol.outcomes import Outcome
 from tests.integration.spark.desk import Desk, Played, open_desk
 from tests.integration.spark.ledgers import ICEBERG, open_books, read
 from tests.lab import finished, lab
@@ -67,7 +67,7 @@ class Worker:
         asked = replace(asked, action=ACTIONS[op], guard=Asked("books", confirmed=confirmed))
         self.runner.generation = generation
         now = time.time()
-        about = Attempt(1, now, now + 60, self._beat, logging.getLogger("test"), saga="day")
+        about = AttemptContext(1, now, now + 60, self._beat, logging.getLogger("test"), saga="day")
         return await self._dispatcher.perform(asked, about)
 
     def _beat(self, details: Any = None) -> None:
@@ -105,8 +105,8 @@ async def test_staged_published_taken_back_and_cleaned_up(desk: Desk) -> None:
     await desk.clean()
     assert desk.keys() == []
     async with transaction(desk.guard.engine) as connection:
-        await connection.execute(sa.delete(guard))
-    forgotten = await cleaning.forget(desk.guard.engine, desk.settings, before=time.time() + 60)
+        await connection.execute(sa.delete(guard_table))
+    forgotten = await stage_area.drop_undo_data(desk.guard.engine, desk.settings, before=time.time() + 60)
     assert [row.target.generation for row in forgotten] == [1]
 
 

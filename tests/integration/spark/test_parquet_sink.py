@@ -12,17 +12,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
-from saga_spark.job import Output
-from saga_spark.keys import Target
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks import parquet_folder
-from saga_spark.sinks.files import write_once
-from saga_spark.sinks.parquet import ParquetSink
-from saga_spark.sinks.parquet_folder import PointerFolder
-from saga_spark.sinks.registry import sink_for, validate_together
-from saga_spark.sinks.sink import Conflict, NotOurs, Publication, Published
+from saga_spark.sinks.parquet import parquet_pointer
+from saga_spark.sinks.parquet.parquet_pointer import PointerFolder
+from saga_spark.sinks.parquet.parquet_sink import ParquetSink
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, sink_for, validate_together
+from saga_spark.storage import write_once
 from sagas import read_pointer
-from sagas.errors import Infrastructure, Rejected, UsageError
+from sagas.errors import InfrastructureError, Rejected, UsageError
 from tests.integration.spark.staged import stage
 
 ONE, TWO, THREE = ([{"id": number, "name": f"n{number}"}] for number in (1, 2, 3))
@@ -42,7 +41,7 @@ def sink(settings: SparkSettings) -> ParquetSink:
 
 def publish(sink: ParquetSink, publication: Publication) -> Published:
     assert sink.check(publication) == []
-    sink.place(publication)
+    sink.prepare(publication)
     return sink.publish([publication], sink.read_state([publication]), together=False)[0]
 
 
@@ -84,10 +83,10 @@ def test_nothing_is_visible_before_publish_nor_to_who_reads_the_folder(
     settings: SparkSettings, sink: ParquetSink
 ) -> None:
     publication = stage(settings, APPEND, ONE)
-    sink.place(publication)
+    sink.prepare(publication)
     with pytest.raises(UsageError, match="no Parquet output"):
         read_pointer(str(settings.root / "out"))
-    assert sink.find(publication.output, publication.mark.target) is None
+    assert sink.find(publication.output, publication.tag.target) is None
     # Without the pointer a reader finds nothing, rather than everything that was ever placed.
     assert dataset.dataset(settings.root / "out", format="parquet").files == []
 
@@ -98,7 +97,7 @@ def test_what_is_there_is_adopted(settings: SparkSettings, sink: ParquetSink) ->
     publish(sink, publication)
     before = version(settings)
     assert sink.publish([publication], state, together=False)[0].adopted, "also with the state of long ago"
-    found = sink.find(publication.output, publication.mark.target)
+    found = sink.find(publication.output, publication.tag.target)
     assert found is not None
     assert found.adopted
     assert version(settings) == before
@@ -108,7 +107,7 @@ def test_what_is_there_is_adopted(settings: SparkSettings, sink: ParquetSink) ->
 def test_another_manifest_under_our_key_is_not_adopted(settings: SparkSettings, sink: ParquetSink) -> None:
     publish(sink, stage(settings, APPEND, ONE))
     other = stage(settings, APPEND, TWO, epoch=2)
-    sink.place(other)
+    sink.prepare(other)
     with pytest.raises(Rejected, match="another manifest"):
         sink.publish([other], sink.read_state([other]), together=False)
 
@@ -121,16 +120,16 @@ def test_an_adopted_publication_that_others_overwrote_is_not_published_again(
     publish(sink, stage(settings, OVERWRITE, TWO, saga="b"))
     assert publish(sink, ours).adopted
     assert visible(settings) == [2]
-    with pytest.raises(Conflict, match="not cleaned up"):
-        sink.clean(ours)
+    with pytest.raises(CommitConflict, match="not cleaned up"):
+        sink.clean_up(ours)
 
 
 def test_the_state_is_compared(settings: SparkSettings, sink: ParquetSink) -> None:
     ours, other = stage(settings, APPEND, ONE, saga="a"), stage(settings, APPEND, TWO, saga="b")
-    sink.place(ours)
+    sink.prepare(ours)
     state = sink.read_state([ours])
     publish(sink, other)
-    with pytest.raises(Conflict, match="version 1 and was at 0"):
+    with pytest.raises(CommitConflict, match="version 1 and was at 0"):
         sink.publish([ours], state, together=False)
     assert visible(settings) == [2]
 
@@ -172,7 +171,7 @@ def test_undo_of_an_overwrite_with_others_after_it_is_refused(
     later = stage(settings, {**APPEND, "mode": mode}, THREE, saga="c")
     publish(sink, later)
     before = (settings.root / "out" / "_current.json").read_text()
-    with pytest.raises(NotOurs, match="c/facts") as refused:
+    with pytest.raises(UndoConflict, match="c/facts") as refused:
         unpublish(sink, ours)
     assert refused.value.report["after"][0]["saga.id"] == "c"
     assert (settings.root / "out" / "_current.json").read_text() == before
@@ -189,7 +188,7 @@ def test_what_was_taken_back_beneath_an_overwrite_does_not_come_back(
     for one in (first, second, third, fourth):
         publish(sink, one)
     unpublish(sink, first)
-    assert sink.find(first.output, first.mark.target) is None
+    assert sink.find(first.output, first.tag.target) is None
     unpublish(sink, fourth)
     assert visible(settings) == [3]
     unpublish(sink, third)
@@ -222,7 +221,7 @@ def test_what_the_overwrite_replaced_is_gone(settings: SparkSettings, sink: Parq
     ours = stage(settings, OVERWRITE, TWO, saga="b")
     publish(sink, ours)
     (settings.root / "out" / "_versions" / "1.json").unlink()
-    with pytest.raises(NotOurs, match="no longer kept"):
+    with pytest.raises(UndoConflict, match="no longer kept"):
         unpublish(sink, ours)
 
 
@@ -231,12 +230,12 @@ def test_clean_removes_every_attempt_of_this_generation_only(settings: SparkSett
     attempts = [stage(settings, APPEND, TWO, saga="b", epoch=epoch) for epoch in (1, 2)]
     tenth = stage(settings, APPEND, THREE, saga="b", generation=10)
     for one in (*attempts, tenth):
-        sink.place(one)
+        sink.prepare(one)
     state = sink.read_state(attempts[1:])
-    sink.clean(attempts[1])
+    sink.clean_up(attempts[1])
     names = sorted(one.name for one in (settings.root / "out" / "_data").iterdir())
     assert len(names) == 2
-    assert f"{tenth.mark.target.name}-e1" in names
+    assert f"{tenth.tag.target.name}-e1" in names
     with pytest.raises(Rejected, match="missing"):
         sink.publish(attempts[1:], state, together=False)  # one that was frozen meanwhile
     assert visible(settings) == [1]
@@ -256,15 +255,15 @@ def test_what_no_undo_needs_is_forgotten(settings: SparkSettings, sink: ParquetS
     for one in made.values():
         publish(sink, one)
     waiting = stage(settings, APPEND, ONE, saga="d")
-    sink.place(waiting)
-    sink.forget(made["b"])
+    sink.prepare(waiting)
+    sink.drop_undo_data(made["b"])
     assert data(settings) == {"a", "b", "c", "d"}, "undoing c shows b again, and undoing b then shows a"
     unpublish(sink, made["c"])
-    sink.forget(made["c"])
+    sink.drop_undo_data(made["c"])
     assert data(settings) == {"a", "b", "d"}
     assert visible(settings) == [2]
     for _ in range(2):
-        sink.forget(made["b"])
+        sink.drop_undo_data(made["b"])
         assert data(settings) == {"b", "d"}
     assert list((settings.root / "out" / "_versions").iterdir()) == []
     publish(sink, waiting)
@@ -303,12 +302,12 @@ def test_placing_twice_changes_nothing(settings: SparkSettings, sink: ParquetSin
     publish(sink, ours)
     file = Path(read_pointer(str(settings.root / "out"))[0])
     before = file.stat()
-    sink.place(ours)
+    sink.prepare(ours)
     assert file.stat().st_ino == before.st_ino
     assert file.stat().st_mtime_ns == before.st_mtime_ns
     os.truncate(file, 4)
     with pytest.raises(Rejected, match="somebody has changed"):
-        sink.place(ours)
+        sink.prepare(ours)
 
 
 def test_check_says_what_would_refuse(settings: SparkSettings, sink: ParquetSink) -> None:
@@ -329,7 +328,7 @@ def test_check_says_what_would_refuse(settings: SparkSettings, sink: ParquetSink
 
 def test_a_schema_that_others_changed_meanwhile_is_refused(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE, saga="a")
-    sink.place(ours)
+    sink.prepare(ours)
     publish(sink, stage(settings, APPEND, [{"id": "text"}], saga="b"))
     with pytest.raises(Rejected, match="any more: the column name is new"):
         sink.publish([ours], sink.read_state([ours]), together=False)
@@ -353,17 +352,17 @@ def test_what_the_sink_cannot_do_is_refused(settings: SparkSettings, sink: Parqu
 
 def test_a_disk_that_is_full_or_read_only_is_one_sentence(settings: SparkSettings, sink: ParquetSink) -> None:
     (settings.root / "out").write_text("no folder")
-    with pytest.raises(Infrastructure, match=r"Not a directory|File exists"):
-        sink.place(stage(settings, APPEND, ONE))
+    with pytest.raises(InfrastructureError, match=r"Not a directory|File exists"):
+        sink.prepare(stage(settings, APPEND, ONE))
 
 
 def test_a_lock_that_nobody_releases_is_a_conflict(
     settings: SparkSettings, sink: ParquetSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_folder, "LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(parquet_pointer, "LOCK_TIMEOUT", 0.1)
     ours = stage(settings, APPEND, ONE)
-    sink.place(ours)
-    with PointerFolder(settings.root / "out").locked(), pytest.raises(Conflict, match="held by another"):
+    sink.prepare(ours)
+    with PointerFolder(settings.root / "out").locked(), pytest.raises(CommitConflict, match="held by another"):
         sink.publish([ours], sink.read_state([ours]), together=False)
 
 

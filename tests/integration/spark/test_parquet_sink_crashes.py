@@ -11,8 +11,8 @@ import pytest
 from pyarrow import dataset
 
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.parquet import ParquetSink
-from saga_spark.sinks.sink import Conflict, Publication
+from saga_spark.sinks.parquet.parquet_sink import ParquetSink
+from saga_spark.sinks.sink import CommitConflict, Publication
 from sagas import read_pointer
 from tests.integration.spark.staged import Publisher, stage
 
@@ -20,7 +20,7 @@ OLD = [{"id": 1, "name": "old"}, {"id": 2, "name": "old"}]
 NEW = [{"id": 1, "name": "new"}, {"id": 2, "name": "new"}, {"id": 3, "name": "new"}]
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
-PLACE = "sink.place(publication)"
+PLACE = "sink.prepare(publication)"
 SWAP = "matches=lambda source, target: str(target).endswith('_current.json')"
 
 
@@ -38,10 +38,10 @@ def sink(settings: SparkSettings) -> ParquetSink:
 def ours(settings: SparkSettings, sink: ParquetSink) -> Publication:
     """An overwrite that is placed, above an older publication."""
     old = stage(settings, {"parquet": "out"}, OLD, saga="old")
-    sink.place(old)
+    sink.prepare(old)
     sink.publish([old], sink.read_state([old]), together=False)
     publication = stage(settings, {"parquet": "out", "mode": "overwrite"}, NEW, files=2)
-    sink.place(publication)
+    sink.prepare(publication)
     return publication
 
 
@@ -92,11 +92,11 @@ def test_who_places_is_killed(settings: SparkSettings, sink: ParquetSink, arm: s
     publication = stage(settings, {"parquet": "out"}, NEW, files=2)
     code, said = Publisher(settings, publication, None, arm, PLACE).outcome()
     assert code == -9, said
-    sink.place(publication)
+    sink.prepare(publication)
     sink.publish([publication], sink.read_state([publication]), together=False)
     assert rows(settings) == NEW
     sink.unpublish([publication], together=False)
-    sink.clean(publication)
+    sink.clean_up(publication)
     assert litter(settings) == []
     assert list((settings.root / "out" / "_data").iterdir()) == []
 
@@ -109,18 +109,18 @@ def test_a_frozen_publisher_fails_after_the_undo(settings: SparkSettings, sink: 
     sink.unpublish([ours], together=False)
     publisher.thaw()
     code, said = publisher.outcome()
-    assert (code, said.split(":")[0]) == (0, "Conflict")
+    assert (code, said.split(":")[0]) == (0, "CommitConflict")
     assert rows(settings) == OLD
 
 
 def test_a_publisher_that_froze_with_the_lock_holds_the_undo_up_and_is_then_taken_back(
     settings: SparkSettings, sink: ParquetSink, ours: Publication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saga_spark.sinks.parquet_folder.LOCK_PATIENCE", 0.2)
+    monkeypatch.setattr("saga_spark.sinks.parquet.parquet_pointer.LOCK_TIMEOUT", 0.2)
     arm = f"at(os, 'replace', 'before', signal.SIGSTOP, {SWAP})"
     publisher = Publisher(settings, ours, sink.read_state([ours]), arm, PUBLISH)
     publisher.frozen()
-    with pytest.raises(Conflict, match="held by another"):
+    with pytest.raises(CommitConflict, match="held by another"):
         sink.unpublish([ours], together=False)
     assert rows(settings) == OLD
     publisher.thaw()
@@ -162,6 +162,6 @@ def publish_and_take_back(settings: SparkSettings, sink: ParquetSink) -> None:
         publication = stage(
             settings, {"parquet": "out", "mode": "overwrite"}, NEW, files=2, saga="many", generation=generation
         )
-        sink.place(publication)
+        sink.prepare(publication)
         sink.publish([publication], sink.read_state([publication]), together=False)
         sink.unpublish([publication], together=False)

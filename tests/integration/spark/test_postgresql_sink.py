@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from saga_spark.job import Output
-from saga_spark.sinks.registry import validate_together
-from saga_spark.sinks.sink import Conflict, NotOurs
+from saga_spark.job.job_spec import Output
+from saga_spark.sinks.sink import CommitConflict, UndoConflict, validate_together
 from sagas.errors import Rejected, UsageError
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer
@@ -39,13 +38,13 @@ MODES = {
 def test_each_mode_and_its_exact_undo(house: Warehouse, mode: str) -> None:
     more, rows, expected = MODES[mode]
     ours = house.stage(house.output(mode, **more), rows, files=2)
-    house.sink.place(ours)
+    house.sink.prepare(ours)
     assert house.rows() == OLD, "nothing is visible before"
     done = house.publish(ours)
     assert not done.adopted
     assert house.rows() == expected
-    assert f"saga_stage_{ours.mark.target.name}-e1" not in house.tables()
-    found = house.sink.find(ours.output, ours.mark.target)
+    assert f"saga_stage_{ours.tag.target.name}-e1" not in house.tables()
+    found = house.sink.find(ours.output, ours.tag.target)
     assert found is not None
     assert found.after == done.after
     assert house.again(ours).adopted
@@ -54,8 +53,8 @@ def test_each_mode_and_its_exact_undo(house: Warehouse, mode: str) -> None:
         house.unpublish(ours)
         assert house.rows() == OLD
     assert house.tables() == {"sales", "saga_publication"}
-    assert house.sink.find(ours.output, ours.mark.target) is None
-    with pytest.raises(Conflict, match="taken back"):
+    assert house.sink.find(ours.output, ours.tag.target) is None
+    with pytest.raises(CommitConflict, match="taken back"):
         house.again(ours)
     assert house.rows() == OLD
     house.publish(house.stage(house.output(mode, **more), rows, generation=2))
@@ -100,7 +99,7 @@ def test_a_row_without_a_key_that_others_deleted_is_missed(house: Warehouse) -> 
     ours = house.stage(house.output("append", "log"), [{"line": "a"}, {"line": "a"}])
     house.publish(ours)
     house.run("delete from log where ctid = (select min(ctid) from log)")
-    with pytest.raises(NotOurs, match="1 rows"):
+    with pytest.raises(UndoConflict, match="1 rows"):
         house.unpublish(ours)
     assert house.rows("log") == ["(a)"]
 
@@ -113,14 +112,14 @@ def test_undo_refuses_where_others_changed_our_rows(house: Warehouse, mode: str)
     key = rows[0]["id"]
     house.run("update sales set amount = 0 where id = %s", key)
     before = house.rows()
-    with pytest.raises(NotOurs, match=r"1 rows of public\.sales") as refused:
+    with pytest.raises(UndoConflict, match=r"1 rows of public\.sales") as refused:
         house.unpublish(ours)
     sample = refused.value.report["samples"][0]
     assert sample["key"] == {"id": key}
     assert sample["now"]["amount"] == 0
     assert house.rows() == before
     house.run("delete from sales where id = %s", key)
-    with pytest.raises(NotOurs) as refused:
+    with pytest.raises(UndoConflict) as refused:
         house.unpublish(ours)
     assert refused.value.report["samples"][0]["now"] is None
     house.run("insert into sales values (%s, %s, %s, %s)", key, rows[0]["day"], rows[0]["amount"], rows[0]["note"])
@@ -143,7 +142,7 @@ def test_what_an_overwrite_replaced_comes_back_only_where_nothing_stands(house: 
     house.publish(ours)
     house.run("insert into sales values (1, null, null, 'others')")
     before = house.rows()
-    with pytest.raises(NotOurs, match="cannot be brought back"):
+    with pytest.raises(UndoConflict, match="cannot be brought back"):
         house.unpublish(ours)
     assert house.rows() == before
 
@@ -156,7 +155,7 @@ def test_an_overwrite_is_not_taken_back_beneath_another(house: Warehouse) -> Non
     house.publish(ours)
     later = house.stage(house.output("overwrite"), [sale(7)], saga="b")
     house.publish(later)
-    with pytest.raises(NotOurs, match="b/facts") as refused:
+    with pytest.raises(UndoConflict, match="b/facts") as refused:
         house.unpublish(ours)
     assert refused.value.report["after"][0]["saga_id"] == "b"
     house.unpublish(later)
@@ -178,7 +177,7 @@ def test_overwrites_of_different_parts_are_taken_back_alone(house: Warehouse) ->
     again = part(1, 14, "d")
     house.publish(again)
     house.publish(third)
-    with pytest.raises(NotOurs, match="c/facts"):
+    with pytest.raises(UndoConflict, match="c/facts"):
         house.unpublish(again)
 
 
@@ -211,7 +210,7 @@ def test_together_is_one_transaction(house: Warehouse) -> None:
     totals = house.stage(house.output("append", "totals"), [{"day": date(2026, 1, 3), "n": 1}], name="totals")
     validate_together([facts.output, totals.output], house.settings)
     for one in (facts, totals):
-        house.sink.place(one)
+        house.sink.prepare(one)
     house.run("insert into totals values ('2026-01-03', 0)")
     with pytest.raises(Rejected, match="duplicate key"):
         house.sink.publish([facts, totals], None, together=True)
@@ -221,7 +220,7 @@ def test_together_is_one_transaction(house: Warehouse) -> None:
     assert len(house.rows()) == 3
     assert house.rows("totals") == ["(2026-01-03,1)"]
     house.run("update totals set n = 2")
-    with pytest.raises(NotOurs, match="totals"):
+    with pytest.raises(UndoConflict, match="totals"):
         house.sink.unpublish([facts, totals], together=True)
     assert len(house.rows()) == 3
     house.run("update totals set n = 1")
@@ -232,15 +231,15 @@ def test_together_is_one_transaction(house: Warehouse) -> None:
 def test_another_manifest_under_our_key_is_not_adopted(house: Warehouse) -> None:
     house.publish(house.stage(house.output(), [sale(3)]))
     other = house.stage(house.output(), [sale(4)], epoch=2)
-    house.sink.place(other)
+    house.sink.prepare(other)
     with pytest.raises(Rejected, match="another manifest"):
         house.again(other)
 
 
 def test_a_stage_table_that_is_gone_or_not_ours_is_loaded_again(house: Warehouse) -> None:
     ours = house.stage(house.output(), [sale(3)])
-    house.sink.place(ours)
-    name = f'"saga_stage_{ours.mark.target.name}-e1"'
+    house.sink.prepare(ours)
+    name = f'"saga_stage_{ours.tag.target.name}-e1"'
     house.run(f"delete from {name}; comment on table {name} is null")
     house.again(ours)
     assert house.rows() == [*OLD, "(3,2026-01-03,9.99,new)"]
@@ -249,23 +248,23 @@ def test_a_stage_table_that_is_gone_or_not_ours_is_loaded_again(house: Warehouse
 def test_clean_leaves_nothing_and_stops_older_attempts(house: Warehouse) -> None:
     first, second = (house.stage(house.output(), [sale(epoch)], epoch=epoch) for epoch in (3, 4))
     for one in (first, second):
-        house.sink.place(one)
-    house.sink.clean(first)
+        house.sink.prepare(one)
+    house.sink.clean_up(first)
     assert house.tables() == {"sales", "saga_publication"}
-    with pytest.raises(Conflict, match="taken back"):
+    with pytest.raises(CommitConflict, match="taken back"):
         house.again(first)
     house.publish(second)
-    with pytest.raises(Conflict, match="not cleaned up"):
-        house.sink.clean(second)
+    with pytest.raises(CommitConflict, match="not cleaned up"):
+        house.sink.clean_up(second)
     assert house.rows() == [*OLD, "(4,2026-01-03,9.99,new)"]
 
 
 def test_what_is_forgotten_stays(house: Warehouse) -> None:
     ours = house.stage(house.output(), [sale(3)])
     house.publish(ours)
-    house.sink.forget(ours)
+    house.sink.drop_undo_data(ours)
     assert house.tables() == {"sales", "saga_publication"}
-    with pytest.raises(NotOurs, match="no longer kept"):
+    with pytest.raises(UndoConflict, match="no longer kept"):
         house.unpublish(ours)
 
 
@@ -273,7 +272,7 @@ def test_an_undo_across_a_changed_table_is_refused(house: Warehouse) -> None:
     ours = house.stage(house.output(), [sale(3)])
     house.publish(ours)
     house.run("alter table sales add more text")
-    with pytest.raises(NotOurs, match=r"columns of public\.sales"):
+    with pytest.raises(UndoConflict, match=r"columns of public\.sales"):
         house.unpublish(ours)
 
 
@@ -296,7 +295,7 @@ def test_generated_and_identity_columns_and_triggers_are_restored(house: Warehou
         ["b", "3.00", "2"],
         ["c", "4.00", "1"],
     ]
-    with pytest.raises(NotOurs, match="by a trigger"):  # it also runs when the old price is put back
+    with pytest.raises(UndoConflict, match="by a trigger"):  # it also runs when the old price is put back
         house.unpublish(merged)
     house.run("drop trigger touch on orders")
     house.unpublish(merged)

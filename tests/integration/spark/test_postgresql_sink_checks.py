@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from psycopg import conninfo
 
-from saga_spark.manifest import Column
-from saga_spark.sinks import postgresql
-from saga_spark.sinks.postgresql import PostgreSqlSink
-from saga_spark.sinks.sink import Conflict
-from sagas.builtins_spark import PUBLISH_TIMEOUT
-from sagas.errors import Infrastructure, Rejected
+from saga_spark.manifest import ManifestColumn
+from saga_spark.sinks.postgresql import postgresql_sink
+from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
+from saga_spark.sinks.sink import CommitConflict
+from sagas.builtins.spark import PUBLISH_TIMEOUT
+from sagas.errors import InfrastructureError, Rejected
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer, free_port
 
@@ -45,7 +45,7 @@ def test_columns_that_do_not_fit(house: Warehouse) -> None:
 
 def test_nulls_that_were_counted_in_the_write_pass(house: Warehouse) -> None:
     ours = house.stage(house.output(), [{"id": 1}])
-    ours = replace(ours, manifest=replace(ours.manifest, columns=(Column("id", "long", nulls=2),)))
+    ours = replace(ours, manifest=replace(ours.manifest, columns=(ManifestColumn("id", "long", nulls=2),)))
     assert house.sink.check(ours) == ["the column id of public.sales is NOT NULL, and 2 rows have no value"]
 
 
@@ -102,7 +102,7 @@ def test_permissions(house: Warehouse, user: str) -> None:
     )
     ours = reader.stage(house.output(), [{"id": 7}])
     with pytest.raises(Rejected, match="permission denied"):
-        reader.sink.place(ours)
+        reader.sink.prepare(ours)
 
 
 def test_the_permissions_that_are_asked_for_are_enough(house: Warehouse, user: str) -> None:
@@ -119,11 +119,11 @@ def test_a_permission_that_is_lost_before_publishing_is_one_sentence(house: Ware
     grants = f"grant select, insert, delete on sales to {user}; grant create on schema public to {user}"
     writer = as_user(house, user, grants)
     ours = writer.stage(house.output(), [{"id": 7}])
-    writer.sink.place(ours)
+    writer.sink.prepare(ours)
     house.run(f"revoke insert on sales from {user}")
     with pytest.raises(Rejected, match=r"has no insert permission on public\.sales"):
         writer.again(ours)
-    assert writer.sink.find(ours.output, ours.mark.target) is None
+    assert writer.sink.find(ours.output, ours.tag.target) is None
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_a_permission_that_is_lost_before_publishing_is_one_sentence(house: Ware
 )
 def test_a_table_that_was_altered_before_publishing_is_one_sentence(house: Warehouse, change: str, said: str) -> None:
     ours = house.stage(house.output(), [{"id": 7, "amount": Decimal("1.25"), "note": "x"}])
-    house.sink.place(ours)
+    house.sink.prepare(ours)
     house.run(change)
     with pytest.raises(Rejected, match=said):
         house.again(ours)
-    assert house.sink.find(ours.output, ours.mark.target) is None
+    assert house.sink.find(ours.output, ours.tag.target) is None
 
 
 def test_row_security(house: Warehouse, user: str) -> None:
@@ -184,7 +184,7 @@ def test_rows_that_the_table_would_refuse(house: Warehouse, case: str) -> None:
     assert house.sink.check(ours) == []
     before = house.tables()
     with pytest.raises(Rejected, match="do not fit") as refused:
-        house.sink.place(ours)
+        house.sink.prepare(ours)
     assert said in str(refused.value)
     assert house.tables() == before
 
@@ -192,7 +192,7 @@ def test_rows_that_the_table_would_refuse(house: Warehouse, case: str) -> None:
 def test_a_merge_without_a_key_value(house: Warehouse) -> None:
     house.run("alter table sales add unique (note)")
     with pytest.raises(Rejected, match="1 rows have no note"):
-        house.sink.place(
+        house.sink.prepare(
             house.stage(house.output("merge", key="note"), pa.table({"id": [8], "note": pa.array([None], pa.string())}))
         )
 
@@ -201,7 +201,7 @@ def test_a_trigger_that_keeps_rows_back(house: Warehouse) -> None:
     house.run("""create function no() returns trigger language plpgsql as 'begin return null; end';
                  create trigger no before insert on sales for each row execute function no()""")
     ours = house.stage(house.output(), [{"id": 8}])
-    house.sink.place(ours)
+    house.sink.prepare(ours)
     with pytest.raises(Rejected, match="kept back 1"):
         house.again(ours)
 
@@ -209,22 +209,22 @@ def test_a_trigger_that_keeps_rows_back(house: Warehouse) -> None:
 def test_files_that_are_gone_or_not_the_manifests(house: Warehouse) -> None:
     ours = house.stage(house.output(), [{"id": 8}])
     with pytest.raises(Rejected, match="hold 1 rows and their manifest says 2"):
-        house.sink.place(replace(ours, manifest=replace(ours.manifest, rows=2)))
+        house.sink.prepare(replace(ours, manifest=replace(ours.manifest, rows=2)))
     Path(ours.manifest.files[0].uri.removeprefix("file://")).unlink()
     with pytest.raises(Rejected, match="is gone"):
-        house.sink.place(ours)
+        house.sink.prepare(ours)
 
 
 def test_trouble_of_the_server_is_tried_again(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = house.stage(house.output("overwrite"), [{"id": 8}])
-    house.sink.place(ours)
+    house.sink.prepare(ours)
     away = PostgreSqlSink(replace(house.settings, connections={"shop": f"postgresql://saga@127.0.0.1:{free_port()}/x"}))
-    with pytest.raises(Infrastructure, match="shop:"):
+    with pytest.raises(InfrastructureError, match="shop:"):
         away.check(ours)
-    monkeypatch.setitem(postgresql.LIMITS, "lock_timeout", "200ms")
+    monkeypatch.setitem(postgresql_sink.TRANSACTION_TIMEOUTS, "lock_timeout", "200ms")
     with psycopg.connect(house.url) as other:
         other.execute("insert into sales (id) values (77)")
-        with pytest.raises(Conflict, match="lock timeout"):
+        with pytest.raises(CommitConflict, match="lock timeout"):
             house.again(ours)
     house.again(ours)
     assert house.rows() == ["(8,,,)"]
@@ -232,15 +232,15 @@ def test_trouble_of_the_server_is_tried_again(house: Warehouse, monkeypatch: pyt
 
 def test_no_statement_of_a_publication_outlives_its_attempt(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading the stage table does: it belongs to the forward attempt, which may last for hours."""
-    assert float(postgresql.LIMITS["statement_timeout"].removesuffix("s")) <= PUBLISH_TIMEOUT
+    assert float(postgresql_sink.TRANSACTION_TIMEOUTS["statement_timeout"].removesuffix("s")) <= PUBLISH_TIMEOUT
     ours = house.stage(house.output(), [{"id": 8}])
     sleeping = "language plpgsql as $$ begin perform pg_sleep(0.5); return new; end $$"
     house.run(f"create function slowly() returns trigger {sleeping}")
     house.run("create trigger slowly before insert on sales for each row execute function slowly()")
-    monkeypatch.setitem(postgresql.LIMITS, "statement_timeout", "100ms")
-    house.sink.place(ours)
-    with pytest.raises(Infrastructure, match="statement timeout"):
+    monkeypatch.setitem(postgresql_sink.TRANSACTION_TIMEOUTS, "statement_timeout", "100ms")
+    house.sink.prepare(ours)
+    with pytest.raises(InfrastructureError, match="statement timeout"):
         house.again(ours)
-    monkeypatch.setitem(postgresql.LIMITS, "statement_timeout", "60s")
+    monkeypatch.setitem(postgresql_sink.TRANSACTION_TIMEOUTS, "statement_timeout", "60s")
     house.again(ours)
     assert len(house.rows()) == 3

@@ -16,7 +16,7 @@ from tests.servers import DatabaseServer
 
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
-PLACE = "sink.place(publication)"
+PLACE = "sink.prepare(publication)"
 
 # The first commit of a session only keeps its settings, so the second one is meant.
 COMMIT = "import itertools, psycopg; calls = itertools.count(1); at(psycopg.Connection, 'commit', {when!r}, {how}, lambda *_: next(calls) == 2)"  # noqa: E501
@@ -41,7 +41,7 @@ def overwrite(house: Warehouse, *, saga: str = "s1", generation: int = 1) -> Pub
 @pytest.fixture
 def ours(house: Warehouse) -> Publication:
     publication = overwrite(house)
-    house.sink.place(publication)
+    house.sink.prepare(publication)
     return publication
 
 
@@ -79,7 +79,7 @@ def test_who_loads_the_stage_table_is_killed(house: Warehouse, arm: str) -> None
     assert house.tables() == {"sales", "saga_publication"}
 
 
-@pytest.mark.parametrize("undo", ["unpublish", "clean"])
+@pytest.mark.parametrize("undo", ["unpublish", "clean_up"])
 def test_a_publisher_that_froze_before_it_began_fails_after_the_undo(
     house: Warehouse, ours: Publication, undo: str
 ) -> None:
@@ -88,23 +88,26 @@ def test_a_publisher_that_froze_before_it_began_fails_after_the_undo(
     if undo == "unpublish":
         house.unpublish(ours)
     else:
-        house.sink.clean(ours)
+        house.sink.clean_up(ours)
     publisher.thaw()
     code, said = publisher.outcome()
-    assert (code, said.split(":")[0]) == (0, "Conflict")
+    assert (code, said.split(":")[0]) == (0, "CommitConflict")
     assert house.rows() == OLD
-    house.sink.clean(ours)
+    house.sink.clean_up(ours)
     assert house.tables() == {"sales", "saga_publication"}
 
 
 def test_a_publisher_that_froze_before_its_commit_is_ended_by_the_server(house: Warehouse, ours: Publication) -> None:
-    arm = "import saga_spark.sinks.postgresql as module; module.LIMITS['idle_in_transaction_session_timeout'] = '1s';"
+    arm = (
+        "import saga_spark.sinks.postgresql.postgresql_sink as module; "
+        "module.TRANSACTION_TIMEOUTS['idle_in_transaction_session_timeout'] = '1s';"
+    )
     publisher = Publisher(house.settings, ours, None, arm + FROZEN_BEFORE, PUBLISH)
     publisher.frozen()
     house.unpublish(ours)  # waits until the server has ended the frozen transaction, and goes before it
     publisher.thaw()
     code, said = publisher.outcome()
-    assert (code, said.split(":")[0]) == (0, "Infrastructure"), said
+    assert (code, said.split(":")[0]) == (0, "InfrastructureError"), said
     assert house.rows() == OLD
 
 
@@ -138,7 +141,7 @@ def test_a_reader_never_sees_a_mix(house: Warehouse) -> None:
         try:
             for generation in range(1, 9):
                 publication = overwrite(house, generation=generation)
-                house.sink.place(publication)
+                house.sink.prepare(publication)
                 house.again(publication)
                 house.unpublish(publication)
         finally:

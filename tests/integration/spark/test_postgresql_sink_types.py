@@ -13,8 +13,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from saga_spark.sinks import postgresql_load
-from saga_spark.sinks.postgresql_types import misfit
+from saga_spark.sinks.postgresql import tables
+from saga_spark.sinks.postgresql.tables import type_problem
 from sagas.errors import Rejected
 from tests.integration.spark.warehouse import Warehouse, open_warehouse
 from tests.servers import DatabaseServer
@@ -103,7 +103,7 @@ def test_a_table_of_one_column_keeps_its_nulls(house: Warehouse) -> None:
 
 
 def test_more_rows_than_a_batch(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql_load, "BATCH", 1000)
+    monkeypatch.setattr(tables, "COPY_BATCH_ROWS", 1000)
     house.publish(house.stage(house.output("append", "many"), pa.table({"id": range(10_500)}), files=3))
     assert house.run("select count(*), sum(id), max(id) from many") == [(10_500, 10_500 * 10_499 // 2, 10_499)]
 
@@ -127,7 +127,7 @@ def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(house
     ours = house.stage(house.output("append", "typed"), pa.table({"value": values}))
     assert house.sink.check(ours) == []
     with pytest.raises(Rejected, match=r"do not fit|NUL") as refused:
-        house.sink.place(ours)
+        house.sink.prepare(ours)
     assert said in str(refused.value)
     assert house.tables() == {"other", "typed"}
 
@@ -154,7 +154,7 @@ def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(house
     ],
 )
 def test_types_that_would_lose_something_do_not_fit(spark: Any, target: str, said: str) -> None:
-    assert said in (misfit(spark, target) or "")
+    assert said in (type_problem(spark, target) or "")
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_types_that_would_lose_something_do_not_fit(spark: Any, target: str, sai
     ],
 )
 def test_types_that_lose_nothing_fit(spark: Any, target: str) -> None:
-    assert misfit(spark, target) is None
+    assert type_problem(spark, target) is None

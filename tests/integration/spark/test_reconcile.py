@@ -21,11 +21,10 @@ from temporalio.client import (
     ScheduleSpec,
 )
 
-from saga_spark.reconcile.extract import MARGIN, OUTBOX_SCHEMA, Scope
-from saga_spark.reconcile.journal import Rows
-from saga_spark.reconcile.topics import read_topics
+from saga_spark.reconcile.extracts import OUTBOX_SCHEMA, READ_MARGIN, ParquetRowWriter, ReconciliationScope
+from saga_spark.reconcile.topic_extract import read_topics
 from saga_workers.client import Client
-from saga_workers.databases import set_up
+from saga_workers.runtime.databases import set_up_database
 from tests.integration.engine.world import until
 from tests.integration.spark.books_world import PATIENCE, Shop, play
 from tests.kafka_broker import Broker
@@ -65,9 +64,9 @@ def event_of(shop: Shop, saga_id: str, step: str) -> str:
 
 def records_since(shop: Shop, folder: Path, since: float) -> int:
     """How many records of the orders a window costs."""
-    with Rows(folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
+    with ParquetRowWriter(folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         rows.add("shop", "s", "place", 1, "e", shop.orders, "PUBLISHED", since, since)
-    found = read_topics(shop.project.settings.kafka, folder, Scope(since=since), time.time(), ["shop"])
+    found = read_topics(shop.project.settings.kafka, folder, ReconciliationScope(since=since), time.time(), ["shop"])
     assert found is not None
     return found.rows
 
@@ -76,7 +75,7 @@ async def test_spoiled_books_are_named_and_mended(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
-    await set_up(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.connection("shop"))
     mark = uuid.uuid4().hex[:8]
     async with lab(shop.project) as client:
         for number in range(6):
@@ -157,7 +156,7 @@ async def test_what_was_before_a_window_or_has_left_a_topic_is_nobodys_business(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
-    await set_up(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.connection("shop"))
     mark = uuid.uuid4().hex[:8]
     async with lab(shop.project) as client:
         for number in range(3):
@@ -173,7 +172,7 @@ async def test_what_was_before_a_window_or_has_left_a_topic_is_nobodys_business(
 
         code, report = await shop.reconcile(capsys, *window)
         assert (code, report["counts"], report["read"]["records of topics"]) == (0, {}, 6), report
-        assert records_since(shop, tmp_path / "window", began + MARGIN) == 3  # and not those of the old ones
+        assert records_since(shop, tmp_path / "window", began + READ_MARGIN) == 3  # and not those of the old ones
         code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (8, {"event_missing": 1})
         assert told(report, "lost before")[0] == "event_missing"
@@ -204,7 +203,7 @@ async def test_a_step_is_refused_when_its_sides_differ(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
-    await set_up(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.connection("shop"))
     shop.sql("insert into orders (saga_id, total) values ('a', 1.50), ('b', 2.50), ('c', 3)")
     (shop.folder / "archive").mkdir()
     archive = pa.table({"saga_id": ["c", "a", "b"], "amount": [Decimal("3.0"), Decimal("1.5"), Decimal("2.6")]})

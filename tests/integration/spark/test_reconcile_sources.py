@@ -17,13 +17,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from saga_activities.guard import schema
 from saga_spark import ledger
 from saga_spark.ledger import OutputRow
-from saga_spark.reconcile.effects import Effects
-from saga_spark.reconcile.extract import MARGIN, Scope, extract
-from saga_spark.reconcile.outputs import Evidence, judge, look, read_ledger, strangers, unclaimed
+from saga_spark.reconcile.extracts import READ_MARGIN, ReconciliationScope, extract_database
+from saga_spark.reconcile.output_checks import (
+    OutputEvidence,
+    check_output,
+    collect_evidence,
+    find_orphans,
+    orphan_findings,
+    read_ledger,
+)
+from saga_spark.reconcile.reconcile_spec import EffectTable
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.registry import sink_for
-from saga_spark.sinks.sink import Publication
-from saga_workers.reconcile_repair import _discard
+from saga_spark.sinks.sink import Publication, sink_for
+from saga_workers.reconcile.repair import _discard_staged
 from tests.integration.spark.staged import stage
 from tests.servers import DatabaseServer
 
@@ -37,8 +43,8 @@ async def database(server: DatabaseServer) -> AsyncIterator[tuple[AsyncEngine, s
     with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
     engine = create_async_engine(server.url(name))
-    await schema.create(engine)
-    await ledger.create(engine)
+    await schema.create_tables(engine)
+    await ledger.create_table(engine)
     yield engine, server.url(name).replace("+psycopg", "")
     await engine.dispose()
 
@@ -62,12 +68,14 @@ async def test_a_window_costs_what_the_window_holds(database: tuple[AsyncEngine,
                            [NOW - 90_000, NOW])  # fmt: skip
         connection.execute("analyze saga_guard")
         query = "select saga_id from saga_guard where created_at >= %s"
-        plan = "\n".join(row[0] for row in connection.execute(f"explain {query}", [NOW - MARGIN]))  # pyright: ignore
+        plan = "\n".join(row[0] for row in connection.execute(f"explain {query}", [NOW - READ_MARGIN]))  # pyright: ignore
         assert "saga_guard_created" in plan, plan
-    orders = Effects(
+    orders = EffectTable(
         "orders", "shop", "orders", ("id",), "saga_id", "saga", step="b", amounts={"total": "t"}, time="at"
     )
-    counts = await extract(engine, "shop", [orders], tmp_path / "window", Scope(since=NOW - 60, older=("s9",)))
+    counts = await extract_database(
+        engine, "shop", [orders], tmp_path / "window", ReconciliationScope(since=NOW - 60, older_saga_ids=("s9",))
+    )
     assert counts == {"guard": 3, "outbox": 0, "orders": 1}
     assert ids(tmp_path / "window") == {"s7", "s9"}
     rows = pq.read_table(tmp_path / "window" / "guard" / "shop.parquet").to_pylist()
@@ -76,21 +84,23 @@ async def test_a_window_costs_what_the_window_holds(database: tuple[AsyncEngine,
     }  # fmt: skip
     (row,) = pq.read_table(tmp_path / "window" / "effects" / "orders.parquet").to_pylist()
     assert (row["bound"], json.loads(row["row"]), row["a0"], row["time"]) == ("s7", {"id": 2}, "2.50", NOW)
-    assert (await extract(engine, "shop", [orders], tmp_path / "all", Scope()))["guard"] == 50_001
-    one = await extract(engine, "shop", [orders], tmp_path / "one", Scope(saga_id="s7"))
+    assert (await extract_database(engine, "shop", [orders], tmp_path / "all", ReconciliationScope()))[
+        "guard"
+    ] == 50_001
+    one = await extract_database(engine, "shop", [orders], tmp_path / "one", ReconciliationScope(saga_id="s7"))
     assert (one["guard"], one["orders"]) == (2, 1)
 
 
 async def keep(engine: AsyncEngine, publication: Publication, state: str) -> OutputRow:
     """The ledger's row of a publication."""
-    target = publication.mark.target
+    target = publication.tag.target
     async with engine.begin() as connection:
         row = await ledger.take_over(
             connection, target, saga="day", place="out", spec={**OUTPUT, "mode": "append"}, together=False
         )
-        await connection.execute(ledger.staged(target, row.epoch, publication.manifest))
-        await connection.execute(ledger.settled(target, state))  # pyright: ignore[reportArgumentType]
-    (found,) = [one for one in await read_ledger(engine, Scope()) if one.target == target]
+        await connection.execute(ledger.set_staged(target, row.epoch, publication.manifest))
+        await connection.execute(ledger.set_state(target, state))  # pyright: ignore[reportArgumentType]
+    (found,) = [one for one in await read_ledger(engine, ReconciliationScope()) if one.target == target]
     return found
 
 
@@ -101,24 +111,26 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
     sagas = {name: stage(settings, OUTPUT, [{"n": 1}], saga=name) for name in ("good", "left", "gone", "stray")}
     for name in ("good", "gone", "stray"):
         publication = sagas[name]
-        sink.place(publication)
+        sink.prepare(publication)
         sink.publish([publication], sink.read_state([publication]), together=False)
     rows = {name: await keep(engine, sagas[name], state)
             for name, state in (("good", "PUBLISHED"), ("left", "STAGED"), ("gone", "PUBLISHED"))}  # fmt: skip
     sink.unpublish([sagas["gone"]], together=False)  # by hand, past the saga
-    found = {name: look(row, settings) for name, row in rows.items()}
-    assert judge(found["good"], "COMPLETED") is None
-    assert [judge(found[name], state).kind for name, state in (("left", "COMPENSATED"), ("gone", "COMPLETED"))] == [  # pyright: ignore
+    found = {name: collect_evidence(row, settings) for name, row in rows.items()}
+    assert check_output(found["good"], "COMPLETED") is None
+    assert [
+        check_output(found[name], state).kind for name, state in (("left", "COMPENSATED"), ("gone", "COMPLETED"))
+    ] == [  # pyright: ignore
         "staged_left",
         "saga_without_effect",
     ]
-    (stray,) = unclaimed(strangers(rows.values(), settings), {})
+    (stray,) = orphan_findings(find_orphans(rows.values(), settings), {})
     assert (stray.kind, stray.saga_id, stray.place) == ("published_unclaimed", "stray", "out")
 
-    assert "removed" in await _discard(engine, settings, rows["left"].target)
-    (again,) = [one for one in await read_ledger(engine, Scope()) if one.target == rows["left"].target]
+    assert "removed" in await _discard_staged(engine, settings, rows["left"].target)
+    (again,) = [one for one in await read_ledger(engine, ReconciliationScope()) if one.target == rows["left"].target]
     assert (again.state, again.epoch) == ("DISCARDED", rows["left"].epoch + 1)
-    assert judge(look(again, settings), "COMPENSATED") is None
+    assert check_output(collect_evidence(again, settings), "COMPENSATED") is None
 
 
 @pytest.mark.parametrize(
@@ -144,15 +156,15 @@ def test_each_state_of_an_output(
     tmp_path: Path, ledger_says: Any, saga: str | None, staged: bool, visible: bool, kind: str | None
 ) -> None:
     settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
-    target = stage(settings, OUTPUT, [{"n": 1}]).mark.target
+    target = stage(settings, OUTPUT, [{"n": 1}]).tag.target
     row = OutputRow(target, 1, "STAGED", "day", "out", False, OUTPUT)
-    found = judge(Evidence(replace(row, state=ledger_says), staged, visible), saga)
+    found = check_output(OutputEvidence(replace(row, state=ledger_says), staged, visible), saga)
     assert (found.kind if found else None) == kind
 
 
 async def test_any_database_with_a_guard_can_be_read(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
-    await schema.create(engine)
+    await schema.create_tables(engine)
     async with engine.begin() as connection:
         for op, reason in (("do", "do"), ("confirm", "undo"), ("undo", "undo")):
             await connection.exec_driver_sql(
@@ -162,10 +174,12 @@ async def test_any_database_with_a_guard_can_be_read(tmp_path: Path) -> None:
         await connection.exec_driver_sql(
             "insert into orders values (1, 's1', '2026-09-21 14:13:20'), (2, 's1/b', null)"
         )
-    orders = Effects("orders", "shop", "orders", ("id",), "saga_id", "saga", step="a", amounts={"id": "n"}, time="at")
-    for scope in (Scope(), Scope(saga_id="s1"), Scope(since=NOW - 60)):
+    orders = EffectTable(
+        "orders", "shop", "orders", ("id",), "saga_id", "saga", step="a", amounts={"id": "n"}, time="at"
+    )
+    for scope in (ReconciliationScope(), ReconciliationScope(saga_id="s1"), ReconciliationScope(since=NOW - 60)):
         folder = tmp_path / uuid.uuid4().hex
-        counts = await extract(engine, "shop", [orders], folder, scope)
+        counts = await extract_database(engine, "shop", [orders], folder, scope)
         assert counts == {"guard": 1, "outbox": 0, "orders": 1 if scope.since else 2}
         (row,) = pq.read_table(folder / "guard" / "shop.parquet").to_pylist()
         assert (row["reason"], row["undone"], row["result"]) == ("do", True, '{"n":1}')

@@ -13,10 +13,10 @@ import psutil
 import psycopg
 
 from saga_workers.client import Client
-from saga_workers.listing import Wanted
-from saga_workers.stuck import list_stuck
-from sagas.project import Project
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.integration.spark.ledgers import PARQUET, Books, open_books
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
@@ -77,7 +77,7 @@ async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, An
 
 
 async def stuck(client: Client, saga: str) -> list[str]:
-    wanted = Wanted(task_queue=client.project.settings.temporal.task_queue)
+    wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
     found = [one async for one in list_stuck(client.temporal, wanted, limit=10)]
     return [reason for one in found if one["id"] == saga for reason in one["stuck"]]
 

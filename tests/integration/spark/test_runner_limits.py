@@ -12,13 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from saga_activities.connections import Connections
-from saga_spark import cleaning, steps
-from saga_spark.runner.client import Runner
+from saga_activities.connections import DatabaseConnections
+from saga_spark import actions
+from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import spark_settings
+from saga_spark.staging import stage_area
 from saga_workers.client import Client
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 from tests.integration.spark.ledgers import BRIEF, ICEBERG, JOBS, Books, open_books, read
 from tests.lab import finished, lab
 from tests.processes import TemporalServer
@@ -86,7 +87,7 @@ def altered(books: Books, **settings: Any) -> Books:
 async def test_a_job_that_always_runs_out_of_memory(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(steps, "Runner", functools.partial(Runner, margin=2**30))
+    monkeypatch.setattr(actions, "RunnerClient", functools.partial(RunnerClient, margin=2**30))
     books = await open_books(tmp_path / "shop", server, temporal.address)
     (books.folder / "jobs.py").write_text(JOBS + GREEDY.replace("WAY()", f"{way}()"))
     brief = BRIEF.format(publish="each", **ICEBERG).replace("max_attempts: 50", "max_attempts: 3")
@@ -118,12 +119,12 @@ async def test_a_job_that_always_runs_out_of_memory(
 
 async def clean_up(books: Books) -> None:
     """The worker's own round, which deletes what a saga that is over has left in the stage."""
-    databases = Connections({"shop": {"url": books.url}})
+    databases = DatabaseConnections({"shop": {"url": books.url}})
 
-    async def over(_: str) -> cleaning.Life:
+    async def over(_: str) -> stage_area.SagaLiveness:
         return "over"
 
-    await cleaning.clean(databases.engine("shop"), spark_settings(books.project.settings), over)
+    await stage_area.clean_up_stage(databases.engine("shop"), spark_settings(books.project.settings), over)
     await databases.close()
 
 

@@ -17,26 +17,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from saga_spark.errors import JobFailed
-from saga_spark.runner.client import Runner
+from saga_spark.job_errors import JobFailed
+from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from sagas.errors import Infrastructure, UsageError
+from sagas.errors import InfrastructureError, UsageError
 from tests.servers import DatabaseServer
 
 PATIENCE = 120.0
 
-Start = Callable[..., Runner]
+Start = Callable[..., RunnerClient]
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Runners for a project with one Parquet file, ``numbers.parquet``."""
     pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
-    runners: list[Runner] = []
+    runners: list[RunnerClient] = []
 
-    def make(*, margin: int | None = None, silence: int = 60, **settings: Any) -> Runner:
-        options: dict[str, Any] = {"silence": silence} | ({} if margin is None else {"margin": margin})
-        runners.append(Runner(SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), **settings), **options))
+    def make(*, margin: int | None = None, silence: int = 60, **settings: Any) -> RunnerClient:
+        options: dict[str, Any] = {"heartbeat_timeout": silence} | ({} if margin is None else {"margin": margin})
+        runners.append(
+            RunnerClient(SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), **settings), **options)
+        )
         return runners[-1]
 
     yield make
@@ -44,12 +46,12 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         await runner.close()
 
 
-async def freeze(runner: Runner, where: str = "numbers.parquet", **more: Any) -> dict[str, Any]:
+async def freeze(runner: RunnerClient, where: str = "numbers.parquet", **more: Any) -> dict[str, Any]:
     inputs = {"numbers": {"kind": "parquet", "values": {"parquet": where}}, **more}
     return await runner.run("freeze", {"inputs": inputs, "folder": "file:///nowhere", "known": {}}, tag="frozen")
 
 
-def pid_of(runner: Runner) -> int:
+def pid_of(runner: RunnerClient) -> int:
     assert runner.process is not None
     return runner.process.pid
 
@@ -80,10 +82,10 @@ async def test_a_killed_runner_is_noticed_and_replaced(start: Start) -> None:
     os.kill(pid, signal.SIGKILL)
     await gone(pid)
     async with asyncio.timeout(PATIENCE):
-        while runner.process is not None and runner.process.lost is None:  # noqa: ASYNC110
+        while runner.process is not None and runner.process.lost_reason is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert runner.process is not None
-    assert "was killed by SIGKILL; its log is" in str(runner.process.lost)
+    assert "was killed by SIGKILL; its log is" in str(runner.process.lost_reason)
     assert (await freeze(runner))["inputs"]
     assert pid_of(runner) != pid
 
@@ -93,7 +95,7 @@ async def test_a_frozen_runner_is_killed_and_the_run_may_be_tried_again(start: S
     await freeze(runner)
     pid = pid_of(runner)
     os.killpg(pid, signal.SIGSTOP)
-    with pytest.raises(Infrastructure, match="gave no sign of life"):
+    with pytest.raises(InfrastructureError, match="gave no sign of life"):
         await freeze(runner)
     await gone(pid)
     assert (await freeze(runner))["inputs"]
@@ -108,7 +110,7 @@ async def test_a_runner_above_its_memory_cap_is_stopped_with_a_sentence(start: S
             await freeze(runner)
             await asyncio.sleep(0.05)
 
-    with pytest.raises(Infrastructure, match=r"more than its cap of 0\.0 GiB, and was stopped: raise `memory`"):
+    with pytest.raises(InfrastructureError, match=r"more than its cap of 0\.0 GiB, and was stopped: raise `memory`"):
         await until_it_is_seen()
 
 
@@ -184,10 +186,10 @@ async def test_a_killed_worker_takes_its_runner_with_it(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from saga_spark.runner.client import Runner\n"
+        "from saga_spark.runner.runner_client import RunnerClient\n"
         "from saga_spark.settings import SparkSettings\n"
         "async def main():\n"
-        "    runner = Runner(SparkSettings(root=Path(sys.argv[1])))\n"
+        "    runner = RunnerClient(SparkSettings(root=Path(sys.argv[1])))\n"
         "    await runner.run('freeze', {'inputs': {}, 'folder': '', 'known': {}}, tag='x')\n"
         "    print(runner.process.pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from saga_activities.attempt import Attempt
-from saga_spark.runner import losses
-from saga_spark.runner.client import Runner
+from saga_activities.attempt_context import AttemptContext
+from saga_spark.actions import SparkSteps
+from saga_spark.runner import runner_client
+from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from saga_spark.steps import SparkSteps
-from sagas.errors import Parked, Unavailable
+from sagas.errors import NeedsOperator, Unavailable
 from tests.integration.spark.desk import open_desk
 from tests.integration.spark.staged import stage
 from tests.integration.spark.test_staging import JOBS, PATIENCE, QUICK, World, rows_of
@@ -32,7 +32,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     settings = SparkSettings(
         root=tmp_path, stage=(tmp_path / "stage").as_uri(), conf=QUICK, python_path=(str(tmp_path),)
     )
-    runner = Runner(settings)
+    runner = RunnerClient(settings)
     yield World(runner, tmp_path)
     await runner.close()
 
@@ -69,7 +69,7 @@ async def test_a_runner_that_cannot_import_pyspark_says_so_and_that_is_no_attemp
     broken = tmp_path / "pyspark"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('half of it is missing')")
-    runner = Runner(SparkSettings(root=tmp_path, python_path=(str(tmp_path),)))
+    runner = RunnerClient(SparkSettings(root=tmp_path, python_path=(str(tmp_path),)))
     try:
         for _ in range(2):
             with pytest.raises(Unavailable) as found:
@@ -83,7 +83,7 @@ async def test_a_runner_that_cannot_import_pyspark_says_so_and_that_is_no_attemp
 
 async def test_a_runner_that_has_no_place_for_its_log_is_no_attempt(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file")
-    runner = Runner(SparkSettings(root=tmp_path, work="work"))
+    runner = RunnerClient(SparkSettings(root=tmp_path, work="work"))
     with pytest.raises(Unavailable, match=r"^the Spark runner did not start: .*work"):
         await runner.run("freeze", {"inputs": {}, "folder": "", "known": {}}, tag="x")
 
@@ -93,7 +93,7 @@ async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypat
     steps = SparkSteps(desk.settings, desk.databases)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     now = time.time()
-    attempt = Attempt(1, now, now + 60, lambda _: None, logging.getLogger("test"), saga="day")
+    attempt = AttemptContext(1, now, now + 60, lambda _: None, logging.getLogger("test"), saga="day")
     try:
         with pytest.raises(Unavailable, match=r"^Spark needs Java 17 or newer: JAVA_HOME is .*; install a JDK"):
             await steps.prepare("spark", desk.invocation(), attempt)
@@ -129,8 +129,8 @@ def killer(spark, inputs):
 async def test_a_job_that_kills_each_of_its_runners_is_set_apart_and_then_needs_a_person(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "APART_AFTER", 1)
-    monkeypatch.setattr(losses, "GIVE_UP_AFTER", 2)
+    monkeypatch.setattr(runner_client, "DEDICATED_RUNNER_AFTER", 1)
+    monkeypatch.setattr(runner_client, "MAX_CONSECUTIVE_LOSSES", 2)
     (world.root / "killing_jobs.py").write_text(KILLER)
     with pytest.raises(Unavailable, match="the Spark runner was killed by SIGKILL"):
         await killed(world)
@@ -138,7 +138,7 @@ async def test_a_job_that_kills_each_of_its_runners_is_set_apart_and_then_needs_
     assert world.runner.process is not None
     shared = world.runner.process.pid
     with pytest.raises(
-        Parked, match=r"^2 Spark runners in a row were lost while they ran this; the last time: the Spark"
+        NeedsOperator, match=r"^2 Spark runners in a row were lost while they ran this; the last time: the Spark"
     ):
         await killed(world)
     assert world.runner.process.pid == shared, "it had a runner of its own"

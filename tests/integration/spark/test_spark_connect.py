@@ -11,15 +11,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from saga_spark.errors import JobFailed
-from saga_spark.runner.client import Runner
+from saga_spark.job_errors import JobFailed
+from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from sagas.errors import Unavailable
 from tests.integration.spark.test_staging import JOBS, QUICK, World, rows_of
 from tests.servers import free_port
 
@@ -79,7 +77,7 @@ async def world(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
     settings = SparkSettings(root=root, remote=server, python_path=(str(root / "jobs"),))
-    runner = Runner(settings)
+    runner = RunnerClient(settings)
     yield World(runner, root)
     await runner.close()
 
@@ -89,7 +87,7 @@ async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(world:
     far = await world.one("staged_jobs:numbers", audit=audit)
     assert sorted(row["id"] for row in rows_of(far)) == list(range(10))
     assert far.counts == {"1:not_null/kind": 5, "2:sum": "22.50"}
-    local = Runner(SparkSettings(root=world.root, conf=QUICK, python_path=(str(world.root / "jobs"),)))
+    local = RunnerClient(SparkSettings(root=world.root, conf=QUICK, python_path=(str(world.root / "jobs"),)))
     try:
         here = World(local, world.root, numbers=world.numbers)
         near = await here.one("staged_jobs:numbers", audit=audit)
@@ -151,22 +149,3 @@ async def test_a_cancelled_job_stops_on_the_server(world: World) -> None:
         await running
     assert (await world.one({"sql": "select 1 as one"})).rows == 1
     assert world.runner.process is process, "it was cancelled, not killed"
-
-
-async def test_a_lost_server_is_no_attempt(world: World, server: str) -> None:
-    """The last one: the server is gone afterwards."""
-    world.progress.clear()
-    running = asyncio.create_task(world.one("staged_jobs:endless"))
-    async with asyncio.timeout(PATIENCE):
-        while not any(one.get("tasks") for one in world.progress):
-            assert not running.done(), running
-            await asyncio.sleep(0.1)
-    port = int(server.rpartition(":")[2])
-    for one in psutil.process_iter(["cmdline"]):
-        words = one.info["cmdline"] or ()
-        if SERVER in words and f"spark.connect.grpc.binding.port={port}" in words:
-            one.kill()
-    with pytest.raises(Unavailable, match="was interrupted"):
-        await running
-    with pytest.raises(Unavailable, match="Spark Connect at sc://"):
-        await world.one({"sql": "select 1 as one"})

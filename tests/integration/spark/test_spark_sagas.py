@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from saga_activities.connections import Connections
-from saga_spark.cleaning import forget
+from saga_activities.connections import DatabaseConnections
 from saga_spark.settings import spark_settings
+from saga_spark.staging.stage_area import drop_undo_data
 from tests.integration.spark.ledgers import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
 from tests.integration.spark.theatre import clear_stage
 from tests.lab import finished, lab
@@ -31,9 +31,9 @@ def page(uri: str) -> str:
 async def forget_all(books: Books) -> None:
     """The worker's other round, as if the time in which undos may come were over: the guard has forgotten all."""
     books.execute("delete from saga_guard")
-    connections = Connections({"shop": {"url": books.project.settings.connection("shop").url}})
+    connections = DatabaseConnections({"shop": {"url": books.project.settings.connection("shop").url}})
     engine = connections.engine("shop")
-    assert len(await forget(engine, spark_settings(books.project.settings), before=time.time() + 60)) == 4
+    assert len(await drop_undo_data(engine, spark_settings(books.project.settings), before=time.time() + 60)) == 4
     await connections.close()
 
 

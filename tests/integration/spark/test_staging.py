@@ -18,12 +18,12 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from saga_spark.errors import JobFailed
+from saga_spark.job_errors import JobFailed
 from saga_spark.manifest import Manifest
-from saga_spark.runner.client import Runner
+from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.files import local_path, size
-from sagas.errors import Infrastructure, UsageError
+from saga_spark.storage import file_size, local_path
+from sagas.errors import InfrastructureError, UsageError
 
 PATIENCE = 300.0
 SECRET = "a=b #4711"
@@ -120,7 +120,7 @@ spark.read.parquet(*files).selectExpr(f"n * {factor} as n").write.mode("append")
 
 @dataclass
 class World:
-    runner: Runner
+    runner: RunnerClient
     root: Path
     progress: list[dict[str, Any]] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -175,7 +175,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     (root / "program.py").write_text(PROGRAM)
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
     conf = {**QUICK, "spark.test.word": SECRET}
-    runner = Runner(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
+    runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
     yield World(runner, root)
     await runner.close()
 
@@ -201,7 +201,7 @@ async def test_rows_are_written_and_counted_in_one_pass(world: World) -> None:
     rows = rows_of(manifest)
     assert sorted(row["id"] for row in rows) == list(range(10))
     assert manifest.rows == sum(file.rows for file in manifest.files) == 10
-    assert [size(file.uri) for file in manifest.files] == [file.bytes for file in manifest.files]
+    assert [file_size(file.uri) for file in manifest.files] == [file.bytes for file in manifest.files]
     assert {one.name: (one.type, one.nulls, one.sum) for one in manifest.columns} == {
         "id": ("bigint", 0, "45"),
         "half": ("decimal(12,2)", 0, "22.50"),
@@ -361,7 +361,7 @@ async def test_a_cancel_stops_the_executors_and_leaves_the_others(world: World) 
     assert (await other).rows == 10
     assert world.runner.process is process, "the session stays warm"
     assert process is not None
-    assert process.lost is None
+    assert process.lost_reason is None
 
 
 async def test_changed_sources_are_seen(world: World) -> None:
@@ -386,7 +386,7 @@ async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_th
     asleep.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asleep
-    assert "a cancelled job did not stop" in str(old.lost)
+    assert "a cancelled job did not stop" in str(old.lost_reason)
     assert not psutil.pid_exists(old.pid)
 
     before = len(world.progress)
@@ -400,7 +400,7 @@ async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_th
     assert java
     for one in java:
         one.kill()
-    with pytest.raises(Infrastructure, match="Spark's JVM has ended with exit code -9"):
+    with pytest.raises(InfrastructureError, match="Spark's JVM has ended with exit code -9"):
         await endless
 
 
@@ -420,7 +420,7 @@ async def test_without_java_or_pyspark_there_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     settings = SparkSettings(root=tmp_path, python_path=(str(world.root / "jobs"),))
-    other = replace(world, runner=Runner(settings))
+    other = replace(world, runner=RunnerClient(settings))
     try:
         with pytest.raises(
             UsageError, match=r"Spark needs Java 17 or newer: JAVA_HOME is .*, and there is no bin/java"
@@ -432,9 +432,9 @@ async def test_without_java_or_pyspark_there_is_one_sentence(
         "import asyncio, importlib.util, sys\n"
         "from pathlib import Path\n"
         "sys.path[:] = [one for one in sys.path if 'site-packages' not in one] + [sys.argv[1]]\n"
-        "from saga_spark.runner.client import Runner\n"
+        "from saga_spark.runner.runner_client import RunnerClient\n"
         "from saga_spark.settings import SparkSettings\n"
-        "asyncio.run(Runner(SparkSettings(root=Path(sys.argv[2]))).run('freeze', {}, tag='x'))\n"
+        "asyncio.run(RunnerClient(SparkSettings(root=Path(sys.argv[2]))).run('freeze', {}, tag='x'))\n"
     )
     packages = tmp_path / "packages"
     packages.mkdir()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from saga_spark import streaming
-from saga_spark.runner.class_archive import options
+from saga_spark.job import streaming
+from saga_spark.runner.java import class_archive_options
 from sagas.errors import UsageError
 from tests.servers import DatabaseServer
 
@@ -29,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {options()}")
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_archive_options()}")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
@@ -49,7 +49,7 @@ def test_a_batch_that_comes_again_writes_nothing(spark: SparkSession, server: Da
     source.mkdir()
     (source / "1.json").write_text('{"id": 1, "word": "one"}\n{"id": 2, "word": null}\n')
     stream = spark.readStream.schema("id bigint, word string").json(source.as_uri())
-    batches = streaming.once(url, "readings", "public.readings")
+    batches = streaming.write_batch_once(url, "readings", "public.readings")
 
     def drain(number_of_checkpoint: int) -> None:
         checkpoint = (tmp_path / f"checkpoint-{number_of_checkpoint}").as_uri()
@@ -72,14 +72,14 @@ def test_a_batch_that_comes_again_writes_nothing(spark: SparkSession, server: Da
 
     frame = spark.sql("select 3L as id, 'three' as word")
     with pytest.raises(RuntimeError):
-        streaming.once(url, "readings", breaks)(frame, 1)
+        streaming.write_batch_once(url, "readings", breaks)(frame, 1)
     assert len(rows()) == 2, "neither the rows nor the number"
     batches(frame, 1)
     batches(frame, 1)
     assert rows()[-1] == (3, "three")
     assert len(rows()) == 3
-    streaming.once(url, "another", "readings")(frame, 1)
+    streaming.write_batch_once(url, "another", "readings")(frame, 1)
     assert len(rows()) == 4, "numbers belong to a query"
-    assert streaming.forget(url, "readings", 1) == 1
+    assert streaming.delete_batches(url, "readings", 1) == 1
     with pytest.raises(UsageError, match="is no name for a stream"):
-        streaming.once(url, "", "readings")
+        streaming.write_batch_once(url, "", "readings")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from saga_spark.sinks.parquet_pointer import read_pointer
+from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from tests.integration.spark.ledgers import Books
 from tests.integration.spark.theatre import Theatre, clear_stage, of_saga, open_theatre, play
 from tests.integration.spark.topics import events_of, kafka_toml, must_be_settled, named, never_written, topic_outputs
@@ -37,13 +37,13 @@ FORWARD = {
     "C3": "after stage",
     "C4": "before audit",
     "C5": "after audit",
-    "C5 placed": "after place",
+    "C5 placed": "after prepare",
     "C6": "before publish",
     "C6 open": "after flush",
     "C7": "after write",
     "C8": "before write",
 }
-DISCARDED = {"C10 before": "before clean", "C10 after": "after clean"}
+DISCARDED = {"C10 before": "before clean_up", "C10 after": "after clean_up"}
 UNDONE = {
     "C10 files": "after unpublish",
     "C10": "before write",

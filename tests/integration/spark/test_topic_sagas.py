@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from saga_spark.reconcile.extract import Scope
-from saga_spark.reconcile.outputs import judge, look, read_ledger
+from saga_spark.reconcile.extracts import ReconciliationScope
+from saga_spark.reconcile.output_checks import check_output, collect_evidence, read_ledger
 from saga_spark.settings import spark_settings
-from saga_spark.sinks.parquet_pointer import read_pointer
+from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from tests.integration.engine.world import until
 from tests.integration.spark.ledgers import Books, open_books
 from tests.integration.spark.theatre import clear_stage, of_saga
@@ -135,11 +135,13 @@ async def reads_the_same_again(client: Any, books: Books, kafka: Broker, topic: 
 
 async def what_reconciliation_says(books: Books, saga: str) -> list[Any]:
     engine = create_async_engine(books.url.replace("postgresql://", "postgresql+psycopg://"))
-    rows = await read_ledger(engine, Scope(saga_id=saga))
+    rows = await read_ledger(engine, ReconciliationScope(saga_id=saga))
     await engine.dispose()
     settings = spark_settings(books.project.settings)
     assert len(rows) == 2
-    return [finding for row in rows if (finding := judge(look(row, settings), "COMPENSATED")) is not None]
+    return [
+        finding for row in rows if (finding := check_output(collect_evidence(row, settings), "COMPENSATED")) is not None
+    ]
 
 
 def files_of(books: Books, name: str) -> int:

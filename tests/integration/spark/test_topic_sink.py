@@ -13,17 +13,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from saga_activities.kafka.transactions import Sent, TransactionalProducer
-from saga_activities.kafka.wire import Record, encode
-from saga_spark.errors import JobFailed
-from saga_spark.reconcile.extract import OUTBOX_SCHEMA, Scope
-from saga_spark.reconcile.journal import Rows
-from saga_spark.reconcile.topics import RECORDS, read_topics
+from saga_activities.kafka.record_codec import EncodedRecord, encode
+from saga_activities.kafka.transactional_producer import PartitionRecord, TransactionalProducer
+from saga_spark.inputs.kafka_input import freeze_topic
+from saga_spark.job_errors import JobFailed
+from saga_spark.reconcile.extracts import OUTBOX_SCHEMA, ParquetRowWriter, ReconciliationScope
+from saga_spark.reconcile.topic_extract import RECORDS_FILE, read_topics
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks import topic_progress
-from saga_spark.sinks.sink import Conflict, NotOurs, Publication
-from saga_spark.sinks.topic import TopicSink
-from saga_spark.topic_input import freeze_topic
+from saga_spark.sinks.kafka import topic_progress
+from saga_spark.sinks.kafka.topic_sink import TopicSink
+from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
 
@@ -45,7 +44,7 @@ class World:
         publication = stage(self.settings, output, rows, files=more.pop("files", 3), **more)
         self.sink.validate(publication.output)
         assert self.sink.check(publication) == []
-        self.sink.place(publication)
+        self.sink.prepare(publication)
         return publication
 
     def publish(self, publication: Publication) -> Any:
@@ -62,33 +61,33 @@ def world(tmp_path: Path, kafka: Broker) -> World:
 
 def test_each_row_is_an_event_once(world: World) -> None:
     publication = world.stage()
-    assert world.sink.find(publication.output, publication.mark.target) is None
+    assert world.sink.find(publication.output, publication.tag.target) is None
     first, again = world.publish(publication), world.publish(publication)
     assert (first.adopted, again.adopted) == (False, True)
     records = world.kafka.read_committed(world.topic)
     assert sorted(one.json()["id"] for one in records) == [0, 1, 2, 3, 4, 5]
     one = next(one for one in records if one.key == "3")
     assert one.json() == {"id": 3, "amount": "1.50", "day": "2026-01-01"}
-    assert one.headers["ce_id"] == f"{publication.mark.target.name}-1-1"
+    assert one.headers["ce_id"] == f"{publication.tag.target.name}-1-1"
     assert one.headers["sagaid"] == "s1"
     assert len({one.headers["ce_id"] for one in records}) == 6
-    assert [one.mark for one in topic_progress.all_of(world.settings.kafka, world.topic)] == [
-        publication.mark.properties()
+    assert [one.mark for one in topic_progress.visible_publications(world.settings.kafka, world.topic)] == [
+        publication.tag.properties()
     ]
 
 
 def test_what_is_published_stays_and_what_is_not_is_closed(world: World) -> None:
     published, waiting = world.stage(), world.stage(saga="s2")
     world.publish(published)
-    with pytest.raises(Conflict, match="cannot be cleaned up"):
-        world.sink.clean(published)
+    with pytest.raises(CommitConflict, match="cannot be cleaned up"):
+        world.sink.clean_up(published)
     for _ in range(2):
-        with pytest.raises(NotOurs, match="cannot be taken back") as told:
+        with pytest.raises(UndoConflict, match="cannot be taken back") as told:
             world.sink.unpublish([published], together=False)
         assert told.value.report["files"] == 3
-    world.sink.clean(waiting)
+    world.sink.clean_up(waiting)
     world.sink.unpublish([waiting], together=False)
-    with pytest.raises(Conflict, match="was taken back"):  # it froze before the undo, and wakes after it
+    with pytest.raises(CommitConflict, match="was taken back"):  # it froze before the undo, and wakes after it
         world.publish(waiting)
     assert world.ids() == [0, 1, 2, 3, 4, 5]
     later = world.stage(saga="s2", generation=2)
@@ -139,14 +138,14 @@ def test_a_topic_is_read_between_fixed_offsets(world: World, tmp_path: Path) -> 
         freeze_topic(world.settings, "events", {"topic": "nowhere"}, uri, lambda _: None)
 
 
-def aborted(topic: str) -> Iterator[Sent]:
-    yield topic, 0, Record(b'{"id": -1}')
+def aborted(topic: str) -> Iterator[PartitionRecord]:
+    yield topic, 0, EncodedRecord(b'{"id": -1}')
     raise Killed
 
 
 def test_what_reconciliation_reads(world: World, tmp_path: Path) -> None:
     kafka, now = world.settings.kafka, time.time()
-    with Rows(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
+    with ParquetRowWriter(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         for topic in (world.topic, "not-there"):
             rows.add("shop", "s1", "a", 1, f"e-{topic}", topic, "PUBLISHED", now, now)
     producer = TransactionalProducer(kafka, f"relay-{world.topic}").open()
@@ -154,11 +153,11 @@ def test_what_reconciliation_reads(world: World, tmp_path: Path) -> None:
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
         producer.write([(world.topic, -1, event)])
     producer.close()
-    found = read_topics(kafka, tmp_path, Scope(), now, ["shop"])
+    found = read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
     assert found is not None
     assert (found.rows, found.floors) == (1, {world.topic: 0.0})
-    [record] = pq.read_table(tmp_path / RECORDS).to_pylist()
+    [record] = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
     assert (record["connection"], record["event_id"], record["topic"]) == ("shop", "e1", world.topic)
-    other = read_topics(kafka, tmp_path, Scope(saga_id="s2"), now, ["shop"])
+    other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, ["shop"])
     assert other is not None
     assert other.rows == 0

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from saga_activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka.transactional_producer import TransactionalProducer
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks import topic_progress
-from saga_spark.sinks.sink import NotOurs, Publication
-from saga_spark.sinks.topic import TopicSink
-from saga_spark.sinks.topic_progress import Progress, partition_of
+from saga_spark.sinks.kafka import topic_progress
+from saga_spark.sinks.kafka.topic_progress import TopicProgress, progress_partition
+from saga_spark.sinks.kafka.topic_sink import TopicSink
+from saga_spark.sinks.sink import Publication, UndoConflict
 from tests.integration.spark.staged import Publisher, stage
 from tests.integration.spark.topics import SETTLED
 from tests.kafka_broker import Broker
@@ -30,7 +30,7 @@ UNPUBLISH = "sink.unpublish([publication], together=False)"
 # The call that is meant is the n-th; after `flush` its transaction is open, and the broker has all of it.
 ARM = """
 import itertools
-from saga_activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka.transactional_producer import TransactionalProducer
 calls = itertools.count(1)
 at(TransactionalProducer, {name!r}, {when!r}, signal.{how}, lambda *_: next(calls) == {number})
 """
@@ -49,7 +49,7 @@ class World:
     def stage(self, generation: int = 1) -> Publication:
         output = {"topic": self.topic, "key": "id"}
         publication = stage(self.settings, output, ROWS, files=FILES, generation=generation)
-        self.sink.place(publication)
+        self.sink.prepare(publication)
         return publication
 
     def publisher(self, publication: Publication, arm: str = "", act: str = PUBLISH) -> Publisher:
@@ -63,7 +63,7 @@ class World:
         return sorted(one.json()["id"] for one in self.kafka.read_committed(self.topic, settle=SETTLED))
 
     def is_settled(self) -> bool:
-        return self.kafka.is_settled(self.topic, topic_progress.topic_of(self.settings.kafka))
+        return self.kafka.is_settled(self.topic, topic_progress.progress_topic(self.settings.kafka))
 
 
 @pytest.fixture
@@ -105,13 +105,13 @@ def test_a_publisher_is_killed(world: World, point: str) -> None:
     code, said = world.publisher(publication, killed).outcome()
     assert code == -9, said
     if "in the" not in point:  # who does not publish waits until the broker ends an open transaction
-        found = world.sink.find(publication.output, publication.mark.target)
+        found = world.sink.find(publication.output, publication.tag.target)
         assert (0 if found is None else found.after) == files
     again = world.publish(publication)
     assert (again.adopted, again.after) == (files == FILES, FILES)
     assert world.ids() == EACH_ONCE
     assert world.is_settled()
-    with pytest.raises(NotOurs):
+    with pytest.raises(UndoConflict):
         world.sink.unpublish([publication], together=False)
     assert world.ids() == EACH_ONCE
 
@@ -120,14 +120,16 @@ def test_the_dead_of_others_hold_nobody_up(world: World) -> None:
     """The progress of a publication shares its partition with others: an open transaction there is theirs."""
     settings = world.settings.kafka
     publication = world.stage()
-    name = publication.mark.target.name
-    same = next(one for number in itertools.count() if partition_of(one := f"other-{number}") == partition_of(name))
+    name = publication.tag.target.name
+    same = next(
+        one for number in itertools.count() if progress_partition(one := f"other-{number}") == progress_partition(name)
+    )
     dead = TransactionalProducer(settings, f"{settings.prefix}-dead").open()
     dead.begin(60.0)
-    topic, partition, record = topic_progress.record(settings, same, Progress(world.topic))
+    topic, partition, record = topic_progress.progress_record(settings, same, TopicProgress(world.topic))
     dead.produce(topic, record.value, record.key, partition=partition)
     dead.flush()
-    assert world.sink.find(publication.output, publication.mark.target) is None
+    assert world.sink.find(publication.output, publication.tag.target) is None
     world.sink.publish([publication], None, together=False)
     assert not world.is_settled(), "the dead are still waited for by others"
     assert world.ids() == EACH_ONCE
@@ -143,7 +145,7 @@ def test_an_undo_after_a_killed_publisher(world: World, point: str) -> None:
     code, said = world.publisher(publication, killed).outcome()
     assert code == -9, said
     if files:
-        with pytest.raises(NotOurs) as told:
+        with pytest.raises(UndoConflict) as told:
             world.sink.unpublish([publication], together=False)
         assert (told.value.report["files"], told.value.report["of"]) == (files, FILES)
     else:
@@ -152,7 +154,7 @@ def test_an_undo_after_a_killed_publisher(world: World, point: str) -> None:
     assert world.is_settled()
     code, said = world.publisher(publication).outcome()
     assert code == 0
-    assert said.endswith("Conflict: the output output was taken back, so nothing more is published\n")
+    assert said.endswith("CommitConflict: the output output was taken back, so nothing more is published\n")
     assert world.ids() == EACH_ONCE[: files * 2]
 
 
@@ -163,7 +165,7 @@ def test_an_undo_is_killed(world: World, point: tuple[str, str]) -> None:
     code, said = world.publisher(publication, arm(*point), UNPUBLISH).outcome()
     assert code == -9, said
     world.sink.unpublish([publication], together=False)
-    world.sink.clean(publication)
+    world.sink.clean_up(publication)
     assert world.ids() == []
     assert world.is_settled()
     assert world.publish(world.stage(generation=2)).adopted is False
@@ -191,7 +193,7 @@ def test_a_frozen_publisher_wakes_too_late(world: World, point: str, other: str)
     else:
         expected = EACH_ONCE[: committed * 2]
         if committed:
-            with pytest.raises(NotOurs):
+            with pytest.raises(UndoConflict):
                 world.sink.unpublish([publication], together=False)
         else:
             world.sink.unpublish([publication], together=False)
@@ -199,10 +201,10 @@ def test_a_frozen_publisher_wakes_too_late(world: World, point: str, other: str)
     frozen.thaw()
     code, said = frozen.outcome()
     began_late = point == "C11 before it begins"
-    words = {"publishes": "adopted", "takes back": "Conflict"}[other] if began_late else "Conflict"
+    words = {"publishes": "adopted", "takes back": "CommitConflict"}[other] if began_late else "CommitConflict"
     # Fenced in the middle, the library does not always say by whom: then the attempt is simply made again.
     assert code == 0
-    assert last_word(said) in (words, *(() if began_late else ("Infrastructure",))), said
+    assert last_word(said) in (words, *(() if began_late else ("InfrastructureError",))), said
     assert world.ids() == expected
     assert world.is_settled()
 
@@ -214,7 +216,7 @@ def test_two_publishers_at_once(world: World) -> None:
     assert {code for code, _ in outcomes} == {0}
     said = sorted(last_word(text) for _, text in outcomes)
     assert "done" in said or "adopted" in said, outcomes
-    assert set(said) <= {"done", "adopted", "Conflict", "Infrastructure"}, outcomes
+    assert set(said) <= {"done", "adopted", "CommitConflict", "InfrastructureError"}, outcomes
     world.publish(publication)  # whoever was fenced comes again
     assert world.ids() == EACH_ONCE
     assert world.is_settled()
@@ -225,7 +227,7 @@ def test_who_writes_after_us_changes_nothing(world: World) -> None:
     publication = world.stage()
     world.publish(publication)
     world.kafka.produce(world.topic, {"id": 99}, key="other")
-    with pytest.raises(NotOurs, match="cannot be taken back"):
+    with pytest.raises(UndoConflict, match="cannot be taken back"):
         world.sink.unpublish([publication], together=False)
     assert world.ids() == [*EACH_ONCE, 99]
 

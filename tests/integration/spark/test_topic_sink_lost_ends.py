@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from saga_activities.kafka.transactions import TransactionalProducer
+from saga_activities.kafka.transactional_producer import TransactionalProducer
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks import topic_progress
+from saga_spark.sinks.kafka import topic_progress
+from saga_spark.sinks.kafka.topic_sink import TopicSink, row_records
 from saga_spark.sinks.sink import Publication
-from saga_spark.sinks.topic import TopicSink
-from saga_spark.sinks.topic_records import records
 from tests.forgetful_broker import TIMEOUT, lose_an_end
 from tests.integration.spark.staged import stage
 from tests.kafka_broker import Broker
@@ -28,7 +27,7 @@ def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:
     settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
     sink = TopicSink(settings)
     publication = stage(settings, {"topic": topic, "key": "id"}, ROWS, files=2)
-    sink.place(publication)
+    sink.prepare(publication)
 
     def fall_asleep() -> None:
         write_first_file(settings, publication)
@@ -38,14 +37,16 @@ def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:
     assert (published.adopted, published.after) == (False, 2)
     found = sorted(one.json()["id"] for one in forgetful.read_committed(topic))
     assert found == [0, 1, 2, 3, 4, 5]
-    assert forgetful.is_settled(topic, topic_progress.topic_of(kafka))
+    assert forgetful.is_settled(topic, topic_progress.progress_topic(kafka))
 
 
 def write_first_file(settings: SparkSettings, publication: Publication) -> None:
     """As a publisher that falls asleep for ever before it writes how far it is."""
     kafka = settings.kafka
-    producer = TransactionalProducer(kafka, f"{topic_progress.topic_of(kafka)}-{publication.mark.target.key}").open()
+    producer = TransactionalProducer(
+        kafka, f"{topic_progress.progress_topic(kafka)}-{publication.tag.target.publish_key}"
+    ).open()
     producer.begin(60.0)
-    for record in records(publication, 0, prefix=kafka.prefix, time=0.0):
-        producer.produce(publication.output.place, record.value, record.key, record.headers)
+    for record in row_records(publication, 0, prefix=kafka.prefix, time=0.0):
+        producer.produce(publication.output.destination, record.value, record.key, record.headers)
     producer.flush()

@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import Client as Temporal
 
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
+from saga_workers.temporal.temporal_client import HeaderInterceptor
 from tests.integration.spark.ledgers import open_books
 from tests.lab import finished
 from tests.processes import TemporalServer, WorkerProcess

@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 from temporalio.client import Client as Temporal
 
-from saga_activities.connections import Connections
-from saga_spark.cleaning import clean
+from saga_activities.connections import DatabaseConnections
 from saga_spark.settings import spark_settings
+from saga_spark.staging.stage_area import clean_up_stage
 from saga_workers.client import Client
-from saga_workers.headers import HeaderInterceptor
+from saga_workers.temporal.temporal_client import HeaderInterceptor
 from tests.integration.spark.ledgers import Books, open_books
 from tests.integration.spark.turnstiles import DATABASE, closed
 from tests.processes import WorkerProcess
@@ -113,10 +113,10 @@ def of_saga(books: Books, saga: str) -> list[str]:
 
 async def clear_stage(books: Books) -> None:
     """One round of the worker's clean-up, as if every saga were over."""
-    connections = Connections({"shop": {"url": books.project.settings.connection("shop").url}})
+    connections = DatabaseConnections({"shop": {"url": books.project.settings.connection("shop").url}})
 
     async def over(_: str) -> Any:
         return "over"
 
-    await clean(connections.engine("shop"), spark_settings(books.project.settings), over)
+    await clean_up_stage(connections.engine("shop"), spark_settings(books.project.settings), over)
     await connections.close()

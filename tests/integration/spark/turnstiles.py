@@ -40,19 +40,19 @@ def install() -> None:
     which reads the project too."""
     if DATABASE not in os.environ:
         return
-    from saga_activities.kafka.transactions import TransactionalProducer
-    from saga_spark.sinks.iceberg import IcebergSink
-    from saga_spark.sinks.parquet import ParquetSink
-    from saga_spark.sinks.postgresql import PostgreSqlSink
-    from saga_spark.sinks.topic import TopicSink
-    from saga_spark.staging_attempt import StagingAttempt
+    from saga_activities.kafka.transactional_producer import TransactionalProducer
+    from saga_spark.sinks.iceberg.iceberg_sink import IcebergSink
+    from saga_spark.sinks.kafka.topic_sink import TopicSink
+    from saga_spark.sinks.parquet.parquet_sink import ParquetSink
+    from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
+    from saga_spark.staging.staging_attempt import StagingAttempt
 
     for sink in (IcebergSink, ParquetSink, PostgreSqlSink, TopicSink):
-        for method in ("place", "publish", "unpublish", "clean"):
+        for method in ("prepare", "publish", "unpublish", "clean_up"):
             _around(sink, method, lambda _, name=method: name)
     for method in ("write", "flush"):
         _around(TransactionalProducer, method, lambda _, name=method: name)
-    run: Any = StagingAttempt._run
+    run: Any = StagingAttempt._run_task
 
     @functools.wraps(run)
     async def gated(self: StagingAttempt, task: str, request: Any) -> Any:
@@ -61,7 +61,7 @@ def install() -> None:
         await _in_thread(f"after {task}")
         return answer
 
-    StagingAttempt._run = gated  # type: ignore[method-assign]
+    StagingAttempt._run_task = gated  # type: ignore[method-assign]
 
 
 async def _in_thread(point: str) -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pyarrow as pa
 
 from saga_spark.settings import SparkSettings
-from saga_spark.sinks.postgresql import PostgreSqlSink
+from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
 from saga_spark.sinks.sink import Publication, Published
 from tests.integration.spark.staged import stage
 from tests.servers import DatabaseServer
@@ -54,7 +54,7 @@ class Warehouse:
     def publish(self, publication: Publication) -> Published:
         self.sink.validate(publication.output)
         assert self.sink.check(publication) == []
-        self.sink.place(publication)
+        self.sink.prepare(publication)
         return self.again(publication)
 
     def again(self, publication: Publication) -> Published:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from saga_activities.guard.schema import create
+from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Rejected, Step, action
 from tests.lab import finished, lab, make_project
@@ -118,7 +118,7 @@ async def open_shop(folder: Path, address: str) -> AsyncIterator[Shop]:
     """A worker serves the sagas while the context is open."""
     url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
     engine = create_async_engine(url)
-    await create(engine)
+    await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text("create table stock (sku text primary key, on_shelf int)"))
         await connection.execute(text("insert into stock values ('pear', 100)"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard.codec import UnusableResult
-from saga_activities.outbox import HEADERS_ADDED, event_row, shard_hash
+from saga_activities.guard.result_codec import UnusableResult
+from saga_activities.outbox import RELAY_HEADER_BYTES, event_row, shard_hash
 from sagas.step import Event
 
 
@@ -57,7 +57,7 @@ def test_what_no_broker_would_take_is_refused(fields: dict[str, Any], sentence: 
 
 
 def test_the_size_counts_bytes_of_value_key_and_headers() -> None:
-    room = 10_000 - HEADERS_ADDED
+    room = 10_000 - RELAY_HEADER_BYTES
     fits = event(value="é" * ((room - 2 - 3 - 2) // 2), headers={})  # two quotes, the key `o-1`, the headers `{}`
     event_row(fits, max_bytes=10_000)
     with pytest.raises(UnusableResult, match="at most 10000 are allowed"):

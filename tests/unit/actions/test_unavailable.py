@@ -6,24 +6,24 @@ import logging
 import time
 from typing import Any
 
-from saga_activities.attempt import Attempt, Body
-from saga_activities.connections import Connections
-from saga_activities.dispatch import Dispatcher
-from saga_activities.guard.outcomes import outcome_of
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.connections import DatabaseConnections
+from saga_activities.dispatcher import Dispatcher
+from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.http import HttpConnections
-from saga_activities.temporal import failure_of
+from saga_activities.temporal_activity import to_application_error
 from sagas.actions import Actions
-from sagas.errors import Infrastructure, Unavailable
-from sagas.wire import Invocation
+from sagas.errors import InfrastructureError, Unavailable
+from sagas.protocol.payloads import Invocation
 
 
 class Lost:
     """A performer whose helper process is gone."""
 
-    async def prepare(self, action: str, invocation: Invocation, attempt: Attempt) -> Body:
+    async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
         raise Unavailable("the runner is gone")
 
-    async def read(self, invocation: Invocation, attempt: Attempt) -> Any:
+    async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
         raise Unavailable("the runner is gone")
 
     async def close(self) -> None: ...
@@ -31,16 +31,16 @@ class Lost:
 
 async def test_a_read_that_could_not_be_tried_is_no_unknown_attempt() -> None:
     now = time.time()
-    attempt = Attempt(2, now, now + 60, lambda _: None, logging.getLogger("test"))
-    dispatcher = Dispatcher(Actions([]), Connections({}), HttpConnections({}), {"reconcile": Lost()})
+    attempt = AttemptContext(2, now, now + 60, lambda _: None, logging.getLogger("test"))
+    dispatcher = Dispatcher(Actions([]), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()})
     outcome = await dispatcher.perform(Invocation("reconcile", {}, "s1/a", "s1", "a", "do", 1), attempt)
     assert (outcome.kind, outcome.infrastructure, outcome.counted) == ("failed", True, False)
-    said = failure_of(outcome, attempt.number, intervals=[5.0])
+    said = to_application_error(outcome, attempt.number, intervals=[5.0])
     assert (said.type, said.non_retryable, said.next_retry_delay) == ("Infrastructure", True, None)
     assert said.details[0]["counted"] is False
 
 
 def test_other_failures_of_the_infrastructure_are_left_to_the_platform() -> None:
-    outcome = outcome_of(Infrastructure("the database is gone"))
+    outcome = outcome_of_error(InfrastructureError("the database is gone"))
     assert outcome.counted
-    assert not failure_of(outcome, 1).non_retryable
+    assert not to_application_error(outcome, 1).non_retryable

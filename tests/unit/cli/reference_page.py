@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from saga_cli.verbs import ALIASES, VERBS, Verb
+from saga_cli.main import ALIASES, COMMANDS, Command
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
 
@@ -54,7 +54,7 @@ Colours appear on a terminal only; `NO_COLOR=1` turns them off.
 
 def render() -> str:
     parts, group = [HEAD], ""
-    for verb in VERBS:
+    for verb in COMMANDS:
         command = _command(verb)
         if command is None:
             continue
@@ -67,10 +67,10 @@ def render() -> str:
 
 def missing() -> list[str]:
     """The verbs of the table whose file does not exist."""
-    return [verb.name for verb in VERBS if importlib.util.find_spec(verb.target.partition(":")[0]) is None]
+    return [verb.name for verb in COMMANDS if importlib.util.find_spec(verb.target.partition(":")[0]) is None]
 
 
-def _command(verb: Verb) -> Any:
+def _command(verb: Command) -> Any:
     import typer
     from typer.main import get_command
 
@@ -85,7 +85,7 @@ def _command(verb: Verb) -> Any:
     return get_command(target)
 
 
-def _section(verb: Verb, command: Any) -> Iterator[str]:
+def _section(verb: Command, command: Any) -> Iterator[str]:
     also = [alias for alias, name in ALIASES.items() if name == verb.name]
     yield f"### saga {verb.name}\n"
     if also:

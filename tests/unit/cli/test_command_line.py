@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from saga_cli import main, verbs
-from saga_cli.context import Options, take_options
+from saga_cli import main
+from saga_cli.context import GlobalOptions, split_options
 from sagas.errors import UsageError
 
 
@@ -11,30 +11,30 @@ from sagas.errors import UsageError
     ("words", "found", "rest"),
     [
         # accepted after the verb, before it, and between its arguments
-        (["show", "a", "-o", "json"], Options(format="json"), ["show", "a"]),
-        (["--json", "show", "a"], Options(format="json"), ["show", "a"]),
-        (["show", "--jsonl", "a"], Options(format="jsonl"), ["show", "a"]),
-        (["list", "-ojson"], Options(format="json"), ["list"]),
-        (["list", "-o=text"], Options(), ["list"]),
-        (["list", "--config", "x.toml", "--debug"], Options(config="x.toml", debug=True), ["list"]),
-        (["list", "--config=x.toml"], Options(config="x.toml"), ["list"]),
+        (["show", "a", "-o", "json"], GlobalOptions(format="json"), ["show", "a"]),
+        (["--json", "show", "a"], GlobalOptions(format="json"), ["show", "a"]),
+        (["show", "--jsonl", "a"], GlobalOptions(format="jsonl"), ["show", "a"]),
+        (["list", "-ojson"], GlobalOptions(format="json"), ["list"]),
+        (["list", "-o=text"], GlobalOptions(), ["list"]),
+        (["list", "--config", "x.toml", "--debug"], GlobalOptions(config="x.toml", debug=True), ["list"]),
+        (["list", "--config=x.toml"], GlobalOptions(config="x.toml"), ["list"]),
         # after -- nothing is an option
-        (["start", "--", "--json"], Options(), ["start", "--", "--json"]),
+        (["start", "--", "--json"], GlobalOptions(), ["start", "--", "--json"]),
     ],
 )
-def test_global_options_are_taken_from_anywhere(words: list[str], found: Options, rest: list[str]) -> None:
-    assert take_options(words) == (found, rest)
+def test_global_options_are_taken_from_anywhere(words: list[str], found: GlobalOptions, rest: list[str]) -> None:
+    assert split_options(words) == (found, rest)
 
 
 @pytest.mark.parametrize("words", [["list", "-o"], ["list", "-o", "yaml"], ["list", "--config"]])
 def test_global_options_without_a_good_value(words: list[str]) -> None:
     with pytest.raises(UsageError):
-        take_options(words)
+        split_options(words)
 
 
 def test_every_verb_has_a_name_of_its_own() -> None:
-    assert len(set(verbs.all_names())) == len(verbs.all_names())
-    assert all(verbs.find(alias) for alias in verbs.ALIASES)
+    assert len(set(main.command_names())) == len(main.command_names())
+    assert all(main.find_command(alias) for alias in main.ALIASES)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_bug_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def broken() -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("saga_cli.dev.load_settings", broken)
+    monkeypatch.setattr("saga_cli.commands.begin.dev.load_settings", broken)
     assert main.run(["dev", "status"]) == 1
     assert "This is a bug in saga (ZeroDivisionError" in capsys.readouterr().err
     assert main.run(["dev", "status", "--debug"]) == 1
@@ -72,11 +72,11 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("saga_cli.dev.load_settings", interrupted)
+    monkeypatch.setattr("saga_cli.commands.begin.dev.load_settings", interrupted)
     assert main.run(["dev", "status"]) == 130
 
 
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([]) == 0
     text = capsys.readouterr().out
-    assert all(f"  {verb.name} " in text for verb in verbs.VERBS)
+    assert all(f"  {verb.name} " in text for verb in main.COMMANDS)

@@ -4,22 +4,22 @@ from datetime import UTC, datetime
 
 import pytest
 
-from saga_cli.filters import point_in_time
-from saga_cli.start_many import parse_tolerance
-from saga_workers.inbox import Waiting, grouped
-from saga_workers.listing import Wanted, query_of
+from saga_cli.commands.run.start import parse_tolerance
+from saga_cli.shared_options import parse_time
+from saga_workers.views.parked import ParkedOperation, group_parked
+from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.errors import UsageError
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def test_since_is_a_length_or_a_point() -> None:
-    assert point_in_time("2h", now=NOW) == datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
-    assert point_in_time("2026-02-01T00:00:00Z", now=NOW) == datetime(2026, 2, 1, tzinfo=UTC)
+    assert parse_time("2h", now=NOW) == datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
+    assert parse_time("2026-02-01T00:00:00Z", now=NOW) == datetime(2026, 2, 1, tzinfo=UTC)
 
 
 def test_a_name_cannot_break_out_of_the_filter() -> None:
-    assert r"WorkflowType = 'a\' OR 1 = 1'" in query_of(Wanted(saga="a' OR 1 = 1"))
+    assert r"WorkflowType = 'a\' OR 1 = 1'" in visibility_query(SagaFilter(saga="a' OR 1 = 1"))
 
 
 @pytest.mark.parametrize(("text", "total", "count"), [(None, 5, None), ("1%", 250, 2), ("20", 5, 20), ("0", 5, 0)])
@@ -34,10 +34,12 @@ def test_tolerance_that_cannot_be(text: str) -> None:
 
 
 def test_a_group_is_one_saga_step_operation_and_error() -> None:
-    def waiting(saga_id: str, step: str, why: str) -> Waiting:
-        return Waiting("shop", saga_id, step, "undo", why, f"2026-03-01T00:00:0{saga_id[-1]}Z", ("retry", "skip"))
+    def waiting(saga_id: str, step: str, why: str) -> ParkedOperation:
+        return ParkedOperation(
+            "shop", saga_id, step, "undo", why, f"2026-03-01T00:00:0{saga_id[-1]}Z", ("retry", "skip")
+        )
 
-    groups = grouped([waiting("s-2", "a#1", "no"), waiting("s-1", "a#7", "no"), waiting("s-3", "a", "it's down")])
+    groups = group_parked([waiting("s-2", "a#1", "no"), waiting("s-1", "a#7", "no"), waiting("s-3", "a", "it's down")])
     assert [(one["count"], one["error"], one["oldest"][-3:]) for one in groups] == [
         (2, "no", "01Z"),
         (1, "it's down", "03Z"),

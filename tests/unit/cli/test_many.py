@@ -6,9 +6,8 @@ import asyncio
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers import many
-from saga_workers.many import ask_each, worst_code
-from saga_workers.steering import NoAnswer
+from saga_workers.control import interventions
+from saga_workers.control.interventions import NoAnswer, ask_each, worst_code
 from sagas.errors import RefusedError, SagaError, UsageError
 
 
@@ -39,7 +38,7 @@ async def test_several_are_asked_at_the_same_time_but_not_all() -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        if now == many.AT_ONCE:
+        if now == interventions.AT_ONCE:
             full.set()
         await full.wait()
         await asyncio.sleep(0)
@@ -47,7 +46,7 @@ async def test_several_are_asked_at_the_same_time_but_not_all() -> None:
         return number
 
     assert await ask_each(range(500), ask) == list(range(500))
-    assert most == many.AT_ONCE
+    assert most == interventions.AT_ONCE
 
 
 async def test_a_saga_is_asked_one_thing_at_a_time_and_no_more_once_it_is_silent() -> None:

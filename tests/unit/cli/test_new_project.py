@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from saga_cli import main
-from sagas.project import Project
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 
 def test_a_new_project_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

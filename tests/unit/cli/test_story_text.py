@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from saga_cli.story_text import story_lines
-from saga_cli.story_words import length, plain
-from saga_cli.waiting import exit_code
+from saga_cli.render.saga_view import view_lines
+from saga_cli.render.text import format_duration, to_plain
+from saga_cli.wait import exit_code
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ def story(**more: Any) -> dict[str, Any]:
 
 
 def text(told: dict[str, Any]) -> str:
-    return "\n".join(plain(line) for line in story_lines(told, now=NOW))
+    return "\n".join(to_plain(line) for line in view_lines(told, now=NOW))
 
 
 def test_attempts_and_errors_stand_with_their_step() -> None:
@@ -83,4 +83,4 @@ def test_exit_codes(state: str, reason: dict[str, Any] | None, code: int) -> Non
     ("seconds", "words"), [(0.44, "0.4 s"), (75, "75 s"), (600, "10 min"), (3 * 3600, "3 h"), (3 * 86400, "3 days")]
 )
 def test_lengths_of_time(seconds: float, words: str) -> None:
-    assert length(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)) == words
+    assert format_duration(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)) == words

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from sagas.actions import Action, Actions
-from sagas.definition.draft import KafkaHome, SparkHome
+from sagas.definition.draft import KafkaResources, SparkResources
 
 MARK = "⟦"
 
@@ -47,8 +47,8 @@ ACTIONS = Actions(
     ]
 )
 
-KAFKA = KafkaHome("shop")
-SPARK = SparkHome("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}})
+KAFKA = KafkaResources("shop")
+SPARK = SparkResources("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}})
 CONNECTIONS = {"shop": {"kind": "sql"}, "crm": {"kind": "http"}, "old": {"kind": "http", "idempotency": "none"}}
 
 
@@ -60,8 +60,8 @@ class Mistake:
     about: str
     text: str
     also: tuple[str, ...] = ()
-    spark: SparkHome = SPARK
-    kafka: KafkaHome = KAFKA
+    spark: SparkResources = SPARK
+    kafka: KafkaResources = KAFKA
 
     @property
     def clean(self) -> str:
@@ -594,7 +594,7 @@ MISTAKES = [
         "SAGA410",
         "no ledger",
         saga("  - {id: a, uses: ⟦spark, with: {sql: select 1 as a, output: {parquet: x}}}\n"),
-        spark=SparkHome(),
+        spark=SparkResources(),
     ),
     Mistake("SAGA411", "an unknown catalog", spark("output: {table: ⟦lac.s.t}")),
     Mistake("SAGA140", "an action of the engine", saga(BOOK, NOTIFY.format(one="uses: ⟦wait, with: {for: 1s}"))),
@@ -712,19 +712,19 @@ MISTAKES = [
         "SAGA412",
         "events for Kafka without a database",
         saga("  - {id: a, uses: ⟦kafka.publish, with: {topic: t, value: 1}, pivot: true}\n"),
-        kafka=KafkaHome(),
+        kafka=KafkaResources(),
     ),
     Mistake(
         "SAGA405",
         "events for Kafka in a database that is none",
         saga("  - {id: a, uses: ⟦kafka.publish, with: {topic: t, value: 1}, pivot: true}\n"),
-        kafka=KafkaHome("crm"),
+        kafka=KafkaResources("crm"),
     ),
     Mistake(
         "SAGA412",
         "a command without a database",
         saga("  - {id: a, uses: ⟦kafka.request, with: {topic: t, value: 1}, pivot: true}\n"),
-        kafka=KafkaHome(),
+        kafka=KafkaResources(),
     ),
     *(
         Mistake(code, about, saga(f"  - {{id: a, uses: kafka.request, {rest}, pivot: true}}\n"))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sagas.builtins import BUILTINS, LATER, Builtin
-from sagas.definition.catalogue import CATALOGUE
-from sagas.definition.fields import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, STEP, TOP
-from sagas.definition.parse import parse_text
-from sagas.definition.records import Field
+from sagas.builtins.registry import BUILTINS, PLANNED, Builtin
+from sagas.definition.diagnostics import DIAGNOSTIC_CODES
+from sagas.definition.field_types import Field
+from sagas.definition.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
+from sagas.definition.loader import parse_text
 
 from .mistakes import ACTIONS, CONNECTIONS, MISTAKES
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/reference/diagnostics.md"
 
 LANGUAGE = PAGE.with_name("language.md")
 _RECORDS = {
-    "saga": TOP,
+    "saga": SAGA,
     "step": STEP,
     "compensate": COMPENSATE,
     "probe": PROBE,
@@ -66,7 +66,7 @@ _GROUPS = {
 def render() -> str:
     parts = [_HEAD]
     group = ""
-    for code, entry in CATALOGUE.items():
+    for code, entry in DIAGNOSTIC_CODES.items():
         if code[:5] != group:
             group = code[:5]
             parts.append(f"## {_GROUPS[group]}\n")
@@ -98,14 +98,14 @@ def render_language(page: str) -> str:
 
 
 def _summary(field: Field) -> str:
-    if field.later:
-        return f"not in this version, comes with {field.later}"
+    if field.planned_for:
+        return f"not in this version, comes with {field.planned_for}"
     return field.summary + (" (required)" if field.required else "")
 
 
 def _arguments(builtin: Builtin) -> str:
     properties = builtin.parameters["properties"]
-    return ", ".join(f"`{name}`" for name, schema in properties.items() if LATER not in schema)
+    return ", ".join(f"`{name}`" for name, schema in properties.items() if PLANNED not in schema)
 
 
 def _between(page: str, marker: str, lines: list[str]) -> str:

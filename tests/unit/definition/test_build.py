@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sagas.actions import Action, Actions
-from sagas.definition.model import Definition, Retry, Step
-from sagas.definition.parse import parse_text
+from sagas.definition.loader import parse_text
+from sagas.definition.model import Definition, Retry, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 
 from .mistakes import ACTIONS, CONNECTIONS
@@ -23,7 +23,7 @@ def definition(steps: str, top: str = "", actions: Actions = ACTIONS) -> Definit
     return found
 
 
-def only(fields: str, top: str = "") -> Step:
+def only(fields: str, top: str = "") -> StepDefinition:
     return definition(f"  - {{id: a, {fields}}}\n", top).steps[0]
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from sagas.actions import Action, Actions
-from sagas.definition.catalogue import CATALOGUE
-from sagas.definition.diagnostics import Diagnostic, strict
-from sagas.definition.formats import format_diagnostics
-from sagas.definition.parse import load_definitions, parse_text
+from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, format_diagnostics, with_warnings_as_errors
+from sagas.definition.loader import load_definitions, parse_text
 
 from .mistakes import ACTIONS, CONNECTIONS, MISTAKES, Mistake
 from .reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language
@@ -29,7 +27,7 @@ def test_a_mistake_has_its_code_at_its_place(mistake: Mistake) -> None:
 
 
 def test_every_code_has_a_test_and_a_page() -> None:
-    assert {mistake.code for mistake in MISTAKES} | set(ACROSS_FILES) == set(CATALOGUE)
+    assert {mistake.code for mistake in MISTAKES} | set(ACROSS_FILES) == set(DIAGNOSTIC_CODES)
     # `python -m tests.unit.definition.reference_page` writes it again.
     assert PAGE.read_text(encoding="utf-8") == render()
 
@@ -82,7 +80,7 @@ def test_arguments_as_python_means_them(step: str) -> None:
 def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
     _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
     [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
-    assert help != CATALOGUE["SAGA408"].help
+    assert help != DIAGNOSTIC_CODES["SAGA408"].help
     assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
 
 
@@ -180,4 +178,4 @@ def test_sarif_format() -> None:
 
 
 def test_strict_makes_errors_of_warnings() -> None:
-    assert [one.severity for one in strict([ONE])] == ["error"]
+    assert [one.severity for one in with_warnings_as_errors([ONE])] == ["error"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
-from sagas.definition.parse import parse_text
 
 from .mistakes import ACTIONS
 

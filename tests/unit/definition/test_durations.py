@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.durations import format_duration, parse_duration
+from sagas.definition.times import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.graph import CycleError, build_graph
+from sagas.definition.step_graph import CycleError, build_step_graph
 
 
 def test_a_list_is_a_sequence() -> None:
-    graph = build_graph({"a": None, "b": None, "c": None})
+    graph = build_step_graph({"a": None, "b": None, "c": None})
     assert graph.order == ("a", "b", "c")
     assert graph.needs == {"a": (), "b": ("a",), "c": ("b",)}
 
 
 def test_after_a_fan_out_a_step_joins_all_branches() -> None:
-    graph = build_graph({"a": None, "b": ["a"], "c": ["a"], "d": ["b"], "e": None})
+    graph = build_step_graph({"a": None, "b": ["a"], "c": ["a"], "d": ["b"], "e": None})
     assert graph.needs["e"] == ("c", "d")
     assert graph.ancestors("e") == ("a", "b", "c", "d")
 
 
 def test_empty_needs_start_at_once() -> None:
-    graph = build_graph({"a": None, "b": [], "c": None})
+    graph = build_step_graph({"a": None, "b": [], "c": None})
     assert graph.needs["b"] == ()
     assert graph.needs["c"] == ("a", "b")
     assert not graph.is_ancestor("a", "b")
 
 
 def test_a_step_may_need_one_below_it() -> None:
-    assert build_graph({"a": ["b"], "b": []}).order == ("b", "a")
+    assert build_step_graph({"a": ["b"], "b": []}).order == ("b", "a")
 
 
 def test_what_is_implied_is_left_out() -> None:
-    assert build_graph({"a": [], "b": ["a"], "c": ["a", "b", "a"]}).needs["c"] == ("b",)
+    assert build_step_graph({"a": [], "b": ["a"], "c": ["a", "b", "a"]}).needs["c"] == ("b",)
 
 
 def test_ties_keep_the_order_of_the_file() -> None:
-    assert build_graph({"z": [], "a": [], "m": ["z"]}).order == ("z", "a", "m")
+    assert build_step_graph({"z": [], "a": [], "m": ["z"]}).order == ("z", "a", "m")
 
 
 def test_a_circle_is_named() -> None:
     with pytest.raises(CycleError) as caught:
-        build_graph({"a": [], "b": ["a", "d"], "c": ["b"], "d": ["c"]})
+        build_step_graph({"a": [], "b": ["a", "d"], "c": ["b"], "d": ["c"]})
     assert set(caught.value.steps) == {"b", "c", "d"}
 
 
 def test_an_implicit_need_can_close_a_circle() -> None:
     with pytest.raises(CycleError):
-        build_graph({"a": ["b"], "b": None})
+        build_step_graph({"a": ["b"], "b": None})

@@ -7,12 +7,17 @@ import json
 import pytest
 
 from sagas.actions import Action, Actions, action
-from sagas.definition.draft import KafkaHome
-from sagas.definition.model import Definition, Step
-from sagas.definition.parse import parse_text
+from sagas.definition.draft import KafkaResources
+from sagas.definition.loader import parse_text
+from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
-from sagas.explain import made_final, undo_after_failure, undone, why
+from sagas.presentation.explain import (
+    describe_compensation,
+    describe_confirm,
+    describe_undo_after_failure,
+    explain_guarantee,
+)
 from sagas.simulation import Script, simulate
 
 
@@ -32,13 +37,13 @@ ONE = "uses: kafka.publish, with: {topic: t, value: 1, hold: true}"
 
 def definition(steps: str) -> Definition:
     text = f"saga: shop\nsteps:\n{steps}"
-    found, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS, CONNECTIONS, kafka=KafkaHome("shop"))
+    found, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS, CONNECTIONS, kafka=KafkaResources("shop"))
     assert found is not None, diagnostics
     assert from_snapshot(json.loads(json.dumps(to_snapshot(found)))) == found
     return found
 
 
-def only(fields: str) -> Step:
+def only(fields: str) -> StepDefinition:
     return definition(f"  - {{id: a, {fields}}}\n").steps[0]
 
 
@@ -102,14 +107,14 @@ def test_after_the_pivot_events_are_published_at_once() -> None:
 def test_what_a_person_reads() -> None:
     held = only(ONE)
     said = "The events are rows of one transaction on shop, published at the commit point: each once, or none."
-    assert why(held) == said
-    assert undone(held) == "its held events are dropped, once published they stay"
-    assert undo_after_failure(held) == "its held events are dropped"
-    assert made_final(held) == "its held events are released at the commit point"
+    assert explain_guarantee(held) == said
+    assert describe_compensation(held) == "its held events are dropped, once published they stay"
+    assert describe_undo_after_failure(held) == "its held events are dropped"
+    assert describe_confirm(held) == "its held events are released at the commit point"
     plain = only("uses: kafka.publish, with: {topic: t, value: 1}, pivot: true")
-    assert why(plain).endswith("published soon after: each once, or none.")
+    assert explain_guarantee(plain).endswith("published soon after: each once, or none.")
     frozen = only("uses: shop.hold, compensate: shop.book, confirm: shop.book")
-    assert made_final(frozen) == "made final by shop.book, its held events are released with it"
+    assert describe_confirm(frozen) == "made final by shop.book, its held events are released with it"
 
 
 def test_it_can_be_simulated() -> None:

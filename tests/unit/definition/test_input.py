@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input import check_input
+from sagas.definition.input_schema import validate_input
 from sagas.definition.model import Definition
 
 SCHEMA = {
@@ -33,7 +33,7 @@ def saga(schema: Any) -> Definition:
 
 def test_defaults_are_filled_in_everywhere() -> None:
     given = {"id": "a", "lines": [{}, {"quantity": 2}], "address": {}}
-    filled, sentences = check_input(saga(SCHEMA), given)
+    filled, sentences = validate_input(saga(SCHEMA), given)
     assert sentences == []
     assert filled == {
         "id": "a",
@@ -45,9 +45,9 @@ def test_defaults_are_filled_in_everywhere() -> None:
 
 
 def test_a_default_is_a_copy() -> None:
-    filled, _ = check_input(saga(SCHEMA), {"id": "a"})
+    filled, _ = validate_input(saga(SCHEMA), {"id": "a"})
     filled["lines"].append(1)
-    assert check_input(saga(SCHEMA), {"id": "a"})[0]["lines"] == []
+    assert validate_input(saga(SCHEMA), {"id": "a"})[0]["lines"] == []
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_a_default_is_a_copy() -> None:
     ],
 )
 def test_mistakes_are_sentences(given: Any, sentence: str) -> None:
-    assert check_input(saga(SCHEMA), given)[1] == [sentence]
+    assert validate_input(saga(SCHEMA), given)[1] == [sentence]
 
 
 def test_without_a_schema_everything_is_fine() -> None:
-    assert check_input(saga({}), [1]) == ([1], [])
-    assert check_input(saga({}), None) == ({}, [])
+    assert validate_input(saga({}), [1]) == ([1], [])
+    assert validate_input(saga({}), None) == ({}, [])
 
 
 def test_many_mistakes_are_cut_short() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
-    assert len(check_input(saga(schema), ["x"] * 100)[1]) == 21
+    assert len(validate_input(saga(schema), ["x"] * 100)[1]) == 21

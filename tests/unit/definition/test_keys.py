@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.parse import parse_text
+from sagas.definition.loader import parse_text
 
 from .mistakes import ACTIONS, CONNECTIONS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sagas.definition.parse import parse_text
+from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 
 TEXT = """

@@ -7,9 +7,8 @@ from typing import Any, TypedDict
 
 import pytest
 
-from sagas.actions import Action, Actions
-from sagas.definition.parse import parse_text
-from sagas.probing import Absent, Done, Unknown
+from sagas.actions import Absent, Action, Actions, Done, Unknown
+from sagas.definition.loader import parse_text
 from sagas.simulation import Script, simulate
 
 from .mistakes import ACTIONS, CONNECTIONS, Price

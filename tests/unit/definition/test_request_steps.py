@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from saga_workers.replies.topics import reply_topics
-from sagas.builtins_request import REPLY, REQUEST
-from sagas.definition.draft import KafkaHome
+from saga_workers.replies import reply_topics
+from sagas.builtins.messaging import REPLY_PROBE, REQUEST
+from sagas.definition.draft import KafkaResources
+from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
-from sagas.definition.parse import parse_text
-from sagas.explain import why
-from sagas.simulation import every_failure
+from sagas.presentation.explain import explain_guarantee
+from sagas.simulation import failure_points
 
 TRIP = """
 saga: trip
@@ -28,7 +28,9 @@ steps:
 
 def trip(defaults: str = "") -> Definition:
     text = TRIP.format(defaults=defaults)
-    definition, diagnostics = parse_text(text, "trip.saga.yaml", {}, {"shop": {"kind": "sql"}}, kafka=KafkaHome("shop"))
+    definition, diagnostics = parse_text(
+        text, "trip.saga.yaml", {}, {"shop": {"kind": "sql"}}, kafka=KafkaResources("shop")
+    )
     assert definition is not None, diagnostics
     return definition
 
@@ -53,10 +55,10 @@ def test_the_engine_looks_for_late_replies_and_seals_what_was_never_sent() -> No
     reserve, book, pay = trip().steps
     for step in (reserve, pay):
         assert step.probe is not None
-        assert (step.probe.operation.uses, step.probe.operation.seals) == (REPLY, True)
+        assert (step.probe.operation.uses, step.probe.operation.seals) == (REPLY_PROBE, True)
     assert book.probe is None
     assert reserve.guarantee == "participant-keyed"
-    assert "written once" in why(reserve)
+    assert "written once" in explain_guarantee(reserve)
 
 
 def test_the_topics_in_which_replies_may_come() -> None:
@@ -65,7 +67,7 @@ def test_the_topics_in_which_replies_may_come() -> None:
 
 
 def test_an_unknown_request_is_undone_and_an_unknown_pivot_parks() -> None:
-    cells = {(cell.step, cell.fault): cell for cell in every_failure(trip(), None)}
+    cells = {(cell.step, cell.fault): cell for cell in failure_points(trip(), None)}
     assert cells["reserve", "unknown"].state == "COMPENSATED"
     assert cells["reserve", "unknown"].undone == ["reserve"]
     assert cells["pay", "unknown"].state == "PARKED"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.parse import parse_text
+from sagas.definition.loader import parse_text
 
 from .mistakes import ACTIONS, CONNECTIONS
 

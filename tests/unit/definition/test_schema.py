@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sagas.definition.diagnostics import Report
-from sagas.definition.schema import language_schema
-from sagas.definition.source import load
+from sagas.definition.language import language_schema
+from sagas.definition.yaml_nodes import load_yaml
 
 from .mistakes import ACTIONS, MISTAKES, Mistake
 from .test_digest import BASE, SAME
@@ -23,9 +23,9 @@ ARGUMENTS = ("SAGA403", "SAGA404")
 
 
 def data(text: str) -> Any:
-    node = load(text, Report("a.yaml"))
+    node = load_yaml(text, Report("a.yaml"))
     assert node is not None
-    return node.json()
+    return node.to_json()
 
 
 def test_it_is_a_schema() -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input import check_input
+from sagas.definition.input_schema import ANY_ELEMENT, UndeclaredProperty, both, is_sensitive, schema_at, validate_input
+from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
-from sagas.definition.parse import parse_text
-from sagas.definition.schema_paths import ELEMENT, Missing, both, follow, is_sensitive
 from sagas.simulation import sample_input
 
 from .mistakes import ACTIONS
@@ -75,22 +74,22 @@ def test_the_type_of_additional_properties_is_known() -> None:
     [
         (("to",), None),
         (("id",), TEXT),
-        (("too",), Missing("too", ("id", "lines", "to"))),
-        (("lines", ELEMENT, "sku"), None),
-        (("lines", ELEMENT, "skuu"), Missing("skuu", ("n", "sku"))),
+        (("too",), UndeclaredProperty("too", ("id", "lines", "to"))),
+        (("lines", ANY_ELEMENT, "sku"), None),
+        (("lines", ANY_ELEMENT, "skuu"), UndeclaredProperty("skuu", ("n", "sku"))),
     ],
 )
 def test_follow(path: tuple[str, ...], found: Any) -> None:
-    assert follow(ORDER, path) == found
+    assert schema_at(ORDER, path) == found
 
 
 def test_elements_behind_a_tuple_say_nothing_about_the_tuple() -> None:
-    assert follow({"prefixItems": [{"type": "integer"}], "items": TEXT}, (ELEMENT,)) is None
+    assert schema_at({"prefixItems": [{"type": "integer"}], "items": TEXT}, (ANY_ELEMENT,)) is None
 
 
 def test_what_stands_beside_a_reference_holds_too() -> None:
     schema = {"properties": {"n": {"$ref": "#/$defs/n", "default": 3}}, "$defs": {"n": {"type": "integer"}}}
-    assert check_input(Definition("shop", (), input=schema), {}) == ({"n": 3}, [])
+    assert validate_input(Definition("shop", (), input=schema), {}) == ({"n": 3}, [])
 
 
 def test_both() -> None:
@@ -132,4 +131,4 @@ def test_made_up_inputs_fit_what_is_only_required() -> None:
     definition = Definition("shop", (), input=schema)
     made = sample_input(definition)
     assert made == {"o": {"x": "x"}, "c": 1, "a": "a", "b": "b"}
-    assert check_input(definition, made) == (made, [])
+    assert validate_input(definition, made) == (made, [])

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from sagas.definition import source
+from sagas.definition import yaml_nodes
 from sagas.definition.diagnostics import Report
-from sagas.definition.source import Node, load
+from sagas.definition.yaml_nodes import YamlNode, load_yaml
 
 
 @pytest.fixture(params=["c", "pure"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "pure":
-        monkeypatch.setattr(source, "CParser", None)
+        monkeypatch.setattr(yaml_nodes, "CParser", None)
     else:
-        assert source.CParser is not None, "ruamel.yaml.clib is not installed"
+        assert yaml_nodes.CParser is not None, "ruamel.yaml.clib is not installed"
     return request.param
 
 
-def read(text: str) -> Node:
+def read(text: str) -> YamlNode:
     report = Report("a.yaml")
-    node = load(text, report)
+    node = load_yaml(text, report)
     assert node is not None, report.diagnostics
     return node
 
@@ -54,7 +54,7 @@ def read(text: str) -> Node:
     ],
 )
 def test_scalars(parser: str, text: str, value: Any) -> None:
-    found = read(f"a: {text}").json()["a"]
+    found = read(f"a: {text}").to_json()["a"]
     assert found == value
     assert type(found) is type(value)
 
@@ -63,34 +63,39 @@ def test_places(parser: str) -> None:
     node = read("é: ü\nlist:\n  - {a: 1, b: 'x'}\n")
     item = node.value["list"].value[0]
     assert (item.line, item.column) == (3, 5)
-    assert (item.key("b").line, item.key("b").column) == (3, 12)
+    assert (item.key_position("b").line, item.key_position("b").column) == (3, 12)
     assert (item.value["b"].line, item.value["b"].column) == (3, 15)
-    assert item.value["b"].at(0).column == 16
+    assert item.value["b"].position_at(0).column == 16
 
 
 def test_anchors_and_merge_keys(parser: str) -> None:
     node = read("a: &base {x: 1, y: 2}\nb: {<<: *base, y: 3}\nc: {<<: [{x: 9}, *base]}\nd: *base\n")
-    assert node.json() == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 9, "y": 2}, "d": {"x": 1, "y": 2}}
+    assert node.to_json() == {
+        "a": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+        "c": {"x": 9, "y": 2},
+        "d": {"x": 1, "y": 2},
+    }
 
 
 def test_an_alias_bomb_is_refused(parser: str) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     report = Report("a.yaml")
-    assert load("\n".join(lines), report) is None
+    assert load_yaml("\n".join(lines), report) is None
     assert [one.code for one in report.diagnostics] == ["SAGA100"]
 
 
 def test_deep_nesting_is_refused(parser: str) -> None:
     report = Report("a.yaml")
-    assert load("a: " + "[" * 150 + "]" * 150, report) is None
+    assert load_yaml("a: " + "[" * 150 + "]" * 150, report) is None
     assert "nested deeper" in report.diagnostics[0].message
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 'x", "\tb: 1", "a: b: c", "a\n  b: c", "a: \x00", "%YAML 3.0\n--- a"])
 def test_broken_text_is_one_sentence(parser: str, text: str) -> None:
     report = Report("a.yaml")
-    load(text, report)
+    load_yaml(text, report)
     assert all("\n" not in one.message for one in report.diagnostics)
 
 
@@ -106,11 +111,11 @@ def test_broken_text_is_one_sentence(parser: str, text: str) -> None:
 )
 def test_an_unquoted_expression_says_so(parser: str, line: str) -> None:
     report = Report("a.yaml")
-    load(line, report)
+    load_yaml(line, report)
     assert [one.code for one in report.diagnostics] == ["SAGA101"], report.diagnostics
 
 
 def test_a_quoted_one_beside_another_mistake_is_not_blamed(parser: str) -> None:
     report = Report("a.yaml")
-    load('a: {b: "${{ input.a }}", c: [}', report)
+    load_yaml('a: {b: "${{ input.a }}", c: [}', report)
     assert [one.code for one in report.diagnostics] == ["SAGA100"]

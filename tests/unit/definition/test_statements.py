@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.statements import RefusedStatement, checked
+from sagas.builtins.sql_statements import RefusedStatement, validate_statement
 
 ALLOWED = [
     ("postgresql", "select 1", "select 1"),
@@ -65,12 +65,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("dialect", "statement", "text"), ALLOWED)
 def test_allowed(dialect: str, statement: str, text: str | None) -> None:
-    ready = checked(statement, dialect)  # raises when it is refused
+    ready = validate_statement(statement, dialect)  # raises when it is refused
     assert text is None or ready == text
 
 
 @pytest.mark.parametrize(("dialect", "statement", "why"), REFUSED)
 def test_refused(dialect: str, statement: str, why: str) -> None:
     with pytest.raises(RefusedStatement) as refusal:
-        checked(statement, dialect)
+        validate_statement(statement, dialect)
     assert why in str(refusal.value)

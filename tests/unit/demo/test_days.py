@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 
-from saga_workers.demo.days import Sales, commission, plan_days
+from definitions.retail.demo.plan import DaySales, commission, plan_closes
 
 RATE = Decimal("0.02")
 
 
-def sales(*amounts: str) -> list[Sales]:
-    return [Sales(date(2017, 12, 18 + number), 3, Decimal(amount)) for number, amount in enumerate(amounts)]
+def sales(*amounts: str) -> list[DaySales]:
+    return [DaySales(date(2017, 12, 18 + number), 3, Decimal(amount)) for number, amount in enumerate(amounts)]
 
 
-def roles(days: Sequence[Sales]) -> dict[str, str]:
-    return {one.role: str(one.sales.day) for one in plan_days(days, RATE).closes}
+def roles(days: Sequence[DaySales]) -> dict[str, str]:
+    return {one.role: str(one.sales.day) for one in plan_closes(days, RATE).closes}
 
 
 def test_the_largest_day_costs_one_cent_more_than_the_agency_gets():
-    plan = plan_days(sales("100.00", "300.00", "200.00", "150.00"), RATE)
+    plan = plan_closes(sales("100.00", "300.00", "200.00", "150.00"), RATE)
     assert plan.limit == Decimal("5.99")
     assert {one.sales.day.day: one.role for one in plan.closes} == {
         18: "good",
@@ -47,7 +47,7 @@ def test_with_fewer_days_some_roles_are_left_out_and_no_day_is_closed_twice():
 
 
 def test_of_more_days_only_the_first_ones_are_closed():
-    plan = plan_days(sales("1.00", "2.00", "3.00", "4.00", "5.00", "600.00"), RATE)
+    plan = plan_closes(sales("1.00", "2.00", "3.00", "4.00", "5.00", "600.00"), RATE)
     assert [(one.sales.day.day, one.role) for one in plan.closes] == [
         (18, "good"),
         (23, "refused"),
@@ -57,13 +57,13 @@ def test_of_more_days_only_the_first_ones_are_closed():
 
 
 def test_two_largest_days_with_one_commission_cannot_be_told_apart_so_none_is_refused():
-    plan = plan_days(sales("300.00", "300.10", "100.00", "50.00"), RATE)
+    plan = plan_closes(sales("300.00", "300.10", "100.00", "50.00"), RATE)
     assert "refused" not in {one.role for one in plan.closes}
     assert plan.limit == Decimal("6.00")
 
 
 def test_no_day_is_no_plan():
-    assert plan_days([], RATE).closes == ()
+    assert plan_closes([], RATE).closes == ()
 
 
 def test_half_a_cent_is_rounded_up_as_the_definition_does():

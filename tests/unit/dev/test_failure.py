@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.dev.failure import cause
+from saga_workers.devstack.start_failure import cause
 
 KAFKA = (Path(__file__).parent / "logs" / "kafka_full_disk.txt").read_text(encoding="utf-8")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.dev.kafka import why_no_broker
-from saga_workers.dev.kafka_jars import NoKafkaError, cache_folder, jars, locked_jars
+from saga_workers.devstack.kafka_jars import KafkaUnavailableError, cache_folder, fetch_jars, locked_jars
+from saga_workers.devstack.kafka_server import broker_unavailable_reason
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def test_the_list_names_each_jar_once_with_its_sum() -> None:
 
 def test_what_could_not_be_fetched_leaves_nothing_behind(cache: Path) -> None:
     said: list[str] = []
-    with pytest.raises(NoKafkaError, match=r"could not be fetched: .*UnknownHostException") as caught:
-        jars(said.append)
+    with pytest.raises(KafkaUnavailableError, match=r"could not be fetched: .*UnknownHostException") as caught:
+        fetch_jars(said.append)
     assert "\n" not in caught.value.message
     assert said == ["the embedded Kafka is fetched, once for this user (44 MB)"]
     assert [entry.name for entry in cache.iterdir()] == ["lock"]
@@ -43,14 +43,16 @@ def test_a_jar_that_was_changed_is_not_run(cache: Path) -> None:
     (cache / "jars").mkdir(parents=True)
     for jar in locked_jars():
         (cache / "jars" / jar.file).write_bytes(b"something else")
-    with pytest.raises(NoKafkaError, match=r"is not what it was: .* has another sum than kafka\.lock says") as caught:
-        jars(print)
+    with pytest.raises(
+        KafkaUnavailableError, match=r"is not what it was: .* has another sum than kafka\.lock says"
+    ) as caught:
+        fetch_jars(print)
     assert caught.value.help == f"delete {cache}, it is fetched again"
 
 
 def test_without_java(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(cache))
-    sentence = why_no_broker(print)
+    sentence = broker_unavailable_reason(print)
     assert sentence is not None
     assert sentence.startswith("Kafka is not started, everything that needs none is: the embedded Kafka needs Java 17")
     assert "\n" not in sentence

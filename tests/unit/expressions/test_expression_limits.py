@@ -10,7 +10,7 @@ import pytest
 
 from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.errors import LimitError
-from sagas.expressions.limits import NESTING, STEPS, TREE_DEPTH
+from sagas.expressions.limits import MAX_NESTING, MAX_STEPS, MAX_TREE_DEPTH
 
 NUMBERS = list(range(1000))
 CONTEXT: dict[str, Any] = {"n": NUMBERS, "text": "x" * 1_048_576, "word": "x"}
@@ -41,7 +41,7 @@ def refused(source: str, context: dict[str, Any] = CONTEXT) -> str:
     ],
 )
 def test_work_is_bounded(source: str) -> None:
-    assert refused(source) == f"the expression needs more than {STEPS:,} steps"
+    assert refused(source) == f"the expression needs more than {MAX_STEPS:,} steps"
 
 
 def test_steps_are_of_one_evaluation() -> None:
@@ -107,11 +107,13 @@ DEEP: list[Callable[[int], str]] = [
 def test_depth_is_refused_before_the_stack_is_used_up(make: Callable[[int], str]) -> None:
     context = {"x": {"a": None}}
     frames = sys.getrecursionlimit() // 2
-    assert frames >= TREE_DEPTH * 3
+    assert frames >= MAX_TREE_DEPTH * 3
     with pytest.raises(ExpressionError, match="levels"):
         compile_expression(make(1_000))
     refusals: list[str] = []
-    for depth in range(NESTING - 3, TREE_DEPTH + 21, 7):  # some of them are compiled, others refused; none crashes
+    for depth in range(
+        MAX_NESTING - 3, MAX_TREE_DEPTH + 21, 7
+    ):  # some of them are compiled, others refused; none crashes
         try:
             compile_expression(make(depth)).evaluate(context)
         except ExpressionError as error:

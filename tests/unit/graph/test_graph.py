@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import xml.etree.ElementTree as xml
 
-from sagas.graph import build_graph, mermaid
-from sagas.graph_svg import svg
+from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
 from sagas.simulation import Script, simulate
 from tests.unit.machine.driver import saga, step
 
@@ -21,13 +20,13 @@ DIAMOND = saga(
 
 
 def test_the_way_back_passes_through_reads() -> None:
-    graph = build_graph(DIAMOND)
+    graph = build_saga_graph(DIAMOND)
     assert graph.back == (("left", "end"), ("join", "left"), ("join", "end"))
     assert ("end", "right") in graph.forward
 
 
 def test_mermaid_is_not_misled_by_names() -> None:
-    text = mermaid(build_graph(DIAMOND))
+    text = to_mermaid(build_saga_graph(DIAMOND))
     assert 'step_end["<b>end</b>' in text
     assert "Say #34;yes#34; #38; #60;go#62;" in text
     assert "point of no return" in text
@@ -36,15 +35,15 @@ def test_mermaid_is_not_misled_by_names() -> None:
 def test_a_run_colours_its_steps() -> None:
     definition = saga(step("a", for_each="${{ input.items }}"), step("b"), step("p", kind="pivot"))
     run = simulate(definition, {"items": [1, 2]}, Script({"b": "rejected", "a#0/undo": "rejected"}))
-    graph = build_graph(definition, run.story)
+    graph = build_saga_graph(definition, run.story)
     assert {node.step.id: node.group for node in graph.nodes} == {"a": "parked", "b": "failed", "p": "pending"}
     assert graph.nodes[0].note == "1 PARKED, 1 COMPENSATED"
-    assert "class step_a parked" in mermaid(graph)
-    assert "1 PARKED, 1 COMPENSATED" in svg(graph)
+    assert "class step_a parked" in to_mermaid(graph)
+    assert "1 PARKED, 1 COMPENSATED" in to_svg(graph)
 
 
 def test_boxes_do_not_overlap_and_lie_inside_the_picture() -> None:
-    picture = xml.fromstring(svg(build_graph(DIAMOND)))
+    picture = xml.fromstring(to_svg(build_saga_graph(DIAMOND)))
     whole = [float(part) for part in picture.attrib["viewBox"].split()]
     boxes = [
         tuple(float(rect.attrib[name]) for name in ("x", "y", "width", "height"))

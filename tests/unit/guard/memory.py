@@ -6,14 +6,13 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
-from saga_activities.guard import protocol
-from saga_activities.guard.address import Address
-from saga_activities.guard.deliveries import Script
+from saga_activities.guard import rules
 from saga_activities.guard.guard import Guard
-from saga_activities.guard.outcomes import outcome_of
-from saga_activities.guard.transaction import HELD_BECOMES, GuardRow, Reason, RowOp, Save
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowOp, RowReason, RowWrite
+from saga_activities.guard.transaction_runner import GuardScript, outcome_of_error
 from sagas.errors import Rejected
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.model import Event, State
 
 TIMES: dict[str, float] = {"scheduled_at": 0.0, "deadline": 0.0}
@@ -65,7 +64,7 @@ class MemoryTransaction:
         self.memory.states[self.generation] = replace(state, **{name: getattr(state, name) + 1}, event=event)
 
     async def insert(
-        self, op: RowOp, reason: Reason, *, args_hash: str | None = None, result: str | None = None
+        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
         if (self.generation, op) in self.memory.rows:
             return False
@@ -75,14 +74,14 @@ class MemoryTransaction:
     async def rows(self) -> Mapping[RowOp, GuardRow]:
         return {op: row for (generation, op), row in self.memory.rows.items() if generation == self.generation}
 
-    async def commit(self, save: Save | None) -> None:
-        if save is not None and save.held is not None:
+    async def commit(self, row_write: RowWrite | None) -> None:
+        if row_write is not None and row_write.held is not None:
             state = self.memory.states.get(self.generation, State())
             if state.event == "HELD":
-                self.memory.states[self.generation] = replace(state, event=HELD_BECOMES[save.held])
-        if save is not None and save.result is not None:
-            row = self.memory.rows[self.generation, save.op]
-            self.memory.rows[self.generation, save.op] = replace(row, result=save.result)
+                self.memory.states[self.generation] = replace(state, event=HELD_EVENT_STATUS[row_write.held])
+        if row_write is not None and row_write.result is not None:
+            row = self.memory.rows[self.generation, row_write.op]
+            self.memory.rows[self.generation, row_write.op] = replace(row, result=row_write.result)
 
     async def rollback(self) -> None: ...
 
@@ -98,26 +97,26 @@ class MemoryGuard(Guard):
 
     async def run(
         self,
-        address: Address,
+        entry_key: EntryKey,
         op: RowOp | Literal["seal"],
-        script: Script,
+        script: GuardScript,
         scheduled_at: float,
         deadline: float,
         args_hash: str | None = None,
         idle_limit: float | None = None,
     ) -> Outcome:
-        tx = MemoryTransaction(self.memory, address.generation)
+        tx = MemoryTransaction(self.memory, entry_key.generation)
         try:
             verdict = await script(tx)
         except Rejected as refusal:
-            return outcome_of(refusal)
+            return outcome_of_error(refusal)
         if verdict.commit:
-            await tx.commit(verdict.save)
+            await tx.commit(verdict.row_write)
             self.memory = tx.memory
         return verdict.outcome
 
 
-def body(name: str | None) -> protocol.Body:
+def body(name: str | None) -> rules.GuardedBody:
     """An action with one effect; None: it refuses."""
 
     async def act(sql: Any) -> Any:
@@ -138,14 +137,14 @@ def now(coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
     raise AssertionError("rows in memory never make anybody wait")
 
 
-async def deliver(guard: Guard, address: Address, event: Event, make_body: Any, times: Mapping[str, float]) -> Outcome:
+async def deliver(guard: Guard, address: EntryKey, event: Event, make_body: Any, times: Mapping[str, float]) -> Outcome:
     """Deliver one event to a guard, whatever database is behind it."""
     clock: dict[str, Any] = {"scheduled_at": times["scheduled_at"], "deadline": times["deadline"]}
     act = make_body(_EFFECTS.get(event))
     match event:
         case "do" | "refused_do":
             return await guard.do(address, "hash", act, **clock)
-        case "undo" | "refused_undo":
+        case "undo" | "constraint_conflict":
             return await guard.undo(address, act, **clock)
         case "undo_confirmed":
             return await guard.undo(address, act, confirmed_body=make_body("undone_confirmed"), **clock)
@@ -154,7 +153,7 @@ async def deliver(guard: Guard, address: Address, event: Event, make_body: Any, 
         case "seal":
             return await guard.seal(address, **clock)
         case "ask_committed" | "ask_over":
-            return await guard.settle_held(address, committed=event == "ask_committed", **clock)
+            return await guard.decide_held_events(address, committed=event == "ask_committed", **clock)
 
 
 def answer(outcome: Outcome) -> str:

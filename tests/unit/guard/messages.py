@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saga_activities.guard import Address, Body, Guard
-from sagas.outcomes import Outcome
+from saga_activities.guard import EntryKey, Guard, GuardedBody
+from sagas.protocol.outcomes import Outcome
 
-MakeBody = Callable[[str | None], Body]
+MakeBody = Callable[[str | None], GuardedBody]
 """An action with one effect (``applied``, ``undone``, …); None: it refuses."""
 
-Send = Callable[[Guard, Address, MakeBody, Mapping[str, Any]], Awaitable[Outcome | None]]
+Send = Callable[[Guard, EntryKey, MakeBody, Mapping[str, Any]], Awaitable[Outcome | None]]
 
 MESSAGES: Mapping[str, Send] = {
     "do": lambda guard, at, body, clock: guard.do(at, "hash", body("applied"), **clock),
@@ -35,12 +35,16 @@ MESSAGES: Mapping[str, Send] = {
         at, body("confirmed"), mode="own", **clock
     ),
     "seal": lambda guard, at, body, clock: guard.seal(at, **clock),
-    "done, says a person": lambda guard, at, body, clock: guard.settle(at, "do", {"by": "hand"}, **clock),
-    "undone, says a person": lambda guard, at, body, clock: guard.settle(at, "undo", {"by": "hand"}, **clock),
-    "confirmed, says a person": lambda guard, at, body, clock: guard.settle(at, "confirm", {"by": "hand"}, **clock),
-    "release held": lambda guard, at, body, clock: guard.settle_held(at, committed=True, **clock),
-    "drop held": lambda guard, at, body, clock: guard.settle_held(at, committed=False, **clock),
-    "look up do": lambda guard, at, body, clock: guard.known(at, "do", "hash", deadline=clock["deadline"]),
-    "look up undo": lambda guard, at, body, clock: guard.known(at, "undo", deadline=clock["deadline"]),
-    "look up confirm": lambda guard, at, body, clock: guard.known(at, "confirm", deadline=clock["deadline"]),
+    "done, says a person": lambda guard, at, body, clock: guard.record_manual_result(at, "do", {"by": "hand"}, **clock),
+    "undone, says a person": lambda guard, at, body, clock: guard.record_manual_result(
+        at, "undo", {"by": "hand"}, **clock
+    ),
+    "confirmed, says a person": lambda guard, at, body, clock: guard.record_manual_result(
+        at, "confirm", {"by": "hand"}, **clock
+    ),
+    "release held": lambda guard, at, body, clock: guard.decide_held_events(at, committed=True, **clock),
+    "drop held": lambda guard, at, body, clock: guard.decide_held_events(at, committed=False, **clock),
+    "look up do": lambda guard, at, body, clock: guard.lookup(at, "do", "hash", deadline=clock["deadline"]),
+    "look up undo": lambda guard, at, body, clock: guard.lookup(at, "undo", deadline=clock["deadline"]),
+    "look up confirm": lambda guard, at, body, clock: guard.lookup(at, "confirm", deadline=clock["deadline"]),
 }

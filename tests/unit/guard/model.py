@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Event = Literal[
-    "do", "refused_do", "undo", "undo_confirmed", "refused_undo", "confirm", "seal", "ask_committed", "ask_over"
+    "do", "refused_do", "undo", "undo_confirmed", "constraint_conflict", "confirm", "seal", "ask_committed", "ask_over"
 ]
 """One delivery. ``refused_…``: the action says no. ``undo_confirmed``: an undo that has an action for a confirmed
 step. ``ask_…``: somebody found the step's event held and asked the saga, which is committed, or over without that."""
@@ -21,7 +21,7 @@ EVENTS: tuple[Event, ...] = (
     "refused_do",
     "undo",
     "undo_confirmed",
-    "refused_undo",
+    "constraint_conflict",
     "confirm",
     "seal",
     "ask_committed",
@@ -61,7 +61,7 @@ def deliver(state: State, event: Event) -> tuple[Answer, State]:
                     return "rejected", state
                 return "done", replace(state, do="do", applied=state.applied + 1, event="HELD")
             return ("late" if state.sealed or state.undo else "done"), state
-        case "undo" | "undo_confirmed" | "refused_undo":
+        case "undo" | "undo_confirmed" | "constraint_conflict":
             return _undo(state, event)
         case "confirm":
             if state.do != "do" or state.undo:
@@ -98,7 +98,7 @@ def _undo(state: State, event: Event) -> tuple[Answer, State]:
         if event != "undo_confirmed":
             return "confirmed", state
         return "done", replace(state, undo="undo", undone_confirmed=state.undone_confirmed + 1)
-    if event == "refused_undo":
+    if event == "constraint_conflict":
         return "rejected", state
     return "done", _settled(replace(state, confirm="undo", undo="undo", undone=state.undone + 1), "DROPPED")
 
@@ -114,7 +114,7 @@ def violations(before: State, event: Event, answer: str, after: State, watch: Wa
     """Which promises this delivery broke. ``before`` and ``after`` come from whatever is under test."""
     told_do = event in ("do", "refused_do") and answer == "done"
     released = after.event == "NEW" and before.event != "NEW"
-    told_undo = event in ("undo", "undo_confirmed", "refused_undo") and answer in ("done", "nothing_to_undo")
+    told_undo = event in ("undo", "undo_confirmed", "constraint_conflict") and answer in ("done", "nothing_to_undo")
     broken = {
         "an action took effect twice": after.applied > 1 or after.confirmed > 1,
         "it was compensated twice": after.undone + after.undone_confirmed > 1,
@@ -146,5 +146,5 @@ def violations(before: State, event: Event, answer: str, after: State, watch: Wa
 
 def watched(watch: Watch, event: Event, answer: str, after: State) -> Watch:
     """What is promised after ``answer``; who asks about an event may have sealed the step."""
-    undone = event in ("undo", "undo_confirmed", "refused_undo") and answer in ("done", "nothing_to_undo")
+    undone = event in ("undo", "undo_confirmed", "constraint_conflict") and answer in ("done", "nothing_to_undo")
     return Watch(gone=True) if undone or answer == "sealed" or after.sealed else watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saga_activities.guard.address import Address
+from saga_activities.guard.tables import EntryKey
 from tests.unit.guard.memory import TIMES, Memory, MemoryGuard, answer, body, deliver, now
 from tests.unit.guard.model import Event, State, Watch, violations, watched
 from tests.unit.guard.model import deliver as model_deliver
@@ -25,8 +25,14 @@ class Walk:
 
 
 ONE_GENERATION: Budget = {(1, "do"): 3, (1, "undo"): 2, (1, "confirm"): 2, (1, "seal"): 2}
-REFUSALS: Budget = {(1, "do"): 2, (1, "refused_do"): 1, (1, "undo"): 2, (1, "refused_undo"): 1, (1, "seal"): 1}
-CONFIRMED: Budget = {(1, "do"): 2, (1, "undo_confirmed"): 2, (1, "refused_undo"): 1, (1, "confirm"): 2, (1, "seal"): 1}
+REFUSALS: Budget = {(1, "do"): 2, (1, "refused_do"): 1, (1, "undo"): 2, (1, "constraint_conflict"): 1, (1, "seal"): 1}
+CONFIRMED: Budget = {
+    (1, "do"): 2,
+    (1, "undo_confirmed"): 2,
+    (1, "constraint_conflict"): 1,
+    (1, "confirm"): 2,
+    (1, "seal"): 1,
+}
 TWO_GENERATIONS: Budget = {
     (1, "do"): 2,
     (1, "undo"): 1,
@@ -80,7 +86,7 @@ def _step(
             continue
         guard = MemoryGuard(memory)
         before = memory.state(generation)
-        told = answer(now(deliver(guard, Address("saga", "step", generation), event, body, TIMES)))
+        told = answer(now(deliver(guard, EntryKey("saga", "step", generation), event, body, TIMES)))
         after = guard.memory.state(generation)
         here = (*path, f"{event}{generation}")
         expected, wanted = model_deliver(states[generation], event)

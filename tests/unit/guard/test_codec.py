@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from saga_activities.guard import Address, codec
+from saga_activities.guard import EntryKey, result_codec
 
 
 @dataclass
@@ -34,23 +34,23 @@ class Reservation:
     ],
 )
 def test_values_survive(value: Any, plain: Any) -> None:
-    assert codec.decode(codec.encode(value)) == plain
+    assert result_codec.decode(result_codec.encode(value)) == plain
 
 
 @pytest.mark.parametrize(
-    "value", [float("nan"), object(), {"saga:marker": "elsewhere"}, "x" * codec.MAX_RESULT_BYTES, {(1, 2): 3}]
+    "value", [float("nan"), object(), {"saga:marker": "elsewhere"}, "x" * result_codec.MAX_RESULT_BYTES, {(1, 2): 3}]
 )
 def test_refused(value: Any) -> None:
-    with pytest.raises(codec.UnusableResult):
-        codec.encode(value)
+    with pytest.raises(result_codec.UnusableResult):
+        result_codec.encode(value)
 
 
 @pytest.mark.parametrize("saga_id", ["", "x" * 513, "ends in a blank ", "nul\0"])
 def test_two_sagas_never_share_a_row(saga_id: str) -> None:
     with pytest.raises(ValueError, match="saga id"):
-        Address(saga_id, "charge")
+        EntryKey(saga_id, "charge")
 
 
 def test_generations_start_at_one() -> None:
     with pytest.raises(ValueError, match="generation"):
-        Address("saga", "charge", 0)
+        EntryKey("saga", "charge", 0)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from saga_activities.guard.address import Address
+from saga_activities.guard.tables import EntryKey
 from tests.unit.guard.memory import Memory, MemoryGuard, body, now
 
 CLOCK: dict[str, Any] = {"scheduled_at": 0.0, "deadline": 0.0}
-HERE = Address("saga", "step")
+HERE = EntryKey("saga", "step")
 
 
 @dataclass
@@ -122,7 +122,7 @@ def test_without_it_a_confirmed_step_stays_as_it_is() -> None:
     now(guard.confirm(HERE, body("confirmed"), **CLOCK))
     outcome = now(guard.undo(HERE, body("undone"), **CLOCK))
     assert (outcome.kind, outcome.marker) == ("failed", "confirmed")
-    assert outcome.parks is not None
+    assert outcome.park_reason is not None
     assert now(guard.confirm(HERE, body("confirmed"), **CLOCK)).kind == "done", "nothing was changed"
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard import protocol
-from saga_activities.guard.address import Address
-from saga_activities.guard.transaction import GuardRow, Reason, RowOp, Save
-from sagas.outcomes import Outcome
+from saga_activities.guard import rules
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import GuardRow, RowOp, RowReason, RowWrite
+from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.memory import Memory, MemoryGuard, MemoryTransaction, body, now
 from tests.unit.guard.orders import Budget, walk
 
 CLOCK: dict[str, Any] = {"scheduled_at": 0.0, "deadline": 0.0}
-HERE = Address("saga", "step")
+HERE = EntryKey("saga", "step")
 
 
 SMALL: tuple[Budget, ...] = (
@@ -38,7 +38,7 @@ def test_nothing_is_found_in_the_guard_as_it_is() -> None:
 
 
 def test_a_row_is_unique(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def always(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+    async def always(self: MemoryTransaction, op: RowOp, reason: RowReason, **more: Any) -> bool:
         self.memory.rows[self.generation, op] = GuardRow(reason, more.get("args_hash"), more.get("result"))
         return True
 
@@ -49,7 +49,7 @@ def test_a_row_is_unique(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_undo_seals_first(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryTransaction.insert
 
-    async def no_tombstone(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+    async def no_tombstone(self: MemoryTransaction, op: RowOp, reason: RowReason, **more: Any) -> bool:
         if (op, reason) == ("do", "undo"):
             return (self.generation, op) not in self.memory.rows
         return await real(self, op, reason, **more)
@@ -60,27 +60,27 @@ def test_an_undo_seals_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_reason_of_a_row_tells_a_seal_from_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seal's own undo row still refuses the action; with that gone too, the action is told it was done."""
-    monkeypatch.setattr(protocol, "is_sealed", lambda row: False)
+    monkeypatch.setattr(rules, "is_sealed", lambda row: False)
     assert walk(SMALL[0]).disagreements, "a sealed step was told to be an undone one"
 
     async def leaves_gaps(tx: Any) -> None: ...
 
-    monkeypatch.setattr(protocol, "fill_seal", leaves_gaps)
+    monkeypatch.setattr(rules, "write_tombstones", leaves_gaps)
     assert "told done without an effect" in broken_promises()
 
 
 def test_an_undo_row_refuses_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "has_been_undone", lambda rows: False)
+    monkeypatch.setattr(rules, "has_been_undone", lambda rows: False)
     assert "told done after it was undone" in broken_promises()
 
 
 def test_the_undo_row_is_written_with_the_compensation(monkeypatch: pytest.MonkeyPatch) -> None:
     insert, commit = MemoryTransaction.insert, MemoryTransaction.commit
 
-    async def no_undo_row(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+    async def no_undo_row(self: MemoryTransaction, op: RowOp, reason: RowReason, **more: Any) -> bool:
         return op == "undo" or await insert(self, op, reason, **more)
 
-    async def without_its_result(self: MemoryTransaction, save: Save | None) -> None:
+    async def without_its_result(self: MemoryTransaction, save: RowWrite | None) -> None:
         await commit(self, replace(save, result=None) if save is not None and save.op == "undo" else save)
 
     monkeypatch.setattr(MemoryTransaction, "insert", no_undo_row)
@@ -91,7 +91,7 @@ def test_the_undo_row_is_written_with_the_compensation(monkeypatch: pytest.Monke
 def test_the_fence_tells_whether_the_step_was_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryTransaction.insert
 
-    async def no_fence(self: MemoryTransaction, op: RowOp, reason: Reason, **more: Any) -> bool:
+    async def no_fence(self: MemoryTransaction, op: RowOp, reason: RowReason, **more: Any) -> bool:
         won = await real(self, op, reason, **more)
         return True if (op, reason) == ("confirm", "undo") else won
 
@@ -100,7 +100,7 @@ def test_the_fence_tells_whether_the_step_was_confirmed(monkeypatch: pytest.Monk
 
 
 def test_a_confirm_needs_a_standing_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "may_be_confirmed", lambda rows: True)
+    monkeypatch.setattr(rules, "may_be_confirmed", lambda rows: True)
     assert "confirmed without a standing effect" in broken_promises()
 
 
@@ -117,7 +117,7 @@ def test_generations_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryGuard.run
 
-    async def tidy(self: MemoryGuard, address: Address, op: RowOp, *more: Any, **limits: Any) -> Outcome:
+    async def tidy(self: MemoryGuard, address: EntryKey, op: RowOp, *more: Any, **limits: Any) -> Outcome:
         there = (address.generation, "do") in self.memory.rows
         outcome = await real(self, address, op, *more, **limits)
         if op == "do" and there:
@@ -131,7 +131,7 @@ def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.Monke
 def test_a_refused_action_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryGuard.run
 
-    async def keeps_the_row(self: MemoryGuard, address: Address, op: RowOp, *more: Any, **limits: Any) -> Outcome:
+    async def keeps_the_row(self: MemoryGuard, address: EntryKey, op: RowOp, *more: Any, **limits: Any) -> Outcome:
         outcome = await real(self, address, op, *more, **limits)
         if outcome.kind == "rejected" and op == "do":
             self.memory.rows[address.generation, "do"] = GuardRow("do", "hash")
@@ -147,8 +147,8 @@ def test_a_key_belongs_to_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None
         now(guard.do(HERE, "one", body("applied"), **CLOCK))
         return now(guard.do(HERE, "two", body("applied"), **CLOCK))
 
-    assert second().parks == "key used with other arguments"
-    monkeypatch.setattr(protocol, "same_arguments", lambda row, args_hash: True)
+    assert second().park_reason == "key used with other arguments"
+    monkeypatch.setattr(rules, "same_arguments", lambda row, args_hash: True)
     assert second().kind == "done", "without the rule the caller gets the result of another call"
 
 
@@ -159,9 +159,9 @@ def test_an_undo_that_knows_better_parks(monkeypatch: pytest.MonkeyPatch) -> Non
 
     outcome, rows = undo()
     assert outcome.marker == "unknown_effect"
-    assert outcome.parks == "the guard does not know this effect"
+    assert outcome.park_reason == "the guard does not know this effect"
     assert rows == {}, "nothing was changed, so a person can still find the right database"
-    monkeypatch.setattr(protocol, "unknown_effect", protocol.nothing_to_undo)
+    monkeypatch.setattr(rules, "unknown_effect", rules.nothing_to_undo)
     assert undo()[0].marker == "nothing_to_undo", "without the rule the effect would be forgotten"
 
 
@@ -172,7 +172,7 @@ def test_a_seal_fills_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         guard = MemoryGuard(Memory({}, {}))
         now(guard.undo(HERE, body("undone"), **CLOCK))
         rows = {op: row for (_, op), row in guard.memory.rows.items()}
-        return protocol.told_again("undo", rows, None)
+        return rules.stored_outcome("undo", rows, None)
 
     first = told()
     assert first is not None
@@ -180,7 +180,7 @@ def test_a_seal_fills_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def leaves_gaps(tx: Any) -> None: ...
 
-    monkeypatch.setattr(protocol, "fill_seal", leaves_gaps)
+    monkeypatch.setattr(rules, "write_tombstones", leaves_gaps)
     assert told() is None
 
 
@@ -206,17 +206,17 @@ def test_held_events_are_safe_in_the_guard_as_it_is() -> None:
     ],
 )
 def test_confirm_and_undo_decide_about_events(op: str, promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = protocol.held_after
-    monkeypatch.setattr(protocol, "held_after", lambda one: None if one == op else real(one))
+    real = rules.held_decision_of
+    monkeypatch.setattr(rules, "held_decision_of", lambda one: None if one == op else real(one))
     assert promise in broken_promises_of_events()
 
 
 def test_who_drops_an_event_fences_the_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def without_a_fence(tx: Any) -> protocol.Verdict:
+    async def without_a_fence(tx: Any) -> rules.ScriptResult:
         await tx.rows()
-        return protocol.settled("drop")
+        return rules.decide_held("drop")
 
-    monkeypatch.setattr(protocol, "drop_held", without_a_fence)
+    monkeypatch.setattr(rules, "drop_held", without_a_fence)
     assert broken_promises_of_events() & {
         "the event of a confirmed step was dropped",
         "told confirmed, and its event is dropped",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http.request import BadRequestError, build_request, header_key
-from saga_activities.http.response import MAX_RETRY_AFTER, Response, check_patterns, meaning, retry_after
+from saga_activities.http.request import InvalidRequestError, build_request, encode_key
+from saga_activities.http.response import MAX_RETRY_AFTER, HttpResponse, check_patterns, classify_status, retry_after
 
 BASE = "https://crm.example.com/v1/"
 
@@ -63,7 +63,7 @@ def test_address(arguments: dict[str, Any], url: str) -> None:
     ],
 )
 def test_bad_arguments_are_one_sentence(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadRequestError, match=words.replace("`.", "`[.]")):
+    with pytest.raises(InvalidRequestError, match=words.replace("`.", "`[.]")):
         build_request(arguments, BASE, ("Idempotency-Key",))
 
 
@@ -79,9 +79,9 @@ def test_bodies() -> None:
 
 
 def test_keys_in_headers_stay_apart() -> None:
-    assert header_key("checkout-1/charge#0@2/undo") == "checkout-1/charge#0@2/undo"
+    assert encode_key("checkout-1/charge#0@2/undo") == "checkout-1/charge#0@2/undo"
     keys = ["a b", "a%20b", "a\nb", "aüb", "a%C3%BCb", 'a"b', "a\\b"]
-    sent = [header_key(key) for key in keys]
+    sent = [encode_key(key) for key in keys]
     assert len(set(sent)) == len(keys)
     assert all(value.isascii() and value.isprintable() and " " not in value for value in sent)
 
@@ -105,12 +105,12 @@ def test_keys_in_headers_stay_apart() -> None:
     ],
 )
 def test_meaning_of_a_status(status: int, arguments: dict[str, Any], expected: str) -> None:
-    assert meaning(status, arguments) == expected
+    assert classify_status(status, arguments) == expected
 
 
 @pytest.mark.parametrize("pattern", ["ok", "6xx", "2x", 20, "200-204", "", True])
 def test_wrong_patterns(pattern: Any) -> None:
-    with pytest.raises(BadRequestError, match="write a status"):
+    with pytest.raises(InvalidRequestError, match="write a status"):
         check_patterns({"done": [pattern]})
 
 
@@ -128,15 +128,15 @@ def test_wrong_patterns(pattern: Any) -> None:
     ],
 )
 def test_retry_after(value: str, seconds: float | None) -> None:
-    response = Response(429, {"retry-after": value})
+    response = HttpResponse(429, {"retry-after": value})
     assert retry_after(response, lambda: datetime(2026, 11, 21, 12, 0, tzinfo=UTC)) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "hello", "{", "NaN", '{"a": Infinity}', "[" * 100_000])
 def test_what_is_not_json_is_null(text: str) -> None:
-    assert Response(200, text=text).json() is None
+    assert HttpResponse(200, text=text).json() is None
 
 
 def test_cookies_are_not_recorded() -> None:
-    seen = Response(200, {"set-cookie": "session=1", "x-a": "b"}, '{"a": 1}').to_json()
+    seen = HttpResponse(200, {"set-cookie": "session=1", "x-a": "b"}, '{"a": 1}').to_json()
     assert seen == {"status": 200, "headers": {"x-a": "b"}, "json": {"a": 1}, "text": '{"a": 1}'}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saga_activities.kafka.config import LOG, admin_config, consumer_config, producer_config
+from saga_activities.kafka.config import LIBRDKAFKA_LOG, admin_config, consumer_config, producer_config
 from sagas.settings import KafkaSettings
 
 SETTINGS = KafkaSettings(
@@ -44,6 +44,6 @@ def test_all_of_them_go_to_the_same_cluster_with_the_same_properties() -> None:
 
 def test_the_same_trouble_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     for milliseconds in range(100):
-        LOG.error("FAIL [rdkafka#producer-1] connection refused (after %dms in state CONNECT)", milliseconds)
-    LOG.error("something else")
-    assert [record.levelname for record in caplog.records if record.name == LOG.name] == ["ERROR", "ERROR"]
+        LIBRDKAFKA_LOG.error("FAIL [rdkafka#producer-1] connection refused (after %dms in state CONNECT)", milliseconds)
+    LIBRDKAFKA_LOG.error("something else")
+    assert [record.levelname for record in caplog.records if record.name == LIBRDKAFKA_LOG.name] == ["ERROR", "ERROR"]

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from saga_workers.kafka_setup import commands
-from saga_workers.kafka_use import event_topics, listens, named_topics, uses_kafka
-from saga_workers.reader_modules import declares_readers
-from sagas.project import Project
+from saga_workers.topic_inventory import (
+    create_topic_commands,
+    declares_readers,
+    event_topics,
+    named_topics,
+    needs_trigger,
+    uses_kafka,
+)
 from sagas.settings import load_settings
+from sagas.settings.project import Project
 
 PUBLISH = """
   - id: tell
@@ -110,7 +115,7 @@ SPARK = '[spark]\nledger = "shop"\n'
 )
 def test_who_needs_it(tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool) -> None:
     found = project(tmp_path, steps, settings, head)
-    assert (uses_kafka(found), listens(found)) == (uses, waits)
+    assert (uses_kafka(found), needs_trigger(found)) == (uses, waits)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_what_makes_a_reader(tmp_path: Path, module: str, reads: bool) -> None:
 def test_consumers_need_it(tmp_path: Path) -> None:
     found = project(tmp_path, actions=CONSUMER)
     assert uses_kafka(found)
-    assert listens(found)
+    assert needs_trigger(found)
     assert named_topics(found) == {
         "orders": {"read"}, "orders.dlq": {"write"}, "raw": {"read"}, "raw.dlq": {"write"}, "clean": {"write"},
     }  # fmt: skip
@@ -158,13 +163,15 @@ def test_topics_of_spark_steps(tmp_path: Path) -> None:
     rows = {"facts": {"read", "write"}, "orders": {"read"}, "ids": {"read"}, "booked": {"read"}, "mirror": {"read"}}
     assert named_topics(found) == {"first": {"write"}, **rows}
     assert event_topics(found) == {"first": {"write"}}
-    assert [line.split()[line.split().index("--topic") + 1] for line in commands(found)] == sorted(("first", *rows))
+    assert [line.split()[line.split().index("--topic") + 1] for line in create_topic_commands(found)] == sorted(
+        ("first", *rows)
+    )
 
 
 def test_setting_up_databases_alone_imports_nothing(tmp_path: Path) -> None:
     found = project(tmp_path, STATEMENT)
     (tmp_path / "actions.py").write_text("import not_installed_here", encoding="utf-8")
-    assert commands(Project(found.settings)) == []
+    assert create_topic_commands(Project(found.settings)) == []
 
 
 def test_topics_that_only_code_names_are_in_the_settings(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.kafka import wire
+from saga_activities.kafka import record_codec
 
 
 class Arrived:
@@ -35,12 +35,12 @@ class Arrived:
         return self.parts[3]
 
 
-def read(record: wire.Record) -> wire.Received:
-    return wire.decode(Arrived(record.value, record.key, list(record.headers)))  # pyright: ignore[reportArgumentType]
+def read(record: record_codec.EncodedRecord) -> record_codec.DecodedRecord:
+    return record_codec.decode(Arrived(record.value, record.key, list(record.headers)))  # pyright: ignore[reportArgumentType]
 
 
 def test_a_record_says_what_it_is_and_where_it_is_from() -> None:
-    record = wire.encode(
+    record = record_codec.encode(
         '{"order": "ü"}', id="e1", type="order.paid", source="saga", time=0.25, key="o-1",
         headers={"team": "finance", "ce_id": "of somebody else"}, saga_id="o-1", step="pay", step_key="o-1/pay",
     )  # fmt: skip
@@ -63,17 +63,17 @@ def test_a_record_says_what_it_is_and_where_it_is_from() -> None:
 
 
 def test_the_size_counts_bytes_of_everything() -> None:
-    record = wire.Record("ü".encode(), b"key", (("é", b"12"),))
+    record = record_codec.EncodedRecord("ü".encode(), b"key", (("é", b"12"),))
     assert record.size == 2 + 3 + 2 + 2
 
 
 def test_a_record_without_an_id_is_known_by_its_place() -> None:
-    received = wire.decode(Arrived(b"1", stamp=(0, -1)))  # pyright: ignore[reportArgumentType]
+    received = record_codec.decode(Arrived(b"1", stamp=(0, -1)))  # pyright: ignore[reportArgumentType]
     assert (received.id, received.timestamp, received.key, received.headers) == ("orders/3/42", None, None, {})
 
 
 def test_a_tombstone_has_no_value() -> None:
-    assert wire.decode(Arrived(None, b"k")).value is None  # pyright: ignore[reportArgumentType]
+    assert record_codec.decode(Arrived(None, b"k")).value is None  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_a_tombstone_has_no_value() -> None:
     ],
 )
 def test_what_nobody_can_read_says_why(arrived: Any, why: str) -> None:
-    with pytest.raises(wire.Unreadable, match=why):
-        wire.decode(arrived)
+    with pytest.raises(record_codec.MalformedRecord, match=why):
+        record_codec.decode(arrived)
 
 
 def test_a_strange_header_makes_no_event_unreadable() -> None:
-    received = wire.decode(Arrived(b"1", headers=[("a", b"\xff"), ("b", None)]))  # pyright: ignore[reportArgumentType]
+    received = record_codec.decode(Arrived(b"1", headers=[("a", b"\xff"), ("b", None)]))  # pyright: ignore[reportArgumentType]
     assert received.headers == {"a": "\\xff", "b": ""}

@@ -12,32 +12,30 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, Step
-from sagas.machine.commands import (
+from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, StepDefinition
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import (
     Call,
+    CallEnded,
     CancelCall,
+    CancelRequested,
     CancelSaga,
     CancelTimer,
     Command,
-    Finish,
-    Notify,
-    Record,
-    StartSaga,
-    StartTimer,
-    UndoSaga,
-)
-from sagas.machine.events import (
-    CallEnded,
-    CancelRequested,
     DecisionMade,
-    Event,
+    Finish,
+    MachineEvent,
+    Notify,
+    RecordState,
     SagaEnded,
     SignalReceived,
     Started,
+    StartSaga,
+    StartTimer,
     TimerFired,
+    UndoSaga,
 )
-from sagas.machine.machine import Machine
-from sagas.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome
 
 START = 1_700_000_000.0
 
@@ -96,7 +94,7 @@ class World:
         self.calls: list[Call] = []
         self.log: list[str] = []
         self.cancelled: list[str] = []
-        self.records: list[Record] = []
+        self.records: list[RecordState] = []
         self.finishes: list[Finish] = []
         self.notified: list[Notify] = []
         self.flights: dict[str, Call | StartSaga | UndoSaga] = {}
@@ -110,7 +108,7 @@ class World:
 
     def run(self, until: float | None = None, steps: int = 2000) -> World:
         """Start, and let timers fire until the saga is over or parked, or only what is held is left."""
-        if self.machine.story(self.now)["started_at"] is None:
+        if self.machine.view(self.now)["started_at"] is None:
             self.start()
         for _ in range(steps):
             if self.machine.finished or not self.timers:
@@ -123,14 +121,14 @@ class World:
             self.fire(id)
         return self
 
-    def feed(self, event: Event) -> World:
+    def feed(self, event: MachineEvent) -> World:
         if self.restore:
             self.machine = Machine.restore(json.loads(json.dumps(self.machine.snapshot())))
         self._carry_out(self.machine.next(event))
         return self
 
     def _carry_out(self, commands: list[Command]) -> None:
-        answers: list[Event] = []
+        answers: list[MachineEvent] = []
         for command in commands:
             match command:
                 case Call() | StartSaga() | UndoSaga():
@@ -148,7 +146,7 @@ class World:
                     self.timers[command.id] = self.now + command.seconds
                 case CancelTimer():
                     del self.timers[command.id]
-                case Record():
+                case RecordState():
                     self.records.append(command)
                 case Notify():
                     self.notified.append(command)
@@ -158,7 +156,7 @@ class World:
             self.flights.pop(event.id)  # pyright: ignore[reportAttributeAccessIssue]
             self.feed(event)
 
-    def _answer(self, command: Call | StartSaga | UndoSaga) -> Event:
+    def _answer(self, command: Call | StartSaga | UndoSaga) -> MachineEvent:
         name = command.action if isinstance(command, Call) else "saga"
         scripted = self.answers.get(command.id, self.answers.get(name))
         if isinstance(scripted, list):
@@ -236,7 +234,7 @@ class World:
 
     @property
     def story(self) -> dict[str, Any]:
-        return self.machine.story(self.now)
+        return self.machine.view(self.now)
 
     def row(self, id: str) -> dict[str, Any]:
         return next(row for row in self.story["steps"] if row["id"] == id)
@@ -268,22 +266,22 @@ def undo(*uses: str | Operation, confirmed: Operation | None = None, on: str | N
 
 def step(
     id: str, *, kind: Any = "compensatable", on: str | None = "shop", uses: str | None = None, **more: Any
-) -> Step:
+) -> StepDefinition:
     """A step called ``id``: guarded by ``shop`` unless told otherwise, undone by ``un<id>``."""
     operation = {name: more.pop(name) for name in ("retry", "idempotent", "timeout", "local") if name in more}
     do = more.pop("do", None) or op(uses or f"act.{id}", more.pop("with_", {}), on=on, **operation)
     if kind == "compensatable" and "compensate" not in more:
         more["compensate"] = undo(f"un.{id}", on=on)
-    return Step(id, more.pop("name", id), kind, do, **more)
+    return StepDefinition(id, more.pop("name", id), kind, do, **more)
 
 
-def saga(*steps: Step, line: bool = True, **more: Any) -> Definition:
+def saga(*steps: StepDefinition, line: bool = True, **more: Any) -> Definition:
     """A definition; without ``needs`` of their own the steps form a line."""
-    linked: list[Step] = []
+    linked: list[StepDefinition] = []
     for one in steps:
         if line and linked and not one.needs:
-            values = {name: getattr(one, name) for name in Step.__dataclass_fields__}
-            one = Step(**{**values, "needs": (linked[-1].id,)})
+            values = {name: getattr(one, name) for name in StepDefinition.__dataclass_fields__}
+            one = StepDefinition(**{**values, "needs": (linked[-1].id,)})
         linked.append(one)
     return Definition("test", tuple(linked), **more)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sagas.machine.budget import STATE_BUDGET, estimate, within
-from sagas.outcomes import Outcome
+from sagas.machine.arguments import STATE_BUDGET, estimated_size, fit_into_budget
+from sagas.protocol.outcomes import Outcome
 from tests.unit.machine.driver import World, saga, step
 
 
@@ -33,8 +33,8 @@ def noise(length: int, seed: int = 0) -> str:
 )
 def test_the_estimate_is_between_what_a_compressor_needs_and_the_text(text: bytes) -> None:
     header = 16
-    assert len(zlib.compress(text)) <= estimate(text) * 1.01 + header
-    assert estimate(text) <= len(text)
+    assert len(zlib.compress(text)) <= estimated_size(text) * 1.01 + header
+    assert estimated_size(text) <= len(text)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_estimate_is_between_what_a_compressor_needs_and_the_text(text: byte
     ],
 )
 def test_a_value_is_kept_while_it_fits(used: int, value: Any, kept: bool) -> None:
-    left, total = within(used, value)
+    left, total = fit_into_budget(used, value)
     text = json.dumps(value, separators=(",", ":"))
     assert left == (value if kept else {"omitted": "size", "bytes": len(text)})
     assert total > used

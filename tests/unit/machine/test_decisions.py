@@ -139,7 +139,7 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
 
 @pytest.mark.parametrize(("definition", "log"), [(STEP, ["b", "b~write", "c"]), (OPEN_STEP, ["b", "c"])])
 def test_done_takes_the_persons_result_through_the_guard(definition: Definition, log: list[str]) -> None:
-    from sagas.outcomes import Outcome
+    from sagas.protocol.outcomes import Outcome
 
     world = World(definition, answers={"b": "unknown", "b~write": Outcome.done({"n": 1})}).run()
     world.decide("b", "done", result={"n": 1})

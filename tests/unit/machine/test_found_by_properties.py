@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagas.definition.model import Retry
-from sagas.machine.events import CallEnded
+from sagas.protocol.messages import CallEnded
 from tests.unit.machine.driver import World, op, outcome, probe, saga, step, undo
 
 

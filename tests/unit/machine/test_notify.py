@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.model import Moment, Notification
+from sagas.definition.model import Milestone, Notification
 from sagas.definition.snapshot import from_snapshot, to_snapshot
-from sagas.machine.commands import Finish, Notify
-from sagas.machine.events import UndoRequested
 from sagas.machine.machine import Machine
+from sagas.protocol.messages import Finish, Notify, UndoRequested
 from tests.unit.machine.driver import World, op, saga, step
 
-MOMENTS: tuple[Moment, ...] = ("completed", "compensated", "parked", "residue", "overdue")
+MOMENTS: tuple[Milestone, ...] = ("completed", "compensated", "parked", "residue", "overdue")
 
 
-def tell(*when: Moment, with_: Any = None, **more: Any) -> Notification:
+def tell(*when: Milestone, with_: Any = None, **more: Any) -> Notification:
     return Notification(when or MOMENTS, op("http", {"json": "${{ event }}"} if with_ is None else with_), **more)
 
 
@@ -34,7 +33,7 @@ def test_a_completed_saga_tells_its_output() -> None:
     definition = saga(step("a"), output={"n": "${{ steps.a.result.ok }}"}, notify=(tell("completed"), tell("parked")))
     world = World(definition).run()
     [told] = world.notified
-    assert (told.id, told.moment, told.run) == ("notify-0-completed", "completed", "s1~notify-0-completed")
+    assert (told.id, told.milestone, told.workflow_id) == ("notify-0-completed", "completed", "s1~notify-0-completed")
     assert told.call is not None
     assert (told.call.key, told.call.retry.max_attempts, told.call.op) == ("s1/notify-0-completed", 1, "do")
     assert event(told) == {
@@ -56,7 +55,7 @@ def test_a_completed_saga_tells_its_output() -> None:
 def test_a_compensated_saga_tells_its_reason() -> None:
     world = World(saga(step("a"), step("b"), notify=(tell(),)), answers={"b": "rejected"}).run()
     [told] = world.notified
-    assert told.moment == "compensated"
+    assert told.milestone == "compensated"
     assert event(told)["data"]["reason"]["step"] == "b"
 
 
@@ -136,7 +135,7 @@ def test_another_generation_has_other_keys_and_another_run() -> None:
     world = World(saga(step("a"), notify=(tell("completed"),)), generation=2).run()
     [told] = world.notified
     assert told.call is not None
-    assert (told.call.key, told.run) == ("s1/notify-0-completed@2", "s1~notify-0-completed@2")
+    assert (told.call.key, told.workflow_id) == ("s1/notify-0-completed@2", "s1~notify-0-completed@2")
 
 
 def test_a_guarded_action_is_guarded_here_too() -> None:
@@ -153,7 +152,7 @@ def test_an_undo_remembers_who_was_told_before() -> None:
     world.machine = machine
     world.feed(UndoRequested(world.now, "returned", "kim"))
     assert moments(world) == ["notify-0-completed", "notify-0-compensated"]
-    assert [row["when"] for row in machine.story(0.0)["notifications"]] == ["completed", "compensated"]
+    assert [row["when"] for row in machine.view(0.0)["notifications"]] == ["completed", "compensated"]
 
 
 @pytest.mark.parametrize("notify", [(), (tell("parked", intervals=(0.0, 2.0)), tell())])

@@ -91,7 +91,7 @@ def test_rule_01_probe_expressions_read_the_response() -> None:
 
 
 def _result(value: Any) -> Any:
-    from sagas.outcomes import Outcome
+    from sagas.protocol.outcomes import Outcome
 
     return Outcome.done(value)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 from tests.unit.machine.driver import START, World, op, probe, saga, step
 
 PIVOT = saga(step("a"), step("p", kind="pivot"), step("n", kind="retriable"))
@@ -109,11 +109,11 @@ def test_rule_05_the_seal_is_repeated_without_limit() -> None:
 @pytest.mark.parametrize("lost", ["done", "sealed"])
 def test_rule_05_cancel_while_the_pivot_is_in_flight_is_recorded_and_the_row_decides(lost: str) -> None:
     world = World(PIVOT, answers={"p~seal": lost}, hold=["p"]).start()
-    assert world.machine.cancel_answer() == "recorded"
+    assert world.machine.cancel_response() == "recorded"
     world.cancel()
     assert world.state == "RUNNING"
     assert world.cancelled == ["p"]  # a guarded pivot starts no new attempt
-    assert world.machine.cancel_answer() == "already"
+    assert world.machine.cancel_response() == "already"
     world.end("p", "unknown").run()
     assert world.state == ("COMPLETED" if lost == "done" else "COMPENSATED")
     if lost == "sealed":
@@ -279,9 +279,9 @@ def test_not_idempotent_a_rejection_after_an_unknown_attempt_is_unknown() -> Non
 
 def test_rule_06_cancel_undoes_what_was_done_and_the_second_is_a_no_op() -> None:
     world = World(saga(step("a"), step("b")), hold=["b"]).start()
-    assert world.machine.cancel_answer() == "accepted"
+    assert world.machine.cancel_response() == "accepted"
     world.cancel()
-    assert world.machine.cancel_answer() == "already"
+    assert world.machine.cancel_response() == "already"
     before = list(world.log), list(world.cancelled)
     world.cancel()
     assert (world.log, world.cancelled) == before
@@ -289,12 +289,12 @@ def test_rule_06_cancel_undoes_what_was_done_and_the_second_is_a_no_op() -> None
     assert world.state == "COMPENSATED"
     assert world.story["reason"]["kind"] == "cancelled"
     assert world.story["cancel_requested"]
-    assert world.machine.cancel_answer() == "finished"
+    assert world.machine.cancel_response() == "finished"
 
 
 def test_rule_06_past_the_commit_point_cancel_changes_nothing() -> None:
     world = World(PIVOT, hold=["n"]).start()
-    assert world.machine.cancel_answer() == "past the point of no return"
+    assert world.machine.cancel_response() == "past the point of no return"
     world.cancel()
     assert world.cancelled == []
     world.end("n", "done")
@@ -320,7 +320,7 @@ def test_rule_06_a_parked_saga_goes_backward_on_cancel_and_deadline(event: str) 
 def test_recovery_forward_refuses_cancel_and_parks_on_rejection() -> None:
     definition = saga(step("a", kind="retriable"), step("b", kind="retriable"), recovery="forward")
     world = World(definition, answers={"b": "rejected"}).run()
-    assert world.machine.cancel_answer() == "past the point of no return"
+    assert world.machine.cancel_response() == "past the point of no return"
     assert world.state == "PARKED"
     assert world.story["phase"] == "committed"
 

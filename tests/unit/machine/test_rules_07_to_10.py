@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Retry
-from sagas.machine.commands import Call, StartTimer
 from sagas.machine.machine import Machine
-from sagas.machine.story import shrink
+from sagas.machine.view import shrink_view
+from sagas.protocol.messages import Call, StartTimer
 from tests.unit.machine.driver import START, World, op, probe, saga, step, undo
 
 # --- rule 7 ----------------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def test_what_is_in_flight_is_asked_again_after_a_restore_with_the_time_that_rem
     definition = saga(step("a"), step("b", on=None, needs=()), line=False, deadline=100.0)
     world = World(definition, hold=["a", "b"]).start()
     machine = Machine.restore(json.loads(json.dumps(world.machine.snapshot())))
-    again = machine.outstanding(START + 40)
+    again = machine.reissue(START + 40)
     assert [command for command in again if isinstance(command, Call)] == world.calls
     assert [(c.id, c.seconds) for c in again if isinstance(c, StartTimer)] == [("deadline", 60.0)]
 
@@ -109,7 +109,7 @@ def test_summaries_are_what_people_read() -> None:
 
 def test_rule_09_a_story_that_fits_is_left_alone() -> None:
     story = World(saga(step("a"))).run().story
-    assert shrink(story, 100_000) is story
+    assert shrink_view(story, 100_000) is story
 
 
 @pytest.mark.parametrize("limit", [400_000, 60_000, 8_000])
@@ -117,7 +117,7 @@ def test_rule_09_inputs_and_results_go_first_then_finished_items(limit: int) -> 
     definition = saga(step("a", for_each="${{ input.n }}", max_parallel=50), step("b", on_failure="park"))
     answers: dict[str, Any] = {"b": "rejected"}
     world = World(definition, {"n": list(range(500)), "big": "x" * 500_000}, answers).run()
-    small = shrink(world.story, limit)
+    small = shrink_view(world.story, limit)
     assert len(json.dumps(small)) <= limit
     assert small["input"]["omitted"] == "size"
     assert [row["state"] for row in small["steps"] if row["id"] == "b"] == ["PARKED"]

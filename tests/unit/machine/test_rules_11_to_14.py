@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 from tests.unit.machine.driver import World, op, saga, step, undo
 
 # --- rule 11 ---------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_rule_13_without_a_pivot_the_commit_point_is_the_end_of_the_last_step() 
     assert world.log == ["a", "b", "a~confirm"]
     assert world.machine.phase == "committed"
     assert world.state == "COMMITTED"
-    assert world.machine.cancel_answer() == "past the point of no return"
+    assert world.machine.cancel_response() == "past the point of no return"
 
 
 def test_rule_13_confirms_run_in_topological_order_right_after_the_pivot_before_later_steps() -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from sagas.definition.model import Definition
-from sagas.machine.events import UndoRequested
 from sagas.machine.machine import Machine
+from sagas.protocol.messages import UndoRequested
 from tests.unit.machine.driver import World, op, saga, step, undo
 
 

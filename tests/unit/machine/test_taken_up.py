@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Definition
-from sagas.machine.events import CancelRequested
 from sagas.machine.machine import Machine
+from sagas.protocol.messages import CancelRequested
 from tests.unit.machine.driver import World, saga, step
 
 LINE = saga(step("a"), step("b"), step("c"))
@@ -35,7 +35,7 @@ def test_a_terminated_run_is_taken_up(name: str) -> None:
     machine = world.machine = Machine.restore(json.loads(json.dumps(world.machine.snapshot())))
     world.hold, world.flights = set(), {}
     world.log.clear()
-    lost = machine.lost(world.now)
+    lost = machine.lost_calls(world.now)
     assert [one.id for one in lost] == [held]
     world.feed(CancelRequested(world.now, kind="terminated", who="kim", message="somebody ended it"))
     for event in lost:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from saga_workers.stuck import told_reasons
+from saga_workers.views.stuck import reported_reasons
 from sagas.definition.model import Retry
-from sagas.machine.events import CallEnded
-from sagas.outcomes import Failure, Outcome
-from sagas.wire import decode_failure, encode_failure
+from sagas.protocol.messages import CallEnded
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import decode_failure, encode_failure
 from tests.unit.machine.driver import START, World, op, saga, step
 
 
@@ -45,15 +45,15 @@ def test_a_step_that_could_not_be_tried_goes_on_and_its_attempts_do_not_count(ki
     assert world.undone == []
     world.end("b", ("done", 1))
     assert (world.state, row(world, "b")["attempts"]) == ("COMPLETED", 1)
-    assert told_reasons(world.story) == []
+    assert reported_reasons(world.story) == []
 
 
 def test_it_is_told_as_stuck() -> None:
     world = World(saga(step("a")), hold=["a"]).start()
     lose(world, "a")
-    assert told_reasons(world.story) == ["a could not be tried, once: the runner was killed"]
+    assert reported_reasons(world.story) == ["a could not be tried, once: the runner was killed"]
     lose(world.fire("a~retry"), "a")
-    assert told_reasons(world.story) == ["a could not be tried, 2 times in a row: the runner was killed"]
+    assert reported_reasons(world.story) == ["a could not be tried, 2 times in a row: the runner was killed"]
 
 
 def test_the_attempts_before_it_count() -> None:

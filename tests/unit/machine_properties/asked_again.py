@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sagas.machine.commands import Call, CancelCall, CancelSaga, StartSaga, StartTimer, UndoSaga
 from sagas.machine.machine import Machine
+from sagas.protocol.messages import Call, CancelCall, CancelSaga, StartSaga, StartTimer, UndoSaga
 
 from .book import Violation
 from .children import ChildFlight
@@ -22,7 +22,7 @@ def check(
     continuing: bool,
 ) -> None:
     """What a new run asks again is exactly what is in flight, and timers keep their moment."""
-    again = restored.outstanding(now)
+    again = restored.reissue(now)
     calls = {c.id: c for c in again if isinstance(c, Call)}
     children = {c.id: c for c in again if isinstance(c, StartSaga | UndoSaga)}
     cancelled = {c.id for c in again if isinstance(c, CancelCall | CancelSaga)}

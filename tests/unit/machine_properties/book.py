@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sagas.definition.model import Definition, Step
+from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.snapshot import to_snapshot
-from sagas.machine.commands import Call, StartSaga, UndoSaga
-from sagas.machine.events import DecisionMade, SignalReceived
-from sagas.outcomes import Outcome
+from sagas.protocol.messages import Call, DecisionMade, SignalReceived, StartSaga, UndoSaga
+from sagas.protocol.outcomes import Outcome
 
 from . import mending
 from .effects import EffectLog
@@ -93,7 +92,7 @@ class Book:
         self.definition = definition
         self.mistaken = mending.broken(to_snapshot(definition))
 
-    def step(self, entry: str) -> Step:
+    def step(self, entry: str) -> StepDefinition:
         return self.definition.step(step_id(entry))
 
     def later(self, entry: str) -> list[Mapping[str, Any]]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sagas.machine.commands import StartSaga, UndoSaga
-from sagas.machine.events import SagaEnded
+from sagas.protocol.messages import SagaEnded, StartSaga, UndoSaga
 
 from .effects import Effect
 from .world import World

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.machine.commands import Call, StartSaga, UndoSaga
+from sagas.protocol.messages import Call, StartSaga, UndoSaga
 
 from .book import Book, Violation, operation_of, step_id
 from .guard_model import WRITE

@@ -6,15 +6,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sagas.machine.commands import Call, Command, Notify
-from sagas.machine.events import CallEnded, DecisionMade, Event, SagaEnded, SignalReceived, TimerFired
+from sagas.protocol.messages import (
+    Call,
+    CallEnded,
+    Command,
+    DecisionMade,
+    MachineEvent,
+    Notify,
+    SagaEnded,
+    SignalReceived,
+    TimerFired,
+)
 
 from .book import Book
 
 _PLACE = re.compile(r"^\w+\.(do|if|for_each|compensate|confirm|probe|fairness_key)\b")
 
 
-def of_event(book: Book, call: Call | None, event: Event) -> set[str]:
+def of_event(book: Book, call: Call | None, event: MachineEvent) -> set[str]:
     """What this event adds; the book still has the story of before it."""
     match event:
         case SagaEnded():
@@ -64,7 +73,7 @@ def _call(book: Book, call: Call, event: CallEnded) -> set[str]:
     return found
 
 
-def of_story(book: Book, before: Mapping[str, Any], event: Event) -> set[str]:
+def of_story(book: Book, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
     """What the story after the event shows for the first time."""
     story = book.story
     found = {story["state"]}
@@ -96,7 +105,7 @@ def of_story(book: Book, before: Mapping[str, Any], event: Event) -> set[str]:
 def of_commands(commands: Sequence[Command]) -> set[str]:
     """Who was told, and who could not be."""
     told = [one for one in commands if isinstance(one, Notify)]
-    return {f"told {one.moment}" for one in told} | {"told nothing" for one in told if one.call is None}
+    return {f"told {one.milestone}" for one in told} | {"told nothing" for one in told if one.call is None}
 
 
 def _place(message: str) -> set[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagas.definition.model import Step
-from sagas.machine.commands import Call, StartSaga
+from sagas.definition.model import StepDefinition
+from sagas.protocol.messages import Call, StartSaga
 
 from . import mending
 from .book import Book, Violation
@@ -41,7 +41,7 @@ def check_child(book: Book, start: StartSaga) -> None:
     _check_forward(book, book.step(start.entry), start.entry, start.id, given)
 
 
-def _check_forward(book: Book, step: Step, entry: str, id: str, arguments: Any) -> None:
+def _check_forward(book: Book, step: StepDefinition, entry: str, id: str, arguments: Any) -> None:
     given = book.given.get((entry, "do"))
     if given is not None and dict(arguments) != dict(given):
         raise Violation("retry --with", f"{id} got {arguments}, not {given}, as a person said")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sagas.machine.commands import Call
-from sagas.outcomes import Failure, Marker, Outcome
+from sagas.protocol.messages import Call
+from sagas.protocol.outcomes import Failure, Marker, Outcome
 
 WRITE = "saga.done"
 """The action that does nothing: a person has done it by hand, and only the row is written."""
@@ -101,7 +101,7 @@ class Database:
             return LATE
         if row.arguments != _hash(call) and call.action != WRITE:
             why = "key used with other arguments"
-            return Outcome("failed", failure=Failure("KeyReused", why), attempt=1, retryable=False, parks=why)
+            return Outcome("failed", failure=Failure("KeyReused", why), attempt=1, retryable=False, park_reason=why)
         return Outcome.done(row.result)
 
     def _sealing(self, call: Call) -> bool:
@@ -128,7 +128,9 @@ class Database:
         if call.guard.known_done and self.row(call, "do") is None:
             why = "the guard does not know this effect"
             failure = Failure("UnknownEffect", why)
-            return Outcome("failed", failure=failure, attempt=1, marker="unknown_effect", retryable=False, parks=why)
+            return Outcome(
+                "failed", failure=failure, attempt=1, marker="unknown_effect", retryable=False, park_reason=why
+            )
         if self._sealing(call):
             return Outcome.done(marker="nothing_to_undo")
         stored = self.row(call, "undo")
@@ -148,7 +150,7 @@ class Database:
         if chosen is None:
             why = "the step is confirmed"
             failure = Failure("Confirmed", why)
-            return Outcome("failed", failure=failure, attempt=1, marker="confirmed", retryable=False, parks=why)
+            return Outcome("failed", failure=failure, attempt=1, marker="confirmed", retryable=False, park_reason=why)
         result = action(chosen)
         self._insert(call, "undo", "undo", result)
         return Outcome.done(result)

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sagas.definition.model import Definition, Step
+from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine.commands import Call, CancelCall, CancelSaga, Command, Finish, StartSaga, StartTimer, UndoSaga
-from sagas.machine.events import (
+from sagas.protocol.messages import (
+    Call,
     CallEnded,
+    CancelCall,
     CancelRequested,
+    CancelSaga,
+    Command,
     DecisionMade,
-    Event,
+    Finish,
+    MachineEvent,
     SagaEnded,
     SignalReceived,
+    StartSaga,
+    StartTimer,
     TimerFired,
     UndoRequested,
+    UndoSaga,
 )
-from sagas.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome
 
 from . import command_rules, definition_rules, final_rules, mending, notify_rules, state_rules, wait_rules
 from .book import Book, Violation, operation_of
@@ -43,7 +50,7 @@ class Judge:
 
     # --- before the machine hears of it -------------------------------------------------------------------------
 
-    def before(self, event: Event) -> None:
+    def before(self, event: MachineEvent) -> None:
         book = self.book
         book.now = event.at
         match event:
@@ -54,8 +61,8 @@ class Judge:
                 if event.state != "COMPLETED" and isinstance(started, StartSaga):
                     # A nested saga that did not complete was either rejected or failed, for its parent.
                     book.causes += ["rejected", "failed", "unknown", "terminated"]
-                if event.state == "RESIDUE" and event.story is not None:
-                    book.child_residue += [{**r, "entry": started.entry} for r in event.story["residue"]]
+                if event.state == "RESIDUE" and event.view is not None:
+                    book.child_residue += [{**r, "entry": started.entry} for r in event.view["residue"]]
             case CancelRequested() if not book.committed:
                 book.causes.append(event.kind)
                 book.stop_ordered = True
@@ -130,7 +137,7 @@ class Judge:
             book.murky[call.key] = event.at
 
     @staticmethod
-    def _says_absent(step: Step, outcome: Outcome) -> bool:
+    def _says_absent(step: StepDefinition, outcome: Outcome) -> bool:
         """What the author of the probe reads in its answer."""
         if step.probe is None or not mending.understood(step.probe):
             return False

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sagas.definition.model import Definition, Operation, Probe, Step
+from sagas.definition.model import Definition, Operation, Probe, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 
 LOST = "input.lost."
@@ -33,12 +33,12 @@ def fragile(value: Any) -> bool:
     return FRAGILE in json.dumps(value)
 
 
-def forward(step: Step) -> list[Any]:
+def forward(step: StepDefinition) -> list[Any]:
     """Everything that has to be evaluated before the step's own action is asked."""
     return [step.if_, step.for_each, step.do.with_, step.fairness_key]
 
 
-def of(step: Step, action: str, op: str) -> Operation | None:
+def of(step: StepDefinition, action: str, op: str) -> Operation | None:
     """The operation of the step that this call carries out."""
     found: Mapping[str, list[Operation]] = {
         "do": [step.do],

@@ -8,125 +8,126 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, backward, calls, compensate, forward, joining, keys, permission, resolve
-from sagas.machine.facts import PivotFailed, Resolved
-from sagas.machine.run import Run
-from sagas.machine.state import Entry
-from sagas.outcomes import Outcome
+from sagas.machine import arguments, calls, decisions, effect_lookup, forward, rollback
+from sagas.machine.state import EffectLookedUp, LedgerEntry, PivotFailed, SagaRun
+from sagas.protocol import outcomes, payloads
+from sagas.protocol.outcomes import Outcome
 
 Mutation = tuple[Callable[[pytest.MonkeyPatch], None], set[str]]
 """What is taken out of the running machine, and the rules of which one has to be found broken."""
 
 
 def _last_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(joining, "joined", lambda operation, outcome, made_before, execution="remote": outcome.kind)
+    patch.setattr(outcomes, "merge_outcome", lambda operation, outcome, made_before, execution="remote": outcome.kind)
 
 
 def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
-    whole = backward.needs_undo
-    patch.setattr(backward, "needs_undo", lambda run, entry: entry.outcome == "done" and whole(run, entry))
+    whole = rollback.needs_compensation
+    patch.setattr(rollback, "needs_compensation", lambda run, entry: entry.outcome == "done" and whole(run, entry))
 
 
 def _pivot_by_its_last_word(patch: pytest.MonkeyPatch) -> None:
-    def ended(run: Run, entry: Entry, outcome: Outcome, before: int) -> None:
-        run.post(PivotFailed(entry, arguments.cause_of(entry)))
+    def ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
+        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
 
-    patch.setattr(forward, "_pivot_ended", ended)
+    patch.setattr(forward, "_pivot_attempt_ended", ended)
 
 
 def _all_compensations_at_once(patch: pytest.MonkeyPatch) -> None:
-    whole = backward.roll_when_settled
+    whole = rollback.start_compensating
 
-    def roll_when_settled(run: Run) -> None:
+    def roll_when_settled(run: SagaRun) -> None:
         order, run.plan.dependants = run.plan.dependants, {id: [] for id in run.plan.steps}
         whole(run)
         run.plan.dependants = order
 
-    patch.setattr(backward, "roll_when_settled", roll_when_settled)
+    patch.setattr(rollback, "start_compensating", roll_when_settled)
 
 
 def _do_not_wait_for_siblings(patch: pytest.MonkeyPatch) -> None:
-    whole = backward.roll_when_settled
+    whole = rollback.start_compensating
 
-    def roll_when_settled(run: Run) -> None:
+    def roll_when_settled(run: SagaRun) -> None:
         busy, run.forward_busy = run.forward_busy, 0
         whole(run)
         run.forward_busy = busy
 
-    patch.setattr(backward, "roll_when_settled", roll_when_settled)
+    patch.setattr(rollback, "start_compensating", roll_when_settled)
 
 
 def _believe_without_sealing(patch: pytest.MonkeyPatch) -> None:
-    def begin(run: Run, entry: Entry, purpose: Any, *, background: bool = False) -> None:
-        run.post(Resolved(entry, purpose, "absent"))
+    def begin(run: SagaRun, entry: LedgerEntry, purpose: Any, *, background: bool = False) -> None:
+        run.post(EffectLookedUp(entry, purpose, "absent"))
 
-    patch.setattr(resolve, "begin", begin)
+    patch.setattr(effect_lookup, "look_up_effect", begin)
 
 
 def _believe_absent_at_once(patch: pytest.MonkeyPatch) -> None:
-    whole = resolve.probed
+    whole = effect_lookup.probe_ended
 
-    def probed(run: Run, entry: Entry, outcome: Outcome, flight: Any) -> None:
+    def probed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Any) -> None:
         entry.last_end = -1e9
         whole(run, entry, outcome, flight)
 
-    patch.setattr(resolve, "probed", probed)
+    patch.setattr(effect_lookup, "probe_ended", probed)
 
 
 def _repeat_the_keyless(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(calls, "asked_once", lambda step: False)
+    patch.setattr(calls, "is_single_attempt", lambda step: False)
 
 
 def _attempt_in_the_key(patch: pytest.MonkeyPatch) -> None:
-    whole = keys.step_key
-    patch.setattr(calls, "step_key", lambda *given: f"{whole(*given)}#1")
+    whole = payloads.idempotency_key
+    patch.setattr(calls, "idempotency_key", lambda *given: f"{whole(*given)}#1")
 
 
 def _give_up_on_infrastructure(patch: pytest.MonkeyPatch) -> None:
-    whole = compensate.ended
+    whole = rollback.undo_ended
 
-    def ended(run: Run, entry: Entry, outcome: Outcome, attempts: int | None, *, counted: bool = True) -> None:
+    def ended(
+        run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, counted: bool = True
+    ) -> None:
         whole(run, entry, replace(outcome, infrastructure=False), attempts, counted=counted)
 
-    patch.setattr(compensate, "ended", ended)
+    patch.setattr(rollback, "undo_ended", ended)
 
 
 def _every_decision_is_allowed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(permission, "refusal", lambda run, decision: None)
+    patch.setattr(decisions, "decision_refusal", lambda run, decision: None)
 
 
 def _a_pivot_can_be_undone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("sagas.machine.story.can_undo", lambda run: run.state == "COMPLETED")
+    patch.setattr("sagas.machine.view.can_undo", lambda run: run.state == "COMPLETED")
 
 
 def _forget_the_residue(patch: pytest.MonkeyPatch) -> None:
-    whole = backward.finish
+    whole = rollback.finish_rollback
 
-    def finish(run: Run) -> None:
+    def finish(run: SagaRun) -> None:
         run.residue.clear()
         whole(run)
 
-    patch.setattr(backward, "finish", finish)
+    patch.setattr(rollback, "finish_rollback", finish)
 
 
 def _new_arguments_for_the_undo(patch: pytest.MonkeyPatch) -> None:
-    whole = calls.call_of
+    whole = calls.build_call
 
-    def call_of(run: Run, entry: Entry, flight: Any) -> Any:
+    def call_of(run: SagaRun, entry: LedgerEntry, flight: Any) -> Any:
         call = whole(run, entry, flight)
         return replace(call, arguments={}) if call.op == "undo" else call
 
-    patch.setattr(calls, "call_of", call_of)
+    patch.setattr(calls, "build_call", call_of)
 
 
 def _endless_retries(patch: pytest.MonkeyPatch) -> None:
-    whole = calls.call_of
+    whole = calls.build_call
 
-    def call_of(run: Run, entry: Entry, flight: Any) -> Any:
+    def call_of(run: SagaRun, entry: LedgerEntry, flight: Any) -> Any:
         call = whole(run, entry, flight)
         return replace(call, retry=replace(call.retry, max_attempts=0))
 
-    patch.setattr(calls, "call_of", call_of)
+    patch.setattr(calls, "build_call", call_of)
 
 
 EFFECTS: dict[str, Mutation] = {

@@ -7,242 +7,225 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import (
-    arguments,
-    asking_again,
-    by_hand,
-    calls,
-    commit,
-    compensate,
-    decisions,
-    forward,
-    nested,
-    notify,
-    permission,
-    scheduling,
-    stored,
-    waits,
-)
-from sagas.machine.commands import CancelCall, CancelSaga, Notify, StartTimer
-from sagas.machine.facts import Begin
-from sagas.machine.run import Run
-from sagas.machine.state import Entry
-from sagas.outcomes import Failure, Outcome
+from sagas.machine import arguments, calls, commit, decisions, forward, nested, notify, rollback, snapshot, waits
+from sagas.machine.state import LedgerEntry, SagaRun, StartAttempt
+from sagas.protocol.messages import CancelCall, CancelSaga, Notify, StartTimer
+from sagas.protocol.outcomes import Failure, Outcome
 
 from .mutations import Mutation
 
 
 def _no_arguments_for_a_mistake(patch: pytest.MonkeyPatch) -> None:
-    whole = arguments._with  # pyright: ignore[reportPrivateUsage]
+    whole = arguments._render_arguments  # pyright: ignore[reportPrivateUsage]
 
     def with_(*given: Any) -> dict[str, Any]:
         try:
             return whole(*given)
-        except arguments.DefinitionFault:
+        except arguments.DefinitionError:
             return {}
 
-    patch.setattr(arguments, "_with", with_)
+    patch.setattr(arguments, "_render_arguments", with_)
 
 
 def _a_mistake_is_any_failure(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(arguments, "fault", lambda error: Outcome("failed", failure=Failure("Bug", str(error)), attempt=1))
+    patch.setattr(
+        arguments, "definition_outcome", lambda error: Outcome("failed", failure=Failure("Bug", str(error)), attempt=1)
+    )
 
 
 def _a_mistake_in_an_undo_undoes(patch: pytest.MonkeyPatch) -> None:
-    whole = compensate._ask  # pyright: ignore[reportPrivateUsage]
+    whole = rollback._send_undo  # pyright: ignore[reportPrivateUsage]
 
-    def ask(run: Run, entry: Entry) -> None:
+    def ask(run: SagaRun, entry: LedgerEntry) -> None:
         whole(run, entry)
         if entry.id in run.parked:
             run.unpark(entry)
-            by_hand.undone(run, entry)
+            decisions.mark_compensated_manually(run, entry)
 
-    patch.setattr(compensate, "_ask", ask)
+    patch.setattr(rollback, "_send_undo", ask)
 
 
 def _a_mistake_in_a_confirm_confirms(patch: pytest.MonkeyPatch) -> None:
-    whole = commit.begin
+    whole = commit.confirm_entry
 
-    def begin(run: Run, entry: Entry) -> None:
+    def begin(run: SagaRun, entry: LedgerEntry) -> None:
         whole(run, entry)
         if entry.id in run.parked:
             run.unpark(entry)
-            commit.confirmed(run, entry)
+            commit.mark_confirmed(run, entry)
 
-    patch.setattr(commit, "begin", begin)
+    patch.setattr(commit, "confirm_entry", begin)
 
 
 def _forget_corrected_arguments(patch: pytest.MonkeyPatch) -> None:
-    whole = decisions.decide
-    patch.setattr(decisions, "decide", lambda run, entry, said: whole(run, entry, {**said, "arguments": None}))
+    whole = decisions.carry_out
+    patch.setattr(decisions, "carry_out", lambda run, entry, said: whole(run, entry, {**said, "arguments": None}))
 
 
 def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
-    def retry(run: Run, entry: Entry, said: Any, guarded: bool) -> None:
+    def retry(run: SagaRun, entry: LedgerEntry, said: Any, guarded: bool) -> None:
         entry.override, entry.arguments, entry.decision = said.get("arguments"), None, None
-        run.post(Begin(entry))
+        run.post(StartAttempt(entry))
 
-    patch.setattr(decisions, "_retry", retry)
+    patch.setattr(decisions, "_retry_forward", retry)
 
 
 def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Run, "adopt", lambda run, definition: None)
+    patch.setattr(SagaRun, "replace_definition", lambda run, definition: None)
 
 
 def _a_retry_skips_the_condition(patch: pytest.MonkeyPatch) -> None:
-    whole = scheduling.restart
+    whole = forward.restart_step
 
-    def restart(run: Run, record: Any) -> None:
-        whole(run, record) if record.items is not None else run.post(Begin(record.entries[0]))
+    def restart(run: SagaRun, record: Any) -> None:
+        whole(run, record) if record.items is not None else run.post(StartAttempt(record.entries[0]))
 
-    patch.setattr(scheduling, "restart", restart)
+    patch.setattr(forward, "restart_step", restart)
 
 
 def _what_a_probe_cannot_tell_is_absent(patch: pytest.MonkeyPatch) -> None:
-    whole = arguments.probed
+    whole = arguments.probe_verdict
 
-    def probed(run: Run, entry: Entry, probe: Any, answer: Outcome) -> tuple[str, Any]:
+    def probed(run: SagaRun, entry: LedgerEntry, probe: Any, answer: Outcome) -> tuple[str, Any]:
         said, result = whole(run, entry, probe, answer)
         return ("absent" if said == "unknown" and probe.done is not None else said), result
 
-    patch.setattr(arguments, "probed", probed)
+    patch.setattr(arguments, "probe_verdict", probed)
 
 
 def _done_without_asking_the_guard(patch: pytest.MonkeyPatch) -> None:
-    whole = calls.send
+    whole = calls.send_call
 
-    def send(run: Run, entry: Entry, ask: Any, purpose: Any = "", *, background: bool = False) -> None:
+    def send(run: SagaRun, entry: LedgerEntry, ask: Any, purpose: Any = "", *, background: bool = False) -> None:
         if ask == "write" and not purpose:
-            forward.done(run, entry, None)
+            forward.mark_done(run, entry, None)
         else:
             whole(run, entry, ask, purpose, background=background)
 
-    patch.setattr(calls, "send", send)
+    patch.setattr(calls, "send_call", send)
 
 
 def _the_last_signal_counts(patch: pytest.MonkeyPatch) -> None:
-    whole = waits.signalled
+    whole = waits.accept_signal
 
-    def signalled(run: Run, event: Any) -> list[Entry]:
+    def signalled(run: SagaRun, event: Any) -> list[LedgerEntry]:
         run.signals.pop(event.name, None)
         return whole(run, event)
 
-    patch.setattr(waits, "signalled", signalled)
+    patch.setattr(waits, "accept_signal", signalled)
 
 
 def _early_signals_are_lost(patch: pytest.MonkeyPatch) -> None:
-    whole = waits.signalled
+    whole = waits.accept_signal
 
-    def signalled(run: Run, event: Any) -> list[Entry]:
+    def signalled(run: SagaRun, event: Any) -> list[LedgerEntry]:
         waiting = whole(run, event)
         if not waiting:
             run.signals.pop(event.name)
         return waiting
 
-    patch.setattr(waits, "signalled", signalled)
+    patch.setattr(waits, "accept_signal", signalled)
 
 
 def _a_wait_that_ran_out_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waits, "fired", lambda run, entry: Outcome.done({"data": None, "by": None, "at": None}))
+    patch.setattr(waits, "wait_timer_fired", lambda run, entry: Outcome.done({"data": None, "by": None, "at": None}))
 
 
 def _every_requirement_is_met(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waits, "require", lambda run, entry: Outcome.done(None))
+    patch.setattr(waits, "evaluate_require", lambda run, entry: Outcome.done(None))
 
 
 def _signals_are_not_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stored, "PLAIN", tuple(name for name in stored.PLAIN if name != "signals"))
+    patch.setattr(snapshot, "PLAIN_FIELDS", tuple(name for name in snapshot.PLAIN_FIELDS if name != "signals"))
 
 
 def _a_new_run_forgets_what_was_cancelled(patch: pytest.MonkeyPatch) -> None:
-    whole = asking_again.outstanding
+    whole = calls.reissue
     cancels = (CancelCall, CancelSaga)
-    patch.setattr(
-        asking_again, "outstanding", lambda run, at: [c for c in whole(run, at) if not isinstance(c, cancels)]
-    )
+    patch.setattr(calls, "reissue", lambda run, at: [c for c in whole(run, at) if not isinstance(c, cancels)])
 
 
 def _timers_start_anew(patch: pytest.MonkeyPatch) -> None:
-    whole = asking_again.outstanding
+    whole = calls.reissue
 
-    def outstanding(run: Run, at: float) -> list[Any]:
+    def outstanding(run: SagaRun, at: float) -> list[Any]:
         return [replace(c, seconds=c.seconds + 9.0) if isinstance(c, StartTimer) else c for c in whole(run, at)]
 
-    patch.setattr(asking_again, "outstanding", outstanding)
+    patch.setattr(calls, "reissue", outstanding)
 
 
 def _a_continued_item_keeps_its_result(patch: pytest.MonkeyPatch) -> None:
-    whole = scheduling.closed
+    whole = forward.entry_settled
 
-    def closed(run: Run, entry: Entry, ok: bool) -> None:
+    def closed(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
         results = run.record(entry).results
         whole(run, entry, ok)
         if results is not None and entry.continued and entry.index is not None:
             results[entry.index] = {"continued": True}
 
-    patch.setattr(scheduling, "closed", closed)
+    patch.setattr(forward, "entry_settled", closed)
 
 
 def _a_refused_undo_of_a_child_is_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(nested, "_undone", lambda event: Outcome.done(None))
+    patch.setattr(nested, "_undo_outcome", lambda event: Outcome.done(None))
 
 
 def _a_refused_child_is_done(patch: pytest.MonkeyPatch) -> None:
-    whole = nested._done  # pyright: ignore[reportPrivateUsage]
+    whole = nested._forward_outcome  # pyright: ignore[reportPrivateUsage]
 
     def done(event: Any, story: Any) -> Outcome:
         return Outcome.done(None) if event.state == "REFUSED" else whole(event, story)
 
-    patch.setattr(nested, "_done", done)
+    patch.setattr(nested, "_forward_outcome", done)
 
 
 def _late_is_done(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(forward, "_late", lambda run, entry: forward.done(run, entry, None))
+    patch.setattr(forward, "_late_attempt_ended", lambda run, entry: forward.mark_done(run, entry, None))
 
 
 def _decide_at_any_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(permission, "_stuck", lambda run, entry, op, at: entry.flight is not None)
+    patch.setattr(decisions, "_is_stuck", lambda run, entry, op, at: entry.flight is not None)
 
 
 def _other_arguments_while_an_attempt_is_in_flight(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(permission, "_unchangeable", lambda run, decision, entry, op: None)
+    patch.setattr(decisions, "_unsafe_retry", lambda run, decision, entry, op: None)
 
 
 def _whoever_cannot_be_told_is_a_reason(patch: pytest.MonkeyPatch) -> None:
-    whole = notify.reached
+    whole = notify.notify_milestone
 
-    def reached(run: Run, moment: Any) -> None:
+    def reached(run: SagaRun, moment: Any) -> None:
         whole(run, moment)
-        if any(isinstance(one, Notify) and one.call is None for one in run.out):
+        if any(isinstance(one, Notify) and one.call is None for one in run.commands):
             run.overdue = True
 
-    patch.setattr(notify, "reached", reached)
+    patch.setattr(notify, "notify_milestone", reached)
 
 
 def _told_twice(patch: pytest.MonkeyPatch) -> None:
-    whole = notify.reached
+    whole = notify.notify_milestone
 
-    def reached(run: Run, moment: Any) -> None:
+    def reached(run: SagaRun, moment: Any) -> None:
         whole(run, moment)
         whole(run, moment)
 
-    patch.setattr(notify, "reached", reached)
+    patch.setattr(notify, "notify_milestone", reached)
 
 
 def _a_residue_is_told_as_an_undo(patch: pytest.MonkeyPatch) -> None:
-    whole = notify.reached
+    whole = notify.notify_milestone
     words = {"residue": "compensated"}
-    patch.setattr(notify, "reached", lambda run, moment: whole(run, words.get(moment, moment)))
+    patch.setattr(notify, "notify_milestone", lambda run, moment: whole(run, words.get(moment, moment)))
 
 
 def _only_the_first_parking_is_told(patch: pytest.MonkeyPatch) -> None:
-    whole = notify.reached
+    whole = notify.notify_milestone
 
-    def reached(run: Run, moment: Any) -> None:
+    def reached(run: SagaRun, moment: Any) -> None:
         if moment != "parked" or not any(row["when"] == moment for row in run.notifications):
             whole(run, moment)
 
-    patch.setattr(notify, "reached", reached)
+    patch.setattr(notify, "notify_milestone", reached)
 
 
 WORDS: dict[str, Mutation] = {

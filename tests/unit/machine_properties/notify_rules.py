@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sagas.definition.model import Definition, Moment, Notification
-from sagas.machine.commands import Command, Finish, Notify, Record
+from sagas.definition.model import Definition, Milestone, Notification
 from sagas.machine.machine import Machine
+from sagas.protocol.messages import Command, Finish, Notify, RecordState
 
 from . import mending
 from .book import Book, Violation
 
-ENDS: Mapping[str, Moment] = {"COMPLETED": "completed", "COMPENSATED": "compensated", "RESIDUE": "residue"}
+ENDS: Mapping[str, Milestone] = {"COMPLETED": "completed", "COMPENSATED": "compensated", "RESIDUE": "residue"}
 
 
 def check(book: Book, before: Mapping[str, Any], commands: Sequence[Command]) -> None:
@@ -42,13 +42,13 @@ def check(book: Book, before: Mapping[str, Any], commands: Sequence[Command]) ->
         raise Violation("notify", "told after the end, when nobody listens any more")
 
 
-def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequence[Command]) -> list[Moment]:
+def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequence[Command]) -> list[Milestone]:
     was = before["state"] if before else "RUNNING"
-    found: list[Moment] = []
+    found: list[Milestone] = []
     if story["overdue"] and not (before and before["overdue"]):
         found.append("overdue")
     # It may go on and be parked anew within one event: what people search for says so.
-    found += ["parked" for one in commands if isinstance(one, Record) and one.state == "PARKED"]
+    found += ["parked" for one in commands if isinstance(one, RecordState) and one.state == "PARKED"]
     if story["state"] == "PARKED" != was and "parked" not in found:
         raise Violation("notify", "parked, but nobody can find it")
     if story["state"] in ENDS and was != story["state"]:
@@ -61,7 +61,7 @@ def _check_one(notification: Notification, told: Notify) -> None:
         raise Violation("notify", f"{told.id} can be made, or it cannot: {told.problem}")
     if told.call is None and not told.problem:
         raise Violation("notify", f"{told.id} cannot be made, and nothing says why")
-    if told.call is not None and (not told.call.key.startswith(told.run.split("~")[0]) or told.call.op != "do"):
+    if told.call is not None and (not told.call.key.startswith(told.workflow_id.split("~")[0]) or told.call.op != "do"):
         raise Violation("notify", f"{told.id} is told under the key {told.call.key}")
 
 

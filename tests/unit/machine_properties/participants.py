@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sagas.machine.commands import Call
-from sagas.outcomes import Failure, Outcome
+from sagas.protocol.messages import Call
+from sagas.protocol.outcomes import Failure, Outcome
 
 from .guard_model import RolledBack
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
-from sagas.machine.events import DecisionMade
 from sagas.machine.machine import Machine
+from sagas.protocol.messages import DecisionMade
 
 from .book import Book
 from .effects import Effect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from sagas.machine.commands import Call
+from sagas.protocol.messages import Call
 
 from .children import ChildFate, ChildFlight
 from .world import Fate

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.machine.commands import Call, UndoSaga
+from sagas.protocol.messages import Call, UndoSaga
 
 from .children import ChildFate, ChildFlight
 from .tape import Tape

@@ -11,29 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.definition.model import Definition, Step
-from sagas.machine.commands import (
+from sagas.definition.model import Definition, StepDefinition
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import (
     Call,
+    CallEnded,
     CancelCall,
+    CancelRequested,
     CancelSaga,
     CancelTimer,
     Command,
-    Finish,
-    StartSaga,
-    StartTimer,
-    UndoSaga,
-)
-from sagas.machine.events import (
-    CallEnded,
-    CancelRequested,
     DecisionMade,
-    Event,
+    Finish,
+    MachineEvent,
     SignalReceived,
     Started,
+    StartSaga,
+    StartTimer,
     TimerFired,
     UndoRequested,
+    UndoSaga,
 )
-from sagas.machine.machine import Machine
 
 from . import asked_again, coverage, notify_rules, people
 from .book import Violation
@@ -56,7 +54,7 @@ class _Segment:
     """One run on the platform: how its machine is made, and all that it was told and has answered."""
 
     make: Callable[[], Machine]
-    events: list[Event]
+    events: list[MachineEvent]
     answers: list[list[Command]]
 
 
@@ -197,7 +195,7 @@ class Runner:
         generation = self.judge.book.entry(flight.command.entry)["generation"]
         self.feed(end_child(self.world, flight, fate, generation, self.now))
 
-    def _signals(self, steps: Sequence[Step] | None = None) -> list[str]:
+    def _signals(self, steps: Sequence[StepDefinition] | None = None) -> list[str]:
         """The names of the signals that these steps (all of them) wait for."""
         waits = [s.do.with_ or {} for s in (self.definition.steps if steps is None else steps) if s.do.uses == "wait"]
         return [with_["signal"] for with_ in waits if "signal" in with_]
@@ -218,7 +216,7 @@ class Runner:
         self.feed(TimerFired(id, self.now))
 
     def _cancel(self) -> None:
-        answer = self.machine.cancel_answer()
+        answer = self.machine.cancel_response()
         committed = self.judge.book.committed
         self.seen.add(f"cancel {answer}")
         if committed and answer in ("accepted", "recorded"):
@@ -242,7 +240,7 @@ class Runner:
 
     # --- events in, commands out --------------------------------------------------------------------------------
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: MachineEvent) -> None:
         """Tell the machine, let the judge see it, carry out what it asks."""
         self.events += 1
         book, before = self.judge.book, self.judge.book.story
@@ -256,7 +254,7 @@ class Runner:
         for command in answer:
             self._carry_out(command)
         self.seen |= coverage.of_commands(answer)
-        story = self.machine.story(self.now)
+        story = self.machine.view(self.now)
         self.judge.after(answer, story, self.machine.finished)
         self.seen |= coverage.of_story(book, before, event)
         if isinstance(event, DecisionMade) or self.plan.coin(5):
@@ -298,7 +296,7 @@ class Runner:
         restored = Machine.restore(json.loads(json.dumps(state)))
         if json.loads(json.dumps(restored.snapshot())) != state:
             raise Violation("snapshot", "restoring and storing again gives another state")
-        if restored.story(self.now) != self.machine.story(self.now):
+        if restored.view(self.now) != self.machine.view(self.now):
             raise Violation("snapshot", "the restored machine tells another story")
         if not self.machine.finished:
             again = Machine.restore(json.loads(json.dumps(state)))
@@ -315,18 +313,18 @@ class Runner:
 
         def make() -> Machine:
             machine = Machine.restore(json.loads(json.dumps(state)))
-            machine.outstanding(now)
+            machine.reissue(now)
             return machine
 
         self._restart(lambda: Machine.restore(json.loads(json.dumps(state))))
-        commands = list(self.machine.outstanding(now))
+        commands = list(self.machine.reissue(now))
         self.segment.make = make
         for command in commands:
             self._carry_out(command)
         for id, due in self.timers.items():
             if id in left and abs(due - left[id]) > 1.0 and left[id] > self.now:
                 raise Violation("timers", f"{id} was due at {left[id]}, and after the restart at {due}")
-        self.judge.continued(commands, self.machine.story(self.now))
+        self.judge.continued(commands, self.machine.view(self.now))
         self.feed(TimerFired("continued", self.now))
 
     def _restart(self, make: Callable[[], Machine]) -> None:
@@ -341,7 +339,7 @@ class Runner:
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
             if list(fresh.next(event)) != answer:
                 raise Violation("determinism", f"other commands when {event} is replayed")
-        if fresh.story(self.now) != self.machine.story(self.now):
+        if fresh.view(self.now) != self.machine.view(self.now):
             raise Violation("determinism", "a replay ends in another story")
         self._check_silence()
 
@@ -351,5 +349,5 @@ class Runner:
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
             if notify_rules.heard(silent.next(event)) != notify_rules.heard(answer):
                 raise Violation("notify", f"a notification changed what the machine does at {event}")
-        if notify_rules.told_of(silent.story(self.now)) != notify_rules.told_of(self.machine.story(self.now)):
+        if notify_rules.told_of(silent.view(self.now)) != notify_rules.told_of(self.machine.view(self.now)):
             raise Violation("notify", "a notification changed how the saga ends")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.machine.commands import Call, Finish, StartSaga
+from sagas.protocol.messages import Call, Finish, StartSaga
 
 from . import definition_rules, story_schema
 from .book import Book, Violation

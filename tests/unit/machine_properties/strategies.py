@@ -13,14 +13,14 @@ from sagas.definition.model import (
     Compensation,
     Definition,
     Guarantee,
-    Kind,
-    Moment,
+    Milestone,
     Notification,
     OnFailure,
     Operation,
     Probe,
     Retry,
-    Step,
+    StepDefinition,
+    StepKind,
 )
 
 from .mending import LOST, mended
@@ -38,7 +38,7 @@ BEGINNING = 1_800_000_000.0
 UNTIL = "2027-01-15T08:00:30Z"
 """What some of them wait for."""
 
-MOMENTS: tuple[Moment, ...] = ("completed", "compensated", "parked", "residue", "overdue")
+MOMENTS: tuple[Milestone, ...] = ("completed", "compensated", "parked", "residue", "overdue")
 NAMES = "abcdefgh"
 HOME, OTHER = "shop", "bank"
 
@@ -74,7 +74,7 @@ class _Maker:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.input: dict[str, Any] = {"n": 7, "child": "child"}
-        self.steps: list[Step] = []
+        self.steps: list[StepDefinition] = []
         self.mistakes = 0
 
     def case(self) -> Case:
@@ -117,7 +117,7 @@ class _Maker:
 
     # --- one step -----------------------------------------------------------------------------------------------
 
-    def _step(self, at: int, shape: str, pivot_at: int | None) -> Step:
+    def _step(self, at: int, shape: str, pivot_at: int | None) -> StepDefinition:
         id = NAMES[at]
         needs = self._needs(at, pivot_at)
         retriable = shape == "forward" or (pivot_at is not None and at > pivot_at)
@@ -215,7 +215,7 @@ class _Maker:
             alternates = [Operation(uses=f"undo.{id}.0", connection=do.connection, retry=Retry(max_attempts=2))]
         return Compensation(tuple(alternates), confirmed)
 
-    def _effect(self, id: str, needs: tuple[str, ...], retriable: bool, *, each: bool) -> Step:
+    def _effect(self, id: str, needs: tuple[str, ...], retriable: bool, *, each: bool) -> StepDefinition:
         tape = self.tape
         do = self._do(id, self._arguments(needs, each))
         with_confirm = tape.chance(30)
@@ -226,7 +226,7 @@ class _Maker:
         if each:
             self.input[f"items_{id}"] = list(range(tape.pick((2, 3, 1, 0, 4))))
         flag = None if each else self._flag(id)
-        return Step(
+        return StepDefinition(
             id=id,
             name=f"Step {id}",
             kind="retriable" if retriable else "compensatable",
@@ -250,10 +250,10 @@ class _Maker:
         self.input[f"go_{id}"] = self.tape.chance(50)
         return self._expression(f"input.go_{id}")
 
-    def _pivot(self, id: str, needs: tuple[str, ...]) -> Step:
+    def _pivot(self, id: str, needs: tuple[str, ...]) -> StepDefinition:
         do = self._do(id, self._arguments(needs, False))
         on_failure: OnFailure = self.tape.pick(("compensate", "compensate", "park"))
-        return Step(
+        return StepDefinition(
             id=id,
             name="The point of no return",
             kind="pivot",
@@ -265,7 +265,7 @@ class _Maker:
             guarantee=guarantee_of(do),
         )
 
-    def _read(self, id: str, needs: tuple[str, ...], flavour: str) -> Step:
+    def _read(self, id: str, needs: tuple[str, ...], flavour: str) -> StepDefinition:
         tape = self.tape
         if flavour == "wait":
             signal = {"signal": f"go_{id}", "timeout": WAIT}
@@ -280,18 +280,18 @@ class _Maker:
             do = Operation(uses="require", with_={"that": that, "message": "seven"})
         else:
             do = Operation(uses=f"look.{id}", with_=self._arguments(needs, False), retry=self._retry())
-        kind: Kind = "read"
+        kind: StepKind = "read"
         failures: tuple[OnFailure, ...] = ("compensate", "compensate", "park", "continue")
         on_failure = tape.pick(failures)
-        return Step(
+        return StepDefinition(
             id=id, name=f"Step {id}", kind=kind, do=do, needs=needs, on_failure=on_failure, guarantee="at-least-once"
         )
 
-    def _nested(self, id: str, needs: tuple[str, ...], retriable: bool) -> Step:
+    def _nested(self, id: str, needs: tuple[str, ...], retriable: bool) -> StepDefinition:
         compensate = None
         if not retriable and self.tape.chance(30):
             compensate = Compensation((Operation(uses=f"undo.{id}.0", retry=Retry(max_attempts=2)),))
-        return Step(
+        return StepDefinition(
             id=id,
             name=f"Step {id}",
             kind="retriable" if retriable else "compensatable",

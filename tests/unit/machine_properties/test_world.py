@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Retry
-from sagas.machine.commands import Call, Guard, Op
+from sagas.protocol.messages import Call, CallOperation, GuardSpec
 
 from .effects import Effect, EffectLog
 from .guard_model import Database
 from .tape import Tape
 
 
-def call(op: Op, *, mode: Any = "decide") -> Call:
+def call(op: CallOperation, *, mode: Any = "decide") -> Call:
     suffix = {"undo": "/undo", "confirm": "/confirm"}.get(op, "")
     return Call(
         id=f"a~{op}",
@@ -30,11 +30,11 @@ def call(op: Op, *, mode: Any = "decide") -> Call:
         summary="",
         timeout=1.0,
         retry=Retry(),
-        guard=Guard("shop", mode=mode, confirmed=("undo_confirmed.a", {})),
+        guard=GuardSpec("shop", mode=mode, confirmed=("undo_confirmed.a", {})),
     )
 
 
-def effect_of(log: EffectLog, op: Op) -> Callable[[str], Any]:
+def effect_of(log: EffectLog, op: CallOperation) -> Callable[[str], Any]:
     def make(action: str) -> Any:
         assert op in ("do", "undo", "confirm")
         log.add(Effect("a", 1, op, action))
@@ -47,7 +47,7 @@ ORDERS = sorted(set(permutations(("do", "do", "undo", "undo", "confirm", "seal")
 
 
 @pytest.mark.parametrize("first", sorted({order[0] for order in ORDERS}))
-def test_no_order_leaks_or_doubles(first: Op) -> None:
+def test_no_order_leaks_or_doubles(first: CallOperation) -> None:
     for order in ORDERS:
         if order[0] != first:
             continue

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import Compensation, Definition, Kind, Notification, Operation, Probe, Retry, Step
+from sagas.definition.model import (
+    Compensation,
+    Definition,
+    Notification,
+    Operation,
+    Probe,
+    Retry,
+    StepDefinition,
+    StepKind,
+)
 
 from .strategies import DEADLINE, HOME, MOMENTS, OTHER, guarantee_of, operation
 
 INPUT: Mapping[str, Any] = {"n": 1, "items": [10, 20], "yes": True, "no": False}
 
 
-def step(id: str, kind: Kind = "compensatable", *, connection: str | None = HOME, **changes: Any) -> Step:
+def step(id: str, kind: StepKind = "compensatable", *, connection: str | None = HOME, **changes: Any) -> StepDefinition:
     """A step with short patience; a compensatable one is undone where it ran."""
     do = changes.pop("do", None) or operation(f"do.{id}", connection, with_={"n": "${{ input.n }}"})
     if kind == "compensatable":
         changes.setdefault("compensate", Compensation((operation(f"undo.{id}.0", connection),)))
     changes.setdefault("guarantee", guarantee_of(do))
-    return Step(id=id, name=f"Step {id}", kind=kind, do=do, **changes)
+    return StepDefinition(id=id, name=f"Step {id}", kind=kind, do=do, **changes)
 
 
-def saga(*steps: Step, **changes: Any) -> Definition:
+def saga(*steps: StepDefinition, **changes: Any) -> Definition:
     """In the given order; a step that names no needs follows the one above it."""
     changes.setdefault("deadline", DEADLINE)
     changes.setdefault("notify", (Notification(MOMENTS, operation("tell", None, with_={"event": "${{ event }}"})),))
@@ -84,7 +93,7 @@ TYPICAL: dict[str, Definition] = {
     ),
     "a nested saga": saga(
         step("a"),
-        Step(
+        StepDefinition(
             id="b",
             name="Nested",
             kind="compensatable",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sagas.machine.events import DecisionMade, SignalReceived
+from sagas.protocol.messages import DecisionMade, SignalReceived
 
 from . import mending
 from .book import Book, Violation

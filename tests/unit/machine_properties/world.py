@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sagas.definition.model import Definition, Step
-from sagas.machine.commands import Call
-from sagas.machine.events import CallEnded
-from sagas.outcomes import Failure, Outcome
+from sagas.definition.model import Definition, StepDefinition
+from sagas.protocol.messages import Call, CallEnded
+from sagas.protocol.outcomes import Failure, Outcome
 
 from .effects import Effect, EffectLog
 from .guard_model import WRITE, Database, RolledBack
@@ -79,7 +78,7 @@ class World:
             made_elsewhere=lambda call: self.step(call.entry).do.guarded,
         )
 
-    def step(self, entry: str) -> Step:
+    def step(self, entry: str) -> StepDefinition:
         return self.definition.step(entry.partition("#")[0])
 
     # --- what the platform does ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from saga_workers.trigger.lanes import Lanes
+from saga_workers.trigger.reader import KeyedExecutor
 
 Item = tuple[str, int]
 
@@ -22,13 +22,13 @@ async def test_order_in_a_lane_and_bounded_width() -> None:
         seen.setdefault(item[0], []).append(item[1])
         at_once[0] -= 1
 
-    lanes: Lanes[Item] = Lanes(work, 4)
+    lanes: KeyedExecutor[Item] = KeyedExecutor(work, 4)
     for number in range(200):
         lane = choose.choice("abcdefgh")
-        lanes.put(lane, (lane, number))
-    assert lanes.held == 200
-    await lanes.idle()
-    assert lanes.held == 0
+        lanes.submit(lane, (lane, number))
+    assert lanes.pending == 200
+    await lanes.wait_idle()
+    assert lanes.pending == 0
     assert at_once[1] == 4
     assert sum(map(len, seen.values())) == 200
     assert all(numbers == sorted(numbers) for numbers in seen.values())
@@ -41,22 +41,22 @@ async def test_what_has_not_begun_can_be_dropped_and_what_has_ends() -> None:
         await go.wait()
         seen.append(item)
 
-    lanes: Lanes[Item] = Lanes(work, 2)
+    lanes: KeyedExecutor[Item] = KeyedExecutor(work, 2)
     for number in range(3):
-        lanes.put("a", ("a", number))
-        lanes.put("b", ("b", number))
+        lanes.submit("a", ("a", number))
+        lanes.submit("b", ("b", number))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    lanes.drop(lambda item: item[0] == "a")
-    await lanes.ended(lambda item: item[0] == "a", 0.01)  # patience passes while it runs
-    waiting = asyncio.create_task(lanes.ended(lambda item: item[0] == "a", 10))
+    lanes.discard(lambda item: item[0] == "a")
+    await lanes.wait_ended(lambda item: item[0] == "a", 0.01)  # patience passes while it runs
+    waiting = asyncio.create_task(lanes.wait_ended(lambda item: item[0] == "a", 10))
     await asyncio.sleep(0)
     assert not waiting.done()
     go.set()
     await waiting
-    await lanes.idle()
+    await lanes.wait_idle()
     assert [one for one in seen if one[0] == "a"] == [("a", 0)]
     assert [one for one in seen if one[0] == "b"] == [("b", 0), ("b", 1), ("b", 2)]
-    lanes.put("a", ("a", 9))
-    await lanes.idle()
+    lanes.submit("a", ("a", 9))
+    await lanes.wait_idle()
     assert seen[-1] == ("a", 9)

@@ -8,19 +8,25 @@ from typing import Any
 
 import pytest
 
-from saga_workers.trigger.run import plan
-from saga_workers.trigger.trying import Poison
-from saga_workers.trigger.values import Values
+from saga_workers.trigger.retry import PoisonMessage
+from saga_workers.trigger.saga_trigger import TriggerExpressions
+from saga_workers.trigger.trigger_process import make_plan
 from sagas import Event, Message, bridge, consumer
 from sagas.actions import Actions
-from sagas.consumers import MAX_NAME, NOTE, Readers, load_readers
+from sagas.consumers import (
+    HANDLER_ATTRIBUTE,
+    MAX_ID_LENGTH,
+    MAX_NAME_LENGTH,
+    MessageHandlers,
+    load_message_handlers,
+    message_id,
+)
+from sagas.definition.loader import parse_text
 from sagas.definition.model import KafkaTrigger
-from sagas.definition.parse import parse_text
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
-from sagas.message import MAX_ID, message_id
-from sagas.project import Project
 from sagas.settings import Settings
+from sagas.settings.project import Project
 
 UUID = "0199d4b2-6f0e-7f0a-8f43-3c6f2f6b1f11"
 
@@ -37,7 +43,7 @@ def test_the_id_of_a_message_is_unique_in_all_topics() -> None:
 def test_a_long_id_is_shortened_and_stays_its_own() -> None:
     first, second = (message_id({"ce_id": "x" * 300 + end}, "t", 0, 0) for end in "ab")
     assert first != second
-    assert len(first) == len(second) == MAX_ID
+    assert len(first) == len(second) == MAX_ID_LENGTH
 
 
 def _message(value: Any) -> Message:
@@ -49,17 +55,19 @@ def _context(value: Any) -> dict[str, Any]:
 
 
 def test_what_is_only_passed_on_keeps_its_type() -> None:
-    values = Values(KafkaTrigger("t", input={"all": "${{ trigger.value }}", "half": "${{ trigger.value.n }}"}))
+    values = TriggerExpressions(
+        KafkaTrigger("t", input={"all": "${{ trigger.value }}", "half": "${{ trigger.value.n }}"})
+    )
     assert values.input(_context({"n": 1.5})) == {"all": {"n": 1.5}, "half": 1.5}
-    assert Values(KafkaTrigger("t")).input(_context({"n": 1.5})) == {"n": 1.5}
-    assert Values(KafkaTrigger("t", input=["${{ trigger.offset + 1 }}"])).input(_context(None)) == [5]
+    assert TriggerExpressions(KafkaTrigger("t")).input(_context({"n": 1.5})) == {"n": 1.5}
+    assert TriggerExpressions(KafkaTrigger("t", input=["${{ trigger.offset + 1 }}"])).input(_context(None)) == [5]
 
 
 def test_filter_and_id_are_over_the_event() -> None:
     trigger = KafkaTrigger("t", id="s-${{ trigger.key }}", filter="${{ trigger.value.n > vars.floor }}")
-    assert Values(trigger).wanted(_context({"n": 4}))
-    assert not Values(trigger).wanted(_context({"n": 3}))
-    assert Values(trigger).id(_context({})) == "s-k"
+    assert TriggerExpressions(trigger).matches(_context({"n": 4}))
+    assert not TriggerExpressions(trigger).matches(_context({"n": 3}))
+    assert TriggerExpressions(trigger).id(_context({})) == "s-k"
 
 
 @pytest.mark.parametrize(
@@ -73,12 +81,12 @@ def test_filter_and_id_are_over_the_event() -> None:
     ],
 )
 def test_an_expression_that_fails_is_the_events_fault(trigger: KafkaTrigger, sentence: str) -> None:
-    with pytest.raises(Poison, match=sentence):
-        _made(Values(trigger), _context({"n": 1}))
+    with pytest.raises(PoisonMessage, match=sentence):
+        _made(TriggerExpressions(trigger), _context({"n": 1}))
 
 
-def _made(values: Values, context: dict[str, Any]) -> list[Any]:
-    return [values.wanted(context), values.id(context), values.input(context)]
+def _made(values: TriggerExpressions, context: dict[str, Any]) -> list[Any]:
+    return [values.matches(context), values.id(context), values.input(context)]
 
 
 TRIGGERED = """
@@ -111,21 +119,21 @@ def test_triggers_are_read_and_do_not_travel_with_a_run() -> None:
 
 def test_one_reader_for_each_topic_of_a_saga(tmp_path: Path) -> None:
     (tmp_path / "shop.saga.yaml").write_text(TRIGGERED, encoding="utf-8")
-    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), Readers())
-    assert [(definition.saga, topic) for definition, topic in plan(project).triggers] == [
+    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
+    assert [(definition.saga, topic) for definition, topic in make_plan(project).triggers] == [
         ("shop", "orders"),
         ("shop", "others"),
     ]
-    assert plan(project, "shop").consumers == ()
+    assert make_plan(project, "shop").consumers == ()
 
 
 def test_nothing_to_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.saga.yaml").write_text("saga: a\nsteps: [{id: b, uses: wait, with: {for: 1s}}]\n", encoding="utf-8")
-    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), Readers())
+    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
     with pytest.raises(UsageError, match="reads no topic"):
-        plan(project)
+        make_plan(project)
     with pytest.raises(UsageError, match="the saga a has no trigger"):
-        plan(project, "a")
+        make_plan(project, "a")
 
 
 def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
@@ -135,7 +143,7 @@ def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
         "@bridge('orders', to='copy', name='copier')\ndef copy(message): return message.value\n",
         encoding="utf-8",
     )
-    found = load_readers(["./readers.py"], tmp_path)
+    found = load_message_handlers(["./readers.py"], tmp_path)
     assert [(one.name, one.topic, one.connection) for one in found.consumers] == [("book", "orders", "shop")]
     assert [(one.name, one.to) for one in found.bridges] == [("copier", "copy")]
 
@@ -148,12 +156,12 @@ def test_mistakes_of_a_consumer_are_told_when_it_is_loaded() -> None:
     with pytest.raises(UsageError, match="at least one attempt"):
         consumer("t", connection="shop", max_attempts=0)(handle)
     with pytest.raises(UsageError, match="longer than"):
-        consumer("t", connection="shop", name="x" * (MAX_NAME + 1))(handle)
+        consumer("t", connection="shop", name="x" * (MAX_NAME_LENGTH + 1))(handle)
     with pytest.raises(UsageError, match="plain `def`"):
         bridge("t", to="u")(wait)
-    one = getattr(consumer("t", connection="shop")(handle), NOTE)
+    one = getattr(consumer("t", connection="shop")(handle), HANDLER_ATTRIBUTE)
     with pytest.raises(UsageError, match="two consumers are called handle"):
-        Readers([one, dataclasses.replace(one, function=wait)])
+        MessageHandlers([one, dataclasses.replace(one, function=wait)])
 
 
 def test_a_message_outside_of_a_consumer_has_no_database() -> None:

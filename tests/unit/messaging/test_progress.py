@@ -4,45 +4,45 @@ from __future__ import annotations
 
 import random
 
-from saga_workers.trigger.progress import Progress
+from saga_workers.trigger.reader import OffsetTracker
 
 
 def test_the_lowest_open_offset_holds_the_commit_back() -> None:
-    progress = Progress()
+    progress = OffsetTracker()
     assert progress.to_commit() is None
     for offset in (5, 6, 9):  # a control marker, or an aborted record, leaves a gap
-        progress.read(offset)
+        progress.add(offset)
     assert progress.position == 5
-    progress.end(9)
-    progress.end(6)
+    progress.complete(9)
+    progress.complete(6)
     assert progress.position == 5
-    progress.end(5)
+    progress.complete(5)
     assert progress.to_commit() == 10
-    progress.committed(10)
+    progress.mark_committed(10)
     assert progress.to_commit() is None
 
 
 def test_the_end_of_a_partition_lies_behind_its_markers() -> None:
-    progress = Progress()
-    progress.read(3)
+    progress = OffsetTracker()
+    progress.add(3)
     progress.skip_to(6)
     assert progress.position == 3
-    progress.end(3)
+    progress.complete(3)
     assert progress.position == 6
 
 
 def test_nothing_open_is_ever_passed() -> None:
     choose = random.Random(7)
     for _ in range(300):
-        progress, open_ = Progress(), set()
+        progress, open_ = OffsetTracker(), set()
         offset = choose.randrange(100)
         for _ in range(60):
             if choose.random() < 0.5 or not open_:
                 offset += choose.choice((1, 1, 1, 3))
-                progress.read(offset)
+                progress.add(offset)
                 open_.add(offset)
             else:
                 one = choose.choice(sorted(open_))
                 open_.remove(one)
-                progress.end(one)
+                progress.complete(one)
             assert progress.position == (min(open_) if open_ else offset + 1)

@@ -6,26 +6,26 @@ import json
 
 import pytest
 
-from saga_workers.relay.progress import NewerRelay, Progress, decode, encode
+from saga_workers.relay.progress_record import NewerRelay, ProgressRecord, decode_progress, encode_progress
 
 
 def test_what_is_written_is_read() -> None:
-    for progress in (Progress(3, ["a", "b"], ["c"]), Progress(1, ["a"])):
-        key, value = encode(2, progress)
+    for progress in (ProgressRecord(3, ["a", "b"], ["c"]), ProgressRecord(1, ["a"])):
+        key, value = encode_progress(2, progress)
         assert key == b"2"
-        found = decode(value)
-        assert (found.batch, [*found.event_ids], [*found.before]) == (
+        found = decode_progress(value)
+        assert (found.batch, [*found.event_ids], [*found.previous_event_ids]) == (
             progress.batch,
             [*progress.event_ids],
-            [*progress.before],
+            [*progress.previous_event_ids],
         )
 
 
 def test_a_record_of_an_older_relay() -> None:
-    assert decode(b'{"shard": 0, "batch": 7, "ids": ["a"]}') == Progress(7, ["a"])
+    assert decode_progress(b'{"shard": 0, "batch": 7, "ids": ["a"]}') == ProgressRecord(7, ["a"])
 
 
 def test_a_record_of_a_newer_relay_is_not_guessed_at() -> None:
     value = json.dumps({"version": 2, "shard": 0, "batch": 7, "ids": ["a"], "more": {}}).encode()
     with pytest.raises(NewerRelay, match=r"a newer relay has published this outbox .* version 2, this one knows 1"):
-        decode(value)
+        decode_progress(value)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from saga_activities.emitting import read_events
-from saga_workers.trigger.bridge_output import outputs
-from saga_workers.trigger.records import Record
-from sagas.consumers import Bridge
+from saga_activities.outbox import read_events
+from saga_workers.trigger.bridge import run_bridge_function
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from sagas.consumers import Bridge, Message
 from sagas.errors import UsageError
-from sagas.message import Message
+from sagas.protocol.payloads import Invocation
 from sagas.step import Event, Step
-from sagas.wire import Invocation
 
 Emit = Callable[[Mapping[str, Any]], Any]
 
@@ -72,8 +71,8 @@ def test_a_bridge_may_hand_headers_on_and_not_change_them() -> None:
     def split(message: Message) -> list[Event]:
         return [Event("clean", "k", n, {**message.headers, "part": str(n)}) for n in range(2)]
 
-    made = outputs(Bridge("split", "raw", "clean", split, 5), Record(Read()), "group")  # pyright: ignore[reportArgumentType]
-    assert made.dead is None
+    made = run_bridge_function(Bridge("split", "raw", "clean", split, 5), ConsumedRecord(Read()), "group")  # pyright: ignore[reportArgumentType]
+    assert made.dead_letter_reason is None
     headers = [dict(one["headers"]) for one in made.records]
     assert [(one["ce_source"], one["kind"], one["part"]) for one in headers] == [
         ("/till", "x", "0"),
@@ -84,5 +83,5 @@ def test_a_bridge_may_hand_headers_on_and_not_change_them() -> None:
     def forge(message: Message) -> Event:
         return Event("clean", "k", 1, {**message.headers, "ce_source": "/forged"})
 
-    refused = outputs(Bridge("forge", "raw", "clean", forge, 1), Record(Read()), "group")  # pyright: ignore[reportArgumentType]
-    assert refused.dead == "the header `ce_source` of an event is the engine's own: choose another name"
+    refused = run_bridge_function(Bridge("forge", "raw", "clean", forge, 1), ConsumedRecord(Read()), "group")  # pyright: ignore[reportArgumentType]
+    assert refused.dead_letter_reason == "the header `ce_source` of an event is the engine's own: choose another name"

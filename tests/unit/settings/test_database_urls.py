@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sagas.errors import UsageError
-from sagas.settings.urls import async_url
+from sagas.settings.model import async_url
 
 ROOT = Path("/project")
 

@@ -20,14 +20,14 @@ def read(root: Path, kafka: str = "", env: dict[str, str] | None = None, dev: st
 
 def test_without_a_table_kafka_is_not_used(tmp_path: Path) -> None:
     kafka = read(tmp_path)
-    assert not kafka.written
+    assert not kafka.configured
     with pytest.raises(UsageError, match="name no Kafka"):
         _ = kafka.servers
 
 
 def test_defaults_and_units(tmp_path: Path) -> None:
     kafka = read(tmp_path, '[kafka]\noutbox = "shop"\ntransaction_timeout = "90s"\nretention = "2d"')
-    assert (kafka.written, kafka.outbox, kafka.prefix) == (True, "shop", "saga")
+    assert (kafka.configured, kafka.outbox, kafka.prefix) == (True, "shop", "saga")
     assert (kafka.transaction_timeout, kafka.retention) == (90.0, 172_800.0)
     assert (kafka.batch, kafka.max_message_bytes, kafka.shards) == (500, 1_000_000, 4)
 

@@ -8,12 +8,14 @@ import pytest
 
 from sagas.definition.model import Definition
 from sagas.errors import SagaError, UsageError
-from sagas.simulation import FAULTS, Cell, Outside, Script, every_failure, simulate
+from sagas.simulation import FAULTS, Environment, FailurePoint, Script, failure_points, simulate
 from tests.unit.machine.driver import op, probe, saga, step, undo
 
 
-def table(definition: Definition, input: Any = None, script: Script | None = None) -> dict[tuple[str, str], Cell]:
-    return {(cell.step, cell.fault): cell for cell in every_failure(definition, input, script)}
+def table(
+    definition: Definition, input: Any = None, script: Script | None = None
+) -> dict[tuple[str, str], FailurePoint]:
+    return {(cell.step, cell.fault): cell for cell in failure_points(definition, input, script)}
 
 
 LINE = saga(step("a"), step("b"), step("p", kind="pivot"), step("after", kind="retriable"), deadline=60.0)
@@ -118,7 +120,7 @@ def test_a_confirm_is_part_of_the_run() -> None:
 def test_a_saga_that_does_not_even_complete_has_no_table() -> None:
     broken = saga(step("a", with_={"x": "${{ input.missing }}"}))
     with pytest.raises(SagaError, match="without any fault test ends COMPENSATED"):
-        every_failure(broken, {})
+        failure_points(broken, {})
 
 
 # --- waits, conditions, nested sagas ---------------------------------------------------------------------------------
@@ -156,22 +158,22 @@ def nested(*after: Any) -> Definition:
 
 
 def test_a_nested_saga_runs_and_is_undone_with_its_parent() -> None:
-    outside = Outside({"child": CHILD})
+    outside = Environment({"child": CHILD})
     definition = nested(step("z"))
-    assert simulate(definition, {}, outside=outside).state == "COMPLETED"
+    assert simulate(definition, {}, environment=outside).state == "COMPLETED"
     run = simulate(definition, {}, Script({"z": "rejected"}), outside)
     assert (run.state, run.undone, run.residue) == ("COMPENSATED", ["sub/inner", "sub", "a"], [])
 
 
 def test_a_step_of_a_nested_saga_can_fail() -> None:
-    run = simulate(nested(), {}, Script({"sub/inner": "rejected"}), Outside({"child": CHILD}))
+    run = simulate(nested(), {}, Script({"sub/inner": "rejected"}), Environment({"child": CHILD}))
     assert (run.state, run.undone) == ("COMPENSATED", ["a"])
     assert run.reason is not None
     assert run.reason["step"] == "sub"
 
 
 def test_a_parked_nested_saga_parks_the_whole() -> None:
-    outside = Outside({"child": saga(step("inner"), step("last", on_failure="park"))})
+    outside = Environment({"child": saga(step("inner"), step("last", on_failure="park"))})
     run = simulate(nested(), {}, Script({"sub/last": "rejected"}), outside)
     assert run.state == "PARKED"
     assert [row["step"] for row in run.parked] == ["sub/last"]

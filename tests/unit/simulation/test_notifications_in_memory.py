@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from saga_cli import main
-from sagas.definition.parse import parse_text
-from sagas.simulation import Script, every_failure, simulate
+from sagas.definition.loader import parse_text
+from sagas.simulation import Script, failure_points, simulate
 
 SAGA = """
 saga: told
@@ -37,7 +37,7 @@ def test_a_simulated_run_knows_who_would_be_told() -> None:
     assert [(one["when"], one["with"]["json"]["how"]) for one in bad.notifications] == [("compensated", "COMPENSATED")]
     without, _ = parse_text(SAGA.partition("notify:")[0], "told.saga.yaml", {})
     assert without is not None
-    assert every_failure(definition, {"n": 1}) == every_failure(without, {"n": 1}), "a table without them is the same"
+    assert failure_points(definition, {"n": 1}) == failure_points(without, {"n": 1}), "a table without them is the same"
 
 
 def test_the_plan_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

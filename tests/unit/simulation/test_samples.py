@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.input import check_input
+from sagas.definition.input_schema import validate_input
 from sagas.simulation import sample_input, simulate
-from sagas.simulation.samples import made_up_results
+from sagas.simulation.samples import sample_results
 from tests.unit.machine.driver import saga, step
 
 SCHEMA: dict[str, Any] = {
@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 def test_an_input_that_fits_its_schema() -> None:
     definition = saga(step("a"), input=SCHEMA)
     made = sample_input(definition)
-    assert check_input(definition, made) == (made, [])
+    assert validate_input(definition, made) == (made, [])
     assert made == {
         "id": "ididid",
         "kind": "b",
@@ -64,11 +64,11 @@ def test_texts_that_are_read_as_amounts_become_digits() -> None:
 )
 def test_results_are_what_the_expressions_want_to_read(expression: str, result: Any) -> None:
     definition = saga(step("a"), step("b"), output="${{ " + expression + " }}")
-    assert made_up_results(definition, {})["a"] == result
+    assert sample_results(definition, {})["a"] == result
     assert simulate(definition, {"x": 1}).state == "COMPLETED"
 
 
 def test_an_annotated_result_wins() -> None:
     schema = {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}
     definition = saga(step("a"), output="${{ steps.a.result.id }}")
-    assert made_up_results(definition, {"act.a": schema})["a"] == {"id": "1", "n": 1}
+    assert sample_results(definition, {"act.a": schema})["a"] == {"id": "1", "n": 1}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from saga_spark.runner.class_archive import options
+from saga_spark.runner.java import class_archive_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ def spark() -> Iterator[SparkSession]:
 
     session = (
         SparkSession.builder.master("local[1]")
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {options()}")
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_archive_options()}")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.ui.enabled", "false")

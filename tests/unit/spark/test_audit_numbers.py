@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from saga_spark.audit import report
-from saga_spark.audit.numbers import judge
-from saga_spark.audit.result import CheckResult, verdict
-from saga_spark.audit.sides import side_name
-from saga_spark.job import Check
+from saga_spark.audit import audit_task
+from saga_spark.audit.checks import CheckResult, evaluate_metrics, overall_verdict
+from saga_spark.job.job_spec import Check, comparison_input_name
 from saga_spark.manifest import Manifest
 from sagas.errors import UsageError
 
@@ -62,13 +60,13 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
     ],
 )
 def test_a_number_is_judged(one: Check, staged: Manifest, previous: int | None, broken: bool, words: str) -> None:
-    found = judge(one, staged, previous)
-    assert (found.broken, words in found.message) == (broken, True), found.message
+    found = evaluate_metrics(one, staged, previous)
+    assert (found.violated, words in found.message) == (broken, True), found.message
 
 
 def test_a_limit_that_is_no_number_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="the check c: `equals` must be a number, not None"):
-        judge(check("rows", {"equals": None}), manifest(), None)
+        evaluate_metrics(check("rows", {"equals": None}), manifest(), None)
 
 
 def test_only_whole_outputs_are_compared_with_the_last_time() -> None:
@@ -77,27 +75,31 @@ def test_only_whole_outputs_are_compared_with_the_last_time() -> None:
 
 
 def test_the_other_sides_of_two_checks_are_two() -> None:
-    sides = [side_name(check("relationships", {}, name=name)) for name in ("known product", "known-product")]
+    sides = [
+        comparison_input_name(check("relationships", {}, name=name)) for name in ("known product", "known-product")
+    ]
     assert sides[0] != sides[1]
 
 
 def test_a_warning_does_not_refuse() -> None:
     hard, soft = check("rows", {"min": 99}), check("rows", {"min": 99}, severity="warn")
-    assert verdict([judge(soft, manifest(), None)]) == "warn"
-    assert verdict([judge(soft, manifest(), None), judge(hard, manifest(), None)]) == "fail"
-    assert verdict([]) == "pass"
+    assert overall_verdict([evaluate_metrics(soft, manifest(), None)]) == "warn"
+    assert (
+        overall_verdict([evaluate_metrics(soft, manifest(), None), evaluate_metrics(hard, manifest(), None)]) == "fail"
+    )
+    assert overall_verdict([]) == "pass"
 
 
 def test_the_report_shows_what_broke_and_escapes_it() -> None:
     rows = [{"id": 1, "name": "<b>x</b>", "amount": None}]
     results = [CheckResult(check("expression", "a | b"), True, "1 rows break a | b", {}, rows)]
     document = {
-        "verdict": verdict(results),
+        "verdict": overall_verdict(results),
         "saga": {"id": "day-1", "step": "facts"},
         "checks": [one.to_json() for one in results],
         "outputs": {"output": {"rows": 1, "bytes": 2, "hash": "0", "files": 1}},
     }
-    page, text = report.page(document), report.markdown(document)
+    page, text = audit_task.report_html(document), audit_task.report_markdown(document)
     assert "&lt;b&gt;x&lt;/b&gt;" in page
     assert "<b>x</b>" not in page
     assert "null" in page

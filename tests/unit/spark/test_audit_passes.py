@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from saga_spark.audit.counting import breaking, counting
-from saga_spark.audit.passes import run_pass
-from saga_spark.audit.sides import side_name
-from saga_spark.job import Check
+from saga_spark.audit.checks import metric_aggregates, run_data_check, violation_condition
+from saga_spark.job.job_spec import Check, comparison_input_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +21,8 @@ def test_a_relationship_of_an_output_with_a_column_called_known(spark: SparkSess
     one = check("relationships", {"column": "product", "to": {}, "field": "id"})
     frame = spark.createDataFrame([(1, True), (2, True), (None, False)], "product int, known boolean")
     other = spark.createDataFrame([(1,)], "id int")
-    found = run_pass(one, {"output": frame}, {side_name(one): other})
-    assert (found.broken, found.details) == (True, {"rows": 1})
+    found = run_data_check(one, {"output": frame}, {comparison_input_name(one): other})
+    assert (found.violated, found.details) == (True, {"rows": 1})
 
 
 @pytest.mark.parametrize(
@@ -43,6 +41,6 @@ def test_accepted_numbers_are_numbers_however_they_are_written(
     texts = {"int": ["1", "2", "3"], "string": ["1.50", "2.0", "x"]}.get(column, ["1.50", "2", "3"])
     frame = spark.createDataFrame([(text,) for text in [*texts, None]], "v string")
     frame = frame.withColumn("v", frame["v"].cast(column))
-    [(_, counted)] = counting([one], "output", frame).items()
+    [(_, counted)] = metric_aggregates([one], "output", frame).items()
     [row] = frame.agg(counted).collect()
-    assert (row[0], frame.where(breaking(one, frame)).count()) == (broken, broken)
+    assert (row[0], frame.where(violation_condition(one, frame)).count()) == (broken, broken)

@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from saga_spark.runner import archiving, class_archive
-from saga_spark.runner.java import QUIET, check_java
-from saga_spark.runner.session import classic_conf
+from saga_spark.runner import class_data_sharing
+from saga_spark.runner import java as class_archive
+from saga_spark.runner.java import QUIET_OPTIONS, require_java
+from saga_spark.runner.spark_session import classic_spark_conf
 from saga_spark.settings import SparkSettings
 
 
 @pytest.fixture(scope="module")
 def archive() -> Path:
     """`make setup` has made it, before any Spark of these tests was started."""
-    file = class_archive.archive()
+    file = class_archive.spark_class_archive()
     if not file.exists():
-        pytest.skip("there is no archive of Spark's classes: python -m saga_spark.runner.archiving")
+        pytest.skip("there is no archive of Spark's classes: python -m saga_spark.runner.class_data_sharing")
     return file
 
 
 def test_a_driver_is_told_of_it_beside_what_the_project_says(archive: Path, tmp_path: Path) -> None:
-    conf = classic_conf(SparkSettings(tmp_path, conf={"spark.driver.extraJavaOptions": "-Dours=1"}))
+    conf = classic_spark_conf(SparkSettings(tmp_path, conf={"spark.driver.extraJavaOptions": "-Dours=1"}))
     options = conf["spark.driver.extraJavaOptions"]
     assert f'"-XX:SharedArchiveFile={archive}"' in options
     assert options.endswith("-Dours=1")
@@ -42,7 +43,7 @@ def test_it_is_mapped(archive: Path, spark: SparkSession) -> None:
 def test_java_passes_over_one_that_does_not_fit(tmp_path: Path) -> None:
     other = tmp_path / "other.jsa"
     other.write_bytes(b"of another Java")
-    argv = [check_java(), f"-XX:SharedArchiveFile={other}", *QUIET, "-version"]
+    argv = [require_java(), f"-XX:SharedArchiveFile={other}", *QUIET_OPTIONS, "-version"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "[cds]" not in done.stdout + done.stderr
@@ -54,6 +55,6 @@ def test_a_folder_that_takes_no_file_is_one_sentence(
     (tmp_path / "share").write_text("a file, where a folder should be")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["archiving"])
-    assert archiving.main() == 1
+    assert class_data_sharing.main() == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("no archive of Spark's classes was made, so that Spark will start more slowly: ")

@@ -7,27 +7,27 @@ from typing import get_args
 
 import pytest
 
-from saga_spark.cleaning import Life, decide
-from saga_spark.keys import Target
-from saga_spark.ledger import OutputRow, State
+from saga_spark.ledger import OutputRow, OutputState
+from saga_spark.manifest import Target
+from saga_spark.staging.stage_area import SagaLiveness, decide_clean_up
 
 DAY = 86_400.0
 
 
-def row(state: State, age: float = 0.0) -> OutputRow:
+def row(state: OutputState, age: float = 0.0) -> OutputRow:
     return OutputRow(Target("s", "facts", 1), 1, state, "day", "lake.a.b", False, {}, updated_at=1_000 * DAY - age)
 
 
-@pytest.mark.parametrize(("state", "life"), list(product(get_args(State), ("open", "terminated"))))
-def test_nothing_goes_while_somebody_may_still_decide(state: State, life: Life) -> None:
-    assert decide(row(state, 999 * DAY), life, 1_000 * DAY, DAY) == "keep"
+@pytest.mark.parametrize(("state", "life"), list(product(get_args(OutputState), ("open", "terminated"))))
+def test_nothing_goes_while_somebody_may_still_decide(state: OutputState, life: SagaLiveness) -> None:
+    assert decide_clean_up(row(state, 999 * DAY), life, 1_000 * DAY, DAY) == "keep"
 
 
-@pytest.mark.parametrize("state", get_args(State))
-def test_a_saga_that_temporal_does_not_know_may_be_another_namespaces(state: State) -> None:
-    assert decide(row(state, 0.5 * DAY), "unknown", 1_000 * DAY, DAY) == "keep"
-    over = decide(row(state, 2 * DAY), "over", 1_000 * DAY, DAY)
-    assert decide(row(state, 2 * DAY), "unknown", 1_000 * DAY, DAY) == over
+@pytest.mark.parametrize("state", get_args(OutputState))
+def test_a_saga_that_temporal_does_not_know_may_be_another_namespaces(state: OutputState) -> None:
+    assert decide_clean_up(row(state, 0.5 * DAY), "unknown", 1_000 * DAY, DAY) == "keep"
+    over = decide_clean_up(row(state, 2 * DAY), "over", 1_000 * DAY, DAY)
+    assert decide_clean_up(row(state, 2 * DAY), "unknown", 1_000 * DAY, DAY) == over
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_a_saga_that_temporal_does_not_know_may_be_another_namespaces(state: Sta
         ("STAGED", 999 * DAY, "keep"),  # nobody has said what becomes of it: reconciliation shows it
     ],
 )
-def test_of_a_saga_that_is_over(state: State, age: float, decision: str) -> None:
-    assert decide(row(state, age), "over", 1_000 * DAY, DAY) == decision
+def test_of_a_saga_that_is_over(state: OutputState, age: float, decision: str) -> None:
+    assert decide_clean_up(row(state, age), "over", 1_000 * DAY, DAY) == decision

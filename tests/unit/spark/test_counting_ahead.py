@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T
 
-from saga_spark import counting_ahead as module
-from saga_spark.counting_ahead import CountedAhead, counting_ahead
-from saga_spark.file_counts import count_files
 from saga_spark.manifest import StagedFile
+from saga_spark.staging import write_metrics as module
+from saga_spark.staging.parquet_metrics import count_files
+from saga_spark.staging.write_metrics import BackgroundCount, count_in_background
 
 SCHEMA = T.StructType([T.StructField("n", T.LongType()), T.StructField("word", T.StringType())])
 
@@ -45,8 +45,8 @@ def staged(*paths: Path) -> list[StagedFile]:
 def test_what_a_task_has_written_is_read_once(tmp_path: Path, reads: list[str]) -> None:
     early = write(tmp_path / "_temporary/0/task_1/day=1/part-0.parquet", 0)
     unfinished = write(tmp_path / "_temporary/0/_temporary/attempt_2/part-1.parquet", 1000)
-    ahead = CountedAhead(SCHEMA)
-    ahead.look(tmp_path, threading.Event())
+    ahead = BackgroundCount(SCHEMA)
+    ahead.count_new_files(tmp_path, threading.Event())
     assert reads == ["part-0.parquet"], "what is being written is left alone"
     files = staged(early.rename(tmp_path / "part-0.parquet"), unfinished.rename(tmp_path / "part-1.parquet"))
     found = ahead.count(files)
@@ -58,15 +58,15 @@ def test_what_a_task_has_written_is_read_once(tmp_path: Path, reads: list[str]) 
 
 def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     first = write(tmp_path / "_temporary/0/task_1/part-0.parquet", 0)
-    ahead = CountedAhead(SCHEMA)
-    ahead.look(tmp_path, threading.Event())
+    ahead = BackgroundCount(SCHEMA)
+    ahead.count_new_files(tmp_path, threading.Event())
     first.unlink()
     files = staged(write(tmp_path / "part-0.parquet", 5000))
     assert ahead.count(files) == count_files(files, SCHEMA)
 
 
 def test_it_looks_as_long_as_the_write_lasts(tmp_path: Path, reads: list[str]) -> None:
-    with counting_ahead(tmp_path.as_uri(), SCHEMA) as ahead:
+    with count_in_background(tmp_path.as_uri(), SCHEMA) as ahead:
         early = write(tmp_path / "elsewhere.parquet", 0)
         task = tmp_path / "_temporary/0/task_1"
         task.mkdir(parents=True)
@@ -95,5 +95,5 @@ def test_tasks_that_move_to_their_place_meanwhile_are_passed_over(
         return count_files(files, *rest, **more)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(module, "count_files", the_job_ends)
-    CountedAhead(SCHEMA).look(tmp_path, threading.Event())
+    BackgroundCount(SCHEMA).count_new_files(tmp_path, threading.Event())
     assert len(seen) == 1

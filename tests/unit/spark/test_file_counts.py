@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from saga_spark import file_counts
-from saga_spark.file_counts import count_files, countable
-from saga_spark.hashing import aggregates, fingerprint, row_hash
 from saga_spark.manifest import StagedFile
-from saga_spark.storage import staged_files
-from saga_spark.xxhash64 import of_texts
+from saga_spark.row_fingerprint import fingerprint_aggregates, read_fingerprint, row_hash
+from saga_spark.staging import parquet_metrics
+from saga_spark.staging.parquet_metrics import can_count, count_files, hash_strings
+from saga_spark.storage import list_staged_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,13 +62,13 @@ def test_files_have_the_hash_and_the_sums_that_spark_sees(
     spark: SparkSession, files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = spark.read.parquet(files)
-    assert countable(frame.schema)
-    row = frame.agg(*aggregates(row_hash(frame.schema))).first()
+    assert can_count(frame.schema)
+    row = frame.agg(*fingerprint_aggregates(row_hash(frame.schema))).first()
     assert row is not None
-    monkeypatch.setattr(file_counts, "BATCH", 700)  # several batches, and more than one dictionary
-    counted = count_files(staged_files(f"file://{files}"), frame.schema)
+    monkeypatch.setattr(parquet_metrics, "BATCH_ROWS", 700)  # several batches, and more than one dictionary
+    counted = count_files(list_staged_files(f"file://{files}"), frame.schema)
     assert counted is not None
-    assert counted.fingerprint == fingerprint(row.asDict())
+    assert counted.fingerprint == read_fingerprint(row.asDict())
     assert counted.fingerprint.rows == ROWS
     names = [name for name in frame.columns if name in counted.sums]
     summed = frame.selectExpr(*(f"sum(cast(`{name}` as decimal(38,3)))" for name in names)).first()
@@ -83,7 +82,7 @@ def test_each_column_alone(spark: SparkSession, files: str, tmp_path: Path) -> N
     """A difference in one column cannot hide in the other ones."""
     pairs = {name: [f"{name} or.null", name] for name in COLUMNS}
     frame = spark.read.parquet(files)
-    sums = [one for name, pair in pairs.items() for one in aggregates(row_hash(frame.schema, pair), name)]
+    sums = [one for name, pair in pairs.items() for one in fingerprint_aggregates(row_hash(frame.schema, pair), name)]
     row = frame.agg(*sums).first()
     assert row is not None
     table = pq.read_table(files)
@@ -93,7 +92,7 @@ def test_each_column_alone(spark: SparkSession, files: str, tmp_path: Path) -> N
         schema = frame.select(*(f"`{one}`" for one in pair)).schema
         counted = count_files([StagedFile(file.as_uri(), 0, 0)], schema)
         assert counted is not None
-        assert counted.fingerprint == fingerprint(row.asDict(), name), name
+        assert counted.fingerprint == read_fingerprint(row.asDict(), name), name
 
 
 def test_what_it_does_not_know_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_what_it_does_not_know_is_left_to_spark(spark: SparkSession, tmp_path: P
         "interval 1 day",
         "'a' collate UTF8_LCASE",
     ):
-        assert not countable(spark.sql(f"select {other} as v").schema), other
+        assert not can_count(spark.sql(f"select {other} as v").schema), other
     schema = spark.sql("select cast(1 as decimal(28,6)) as v").schema
     for values, kind in (
         (["1.5", "1000000000000"], pa.decimal128(28, 6)),  # too large for a bigint
@@ -113,9 +112,9 @@ def test_what_it_does_not_know_is_left_to_spark(spark: SparkSession, tmp_path: P
     ):
         one = pa.table({"v": pa.array(values).cast(kind)})
         pq.write_table(one, tmp_path / "one.parquet")
-        assert count_files(staged_files(f"file://{tmp_path}"), schema) is None
+        assert count_files(list_staged_files(f"file://{tmp_path}"), schema) is None
     pq.write_table(pa.table({"w": pa.array([1])}), tmp_path / "one.parquet")
-    assert count_files(staged_files(f"file://{tmp_path}"), schema) is None
+    assert count_files(list_staged_files(f"file://{tmp_path}"), schema) is None
 
 
 def test_xxhash64_of_texts_is_the_published_one() -> None:
@@ -126,4 +125,4 @@ def test_xxhash64_of_texts_is_the_published_one() -> None:
         0xE04A477F19EE145D,
     ]  # fmt: skip
     offsets = np.cumsum([0, *map(len, texts)])
-    assert of_texts(offsets, np.frombuffer(b"".join(texts), np.uint8), 0).tolist() == wanted
+    assert hash_strings(offsets, np.frombuffer(b"".join(texts), np.uint8), 0).tolist() == wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from saga_spark.hashing import Fingerprint, combine, fingerprint
+from saga_spark.row_fingerprint import Fingerprint, combine, read_fingerprint
 
 
 def test_parts_in_any_order_give_the_whole() -> None:
@@ -19,15 +19,15 @@ def test_parts_in_any_order_give_the_whole() -> None:
 
 def test_the_halves_of_a_word_are_signed_sums() -> None:
     values = {"rows": 2, "low1": -1, "high1": 3, "low2": 5, "high2": -2}
-    assert fingerprint(values) == Fingerprint(2, 3 * 2**32 - 1, 2**64 - 2 * 2**32 + 5)
+    assert read_fingerprint(values) == Fingerprint(2, 3 * 2**32 - 1, 2**64 - 2 * 2**32 + 5)
     wrapped = {"rows": 2, "word1": 3 * 2**32 - 1, "word2": 5 - 2 * 2**32}
-    assert fingerprint(wrapped) == fingerprint(values)
+    assert read_fingerprint(wrapped) == read_fingerprint(values)
     prefixed = {f"x_{name}": value for name, value in values.items()}
-    assert fingerprint(prefixed, "x_") == fingerprint(values)
+    assert read_fingerprint(prefixed, "x_") == read_fingerprint(values)
 
 
 def test_no_rows_are_all_nulls() -> None:
-    assert fingerprint(dict.fromkeys(("rows", "low1", "high1", "low2", "high2"))) == Fingerprint()
+    assert read_fingerprint(dict.fromkeys(("rows", "low1", "high1", "low2", "high2"))) == Fingerprint()
 
 
 def test_the_text_has_128_bits_and_sees_the_count() -> None:

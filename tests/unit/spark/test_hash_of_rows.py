@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from saga_spark.hashing import Fingerprint, aggregates, bucket, combine, fingerprint, row_hash
-from saga_spark.observing import Known, Metrics
+from saga_spark.manifest import ManifestMetric
+from saga_spark.row_fingerprint import (
+    Fingerprint,
+    combine,
+    fingerprint_aggregates,
+    key_bucket,
+    read_fingerprint,
+    row_hash,
+)
+from saga_spark.staging.write_metrics import WriteMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,18 +101,18 @@ def test_aggregates_add_up_over_any_split_and_never_overflow(spark: SparkSession
 
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
     frame = spark.range(2_000).select("id", F.lit("the same in all rows").alias("t"), (F.col("id") % 3).alias("k"))
-    sums = aggregates(row_hash(frame.schema, ["id", "t"]), "h_")
-    whole = fingerprint(frame.agg(*sums).first().asDict(), "h_")  # pyright: ignore[reportOptionalMemberAccess]
-    parts = [fingerprint(row.asDict(), "h_") for row in frame.groupBy("k").agg(*sums).collect()]
+    sums = fingerprint_aggregates(row_hash(frame.schema, ["id", "t"]), "h_")
+    whole = read_fingerprint(frame.agg(*sums).first().asDict(), "h_")  # pyright: ignore[reportOptionalMemberAccess]
+    parts = [read_fingerprint(row.asDict(), "h_") for row in frame.groupBy("k").agg(*sums).collect()]
     assert len(parts) == 3
     assert combine(parts) == whole
     assert whole.rows == 2_000
     shuffled = frame.repartition(3, "k").agg(*sums).first()
     assert shuffled is not None
-    assert fingerprint(shuffled.asDict(), "h_") == whole
-    equal = frame.select("t").agg(*aggregates(row_hash(frame.select("t").schema))).first()
+    assert read_fingerprint(shuffled.asDict(), "h_") == whole
+    equal = frame.select("t").agg(*fingerprint_aggregates(row_hash(frame.select("t").schema))).first()
     assert equal is not None
-    assert fingerprint(equal.asDict()).rows == 2_000
+    assert read_fingerprint(equal.asDict()).rows == 2_000
 
 
 def test_a_write_pass_counts_what_a_pass_over_the_rows_counts(spark: SparkSession) -> None:
@@ -112,14 +120,14 @@ def test_a_write_pass_counts_what_a_pass_over_the_rows_counts(spark: SparkSessio
     from pyspark.sql import functions as F
 
     frame = spark.range(2_000).selectExpr("id", "cast(id as int) as n", "if(id % 3 = 0, array(id), null) as a")
-    metrics = Metrics(frame.schema, {"odd": F.count_if(F.col("id") % 2 == 1), "n": Known("n", "sum")})
+    metrics = WriteMetrics(frame.schema, {"odd": F.count_if(F.col("id") % 2 == 1), "n": ManifestMetric("n", "sum")})
     own, asked = Observation(), Observation()
     metrics.observe(frame, own, asked, classic=True).write.format("noop").mode("append").save()
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
-    seen = metrics.read(metrics.observed(own, asked), {"id": 0, "n": 0})
+    seen = metrics.to_observed(metrics.observed_values(own, asked), {"id": 0, "n": 0})
     row = frame.agg(*metrics.expressions()).first()
     assert row is not None
-    assert seen == metrics.read(row.asDict(), {"id": 0, "n": 0})
+    assert seen == metrics.to_observed(row.asDict(), {"id": 0, "n": 0})
     assert [one.nulls for one in seen.columns] == [0, 0, 1_333]
     assert seen.counts == {"odd": 1_000, "n": str(sum(range(2_000)))}
 
@@ -133,9 +141,9 @@ def test_columns_are_taken_in_the_order_given_and_buckets_by_the_key_alone(spark
 
     assert words(frame, ["k", "odd.name"]) == words(turned, ["k", "odd.name"])
     assert words(frame, ["k", "v"]) != words(frame, ["v", "k"])
-    first = [row[0] for row in frame.select(bucket(frame.schema, ["k"], 16)).collect()]
+    first = [row[0] for row in frame.select(key_bucket(frame.schema, ["k"], 16)).collect()]
     other = spark.sql("SELECT * FROM VALUES (1L), (5L) AS t(k)")
-    assert [row[0] for row in other.select(bucket(other.schema, ["k"], 16)).collect()] == first
+    assert [row[0] for row in other.select(key_bucket(other.schema, ["k"], 16)).collect()] == first
     assert all(0 <= one < 16 for one in first)
 
 

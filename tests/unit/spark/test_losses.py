@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from saga_spark.errors import RunnerLost
-from saga_spark.runner.losses import APART_AFTER, GIVE_UP_AFTER, Losses
-from sagas.errors import Infrastructure, Parked, Unavailable
+from saga_spark.job_errors import RunnerLost
+from saga_spark.runner.runner_client import DEDICATED_RUNNER_AFTER, MAX_CONSECUTIVE_LOSSES, Losses
+from sagas.errors import InfrastructureError, NeedsOperator, Unavailable
 
 KILLED = RunnerLost("the runner was killed")
 FULL = RunnerLost("out of memory", memory=True)
@@ -17,8 +17,8 @@ def test_a_lost_runner_is_no_attempt_of_its_runs() -> None:
 
 def test_a_run_that_was_alone_in_a_runner_without_memory_needs_too_much() -> None:
     losses = Losses()
-    for _ in range(2 * GIVE_UP_AFTER):
-        assert type(losses.lost("stage a", FULL, alone=True)) is Infrastructure
+    for _ in range(2 * MAX_CONSECUTIVE_LOSSES):
+        assert type(losses.lost("stage a", FULL, alone=True)) is InfrastructureError
 
 
 def test_runs_that_shared_a_runner_without_memory_get_one_of_their_own() -> None:
@@ -32,17 +32,17 @@ def test_runs_that_shared_a_runner_without_memory_get_one_of_their_own() -> None
 
 def test_a_run_that_loses_one_runner_after_the_other_is_set_apart_and_then_parks() -> None:
     losses = Losses()
-    for count in range(1, GIVE_UP_AFTER):
+    for count in range(1, MAX_CONSECUTIVE_LOSSES):
         assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable
-        assert losses.apart("stage a") == (count >= APART_AFTER)
+        assert losses.apart("stage a") == (count >= DEDICATED_RUNNER_AFTER)
     said = losses.lost("stage a", KILLED, alone=True)
-    assert isinstance(said, Parked)
+    assert isinstance(said, NeedsOperator)
     assert said.why == "10 Spark runners in a row were lost while they ran this; the last time: the runner was killed"
     assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable, "a person's retry begins anew"
 
 
 def test_an_answer_ends_the_row() -> None:
     losses = Losses()
-    for _ in range(3 * GIVE_UP_AFTER):
+    for _ in range(3 * MAX_CONSECUTIVE_LOSSES):
         assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable
         losses.survived("stage a")

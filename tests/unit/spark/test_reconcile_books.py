@@ -12,24 +12,23 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from saga_spark.reconcile.books import check
-from saga_spark.reconcile.effects import Effects
-from saga_spark.reconcile.extract import GUARD_SCHEMA, OUTBOX_SCHEMA, effect_schema
-from saga_spark.reconcile.journal import Journal, Rows
-from saga_spark.reconcile.topics import NEVER, RECORD_SCHEMA, RECORDS
+from saga_spark.reconcile.extracts import GUARD_SCHEMA, OUTBOX_SCHEMA, ParquetRowWriter, SagaExport, effect_schema
+from saga_spark.reconcile.reconcile_spec import EffectTable
+from saga_spark.reconcile.saga_reconciliation import find_mismatches
+from saga_spark.reconcile.topic_extract import NEVER, RECORD_SCHEMA, RECORDS_FILE
 
 NOW = 1_790_000_000.0
 HORIZON = NOW - 86_400
 
-ORDERS = Effects(
+ORDERS = EffectTable(
     "orders", "shop", "orders", ("order_id",), "saga_id", "saga_id", sagas=("checkout",), step="place",
     amounts={"total": "total"},
 )  # fmt: skip
-CHARGES = Effects("charge", "shop", "charge", ("id",), "guard_key", "id", step="charge", time="made_at")
-LINES = Effects("lines", "shop", "lines", ("line_id",), "result", "batch", result_field="batch.id", step="pack",
+CHARGES = EffectTable("charge", "shop", "charge", ("id",), "guard_key", "id", step="charge", time="made_at")
+LINES = EffectTable("lines", "shop", "lines", ("line_id",), "result", "batch", result_field="batch.id", step="pack",
                 many=True)  # fmt: skip
-HOLDS = Effects("reservation", "shop", "reservation", ("sku",), "saga_id", "saga_id", step="reserve", holds=True)
-NOTES = Effects("notes", "shop", "notes", ("note",), "saga_id", "saga_id", sagas=("checkout",))
+HOLDS = EffectTable("reservation", "shop", "reservation", ("sku",), "saga_id", "saga_id", step="reserve", holds=True)
+NOTES = EffectTable("notes", "shop", "notes", ("note",), "saga_id", "saga_id", sagas=("checkout",))
 ALL = (ORDERS, CHARGES, LINES, HOLDS, NOTES)
 
 
@@ -63,26 +62,28 @@ class Books:
             self.events.append(("shop", id, "place", 1, f"e-{number}", "orders", "NEW", NOW - 50, None))
 
     def write(self) -> None:
-        with Rows(self.folder / RECORDS, RECORD_SCHEMA) as out:
+        with ParquetRowWriter(self.folder / RECORDS_FILE, RECORD_SCHEMA) as out:
             for record in self.records:
                 out.add(*record)
-        with Journal(self.folder) as journal:
+        with SagaExport(self.folder) as journal:
             for one in self.stories.values():
                 journal.add(one)
-        with Rows(self.folder / "guard" / "shop.parquet", GUARD_SCHEMA) as out:
+        with ParquetRowWriter(self.folder / "guard" / "shop.parquet", GUARD_SCHEMA) as out:
             for (saga_id, step, generation), one in self.guard.items():
                 values = (one["reason"], one["undone"], one.get("created_at", NOW - 60), one["result"])
                 out.add(one.get("connection", "shop"), saga_id, step, generation, *values)
-        with Rows(self.folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as out:
+        with ParquetRowWriter(self.folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as out:
             for event in self.events:
                 out.add(*event)
         for one in ALL:
             schema = effect_schema(len(one.amounts))
-            with Rows(self.folder / "effects" / f"{one.name}.parquet", schema) as out:
+            with ParquetRowWriter(self.folder / "effects" / f"{one.name}.parquet", schema) as out:
                 for line in self.rows[one.name]:
                     out.add(*(line.get(name) for name in schema.names))
 
-    def check(self, spark: SparkSession, since: float | None = None, effects: tuple[Effects, ...] = ALL) -> list[Any]:
+    def check(
+        self, spark: SparkSession, since: float | None = None, effects: tuple[EffectTable, ...] = ALL
+    ) -> list[Any]:
         self.write()
         request = {
             "folder": str(self.folder),
@@ -93,7 +94,7 @@ class Books:
             "limit": 100,
             "topics": {"floors": {"orders": NOW - 3000, "last-only": NEVER}, "unclaimed_since": NOW - 5000},
         }
-        counts = check(spark, request)["counts"]
+        counts = find_mismatches(spark, request)["counts"]
         text = (self.folder / "findings.jsonl").read_text()
         findings = [json.loads(line) for line in text.splitlines()]
         assert sum(counts.values()) == len(findings)

@@ -9,11 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from saga_spark.hashing import Fingerprint
-from saga_spark.reconcile.buckets import differing
-from saga_spark.reconcile.canonical import common_type
-from saga_spark.reconcile.compare import compare
-from saga_spark.reconcile.spec import Spec
+from saga_spark.reconcile.comparison import common_type, compare_tables, differing_buckets
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.row_fingerprint import Fingerprint
 from sagas.errors import UsageError
 
 A, B = Fingerprint(1, 7, 8), Fingerprint(1, 7, 9)
@@ -31,7 +29,7 @@ A, B = Fingerprint(1, 7, 8), Fingerprint(1, 7, 9)
     ],
 )
 def test_only_buckets_that_differ_are_joined(left: Any, right: Any, buckets: list[int]) -> None:
-    assert differing(left, right) == buckets
+    assert differing_buckets(left, right) == buckets
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def test_what_cannot_be_compared_is_refused(left: Any, right: Any) -> None:
 )
 def test_wrong_arguments_are_one_sentence(arguments: Any, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        Spec.parse(arguments)
+        ComparisonSpec.parse(arguments)
 
 
 # The same facts as two systems hold them: other types, other names, another order.
@@ -88,7 +86,7 @@ union all select 5, 7.5, null union all select 6, 9.0, null
 
 
 def test_equal_sides(spark: SparkSession) -> None:
-    found = compare(spark.sql(LEFT), spark.sql(RIGHT), Spec.parse(NAMES))
+    found = compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse(NAMES))
     assert found["verdict"] == "equal"
     assert found["buckets"] == {"all": 1024, "different": 0}
     assert found["left"] == found["right"]
@@ -97,7 +95,7 @@ def test_equal_sides(spark: SparkSession) -> None:
 
 def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> None:
     left = spark.sql(LEFT + " union all select 6, 9.0, null")  # the same key twice on both sides is no difference
-    found = compare(left, spark.sql(SPOILED), Spec.parse(NAMES))
+    found = compare_tables(left, spark.sql(SPOILED), ComparisonSpec.parse(NAMES))
     assert found["verdict"] == "different"
     assert found["counts"] == {"missing_left": 1, "missing_right": 1, "differing": 2, "duplicate": 1}
     assert found["buckets"]["different"] <= 5
@@ -117,18 +115,18 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
 
 def test_tolerance_filter_and_nulls(spark: SparkSession) -> None:
     near = {**NAMES, "compare": "amount", "tolerance": Decimal("0.01"), "filter": "id between 7 and 8"}
-    assert compare(spark.sql(LEFT), spark.sql(SPOILED), Spec.parse(near))["verdict"] == "equal"
+    assert compare_tables(spark.sql(LEFT), spark.sql(SPOILED), ComparisonSpec.parse(near))["verdict"] == "equal"
     exact = {**near, "tolerance": None, "filter": {"id": [7, 8]}}
-    assert compare(spark.sql(LEFT), spark.sql(SPOILED), Spec.parse(exact))["counts"]["differing"] == 1
+    assert compare_tables(spark.sql(LEFT), spark.sql(SPOILED), ComparisonSpec.parse(exact))["counts"]["differing"] == 1
     ours = spark.sql("select * from values (cast(null as int), 'a', 0.0D), (1, null, -0.0D) as t(k, a, b)")
     theirs = spark.sql("select * from values (cast(null as int), 'a', -0.0D), (1, null, 0.0D) as t(k, a, b)")
-    assert compare(ours, theirs, Spec.parse({"key": "k"}))["verdict"] == "equal"
+    assert compare_tables(ours, theirs, ComparisonSpec.parse({"key": "k"}))["verdict"] == "equal"
     shifted = spark.sql("select * from values (cast(null as int), null, 0.0D), (1, 'a', 0.0D) as t(k, a, b)")
-    assert compare(ours, shifted, Spec.parse({"key": "k"}))["counts"]["differing"] == 2
+    assert compare_tables(ours, shifted, ComparisonSpec.parse({"key": "k"}))["counts"]["differing"] == 2
 
 
 def test_a_missing_column_is_one_sentence(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="the right side has no column amount"):
-        compare(spark.sql(LEFT), spark.sql(RIGHT), Spec.parse({"key": "id", "compare": "amount"}))
+        compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse({"key": "id", "compare": "amount"}))
     with pytest.raises(UsageError, match="the left side has no column nr"):
-        compare(spark.sql(LEFT), spark.sql(RIGHT), Spec.parse({"key": "nr"}))
+        compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse({"key": "nr"}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from saga_spark.reconcile.journal import ENTRIES, Journal
+from saga_spark.reconcile.extracts import ENTRIES_FILE, SagaExport
 
 MOMENT = "2026-09-21T00:00:00Z"
 
@@ -20,9 +20,9 @@ def entry(id: str, attempts: int | None, state: str = "DONE") -> dict[str, Any]:
 
 def entries(folder: Path, steps: list[dict[str, Any]], **more: Any) -> list[str]:
     story = {"id": "a", "saga": "s", "state": "COMPLETED", "started_at": MOMENT, "ended_at": MOMENT, "steps": steps}
-    with Journal(folder) as journal:
+    with SagaExport(folder) as journal:
         journal.add(story | more)
-    return pq.read_table(folder / ENTRIES)["step"].to_pylist()
+    return pq.read_table(folder / ENTRIES_FILE)["step"].to_pylist()
 
 
 def test_a_for_each_over_an_empty_list_has_called_nothing(tmp_path: Path) -> None:

@@ -10,23 +10,22 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
-from saga_spark.errors import JobFailed, RunnerLost, Unequipped
-from saga_spark.extract import arrow_type, select
-from saga_spark.frames import Inputs
-from saga_spark.jobs import outputs_of
-from saga_spark.problems import disk_refuses, explain, last_error_line
-from saga_spark.runner.memory import heap_bytes
-from saga_spark.runner.messages import (
-    decode,
-    encode,
+from saga_spark.inputs.frozen_inputs import JobInputs
+from saga_spark.inputs.postgresql_input import arrow_type, input_query
+from saga_spark.job.job_execution import check_outputs
+from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped, last_error_line, to_disk_error, to_job_error
+from saga_spark.runner.runner_process import heap_bytes
+from saga_spark.runner.runner_protocol import (
+    decode_message,
+    encode_message,
     error_from_json,
     error_to_json,
     settings_from_json,
     settings_to_json,
 )
 from saga_spark.settings import SparkSettings
-from saga_spark.storage import listing, spark_path, staged_files, uri_of
-from sagas.errors import Infrastructure, Unavailable, UsageError
+from saga_spark.storage import list_parquet_files, list_staged_files, spark_path, to_uri
+from sagas.errors import InfrastructureError, Unavailable, UsageError
 
 
 @pytest.mark.parametrize(
@@ -35,14 +34,14 @@ from sagas.errors import Infrastructure, Unavailable, UsageError
         (JobFailed("no", {"line": 3}), JobFailed),
         (UsageError("no", help="do"), UsageError),
         (Unequipped("no", help="do"), Unequipped),
-        (Infrastructure("no"), Infrastructure),
+        (InfrastructureError("no"), InfrastructureError),
         (Unavailable("no"), Unavailable),
         (RunnerLost("no", memory=True), RunnerLost),
-        (ZeroDivisionError("ours"), Infrastructure),
+        (ZeroDivisionError("ours"), InfrastructureError),
     ],
 )
 def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None:
-    found = error_from_json(decode(encode(error_to_json(error))))
+    found = error_from_json(decode_message(encode_message(error_to_json(error))))
     assert type(found) is kind
     assert str(error) in str(found)
     if isinstance(error, JobFailed) and isinstance(found, JobFailed):
@@ -55,7 +54,7 @@ def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None
 
 def test_settings_survive_the_way(tmp_path: Path) -> None:
     settings = SparkSettings(root=tmp_path, python_path=("a", "b"), connections={"shop": "postgresql://x"})
-    assert settings_from_json(decode(encode(settings_to_json(settings)))) == settings
+    assert settings_from_json(decode_message(encode_message(settings_to_json(settings)))) == settings
     assert settings_from_json(settings_to_json(replace(settings, remote="sc://x"))).remote == "sc://x"
 
 
@@ -71,31 +70,31 @@ def test_memory_is_an_amount() -> None:
         ("Job 3 cancelled because SparkContext was shut down", Unavailable),
         ("<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE", Unavailable),
         ("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. Session was closed.", Unavailable),
-        ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", Infrastructure),
+        ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", InfrastructureError),
     ],
 )
 def test_a_lost_spark_is_no_attempt_of_the_job_and_lost_executors_are(said: str, kind: type[Exception]) -> None:
-    assert type(explain(AnalysisException(message=said), "the job a:b")) is kind
+    assert type(to_job_error(AnalysisException(message=said), "the job a:b")) is kind
 
 
 def test_a_job_that_talks_of_a_lost_spark_has_failed() -> None:
     ours = ValueError("SparkContext was shut down")
-    assert isinstance(explain(ours, "the job a:b"), JobFailed)
+    assert isinstance(to_job_error(ours, "the job a:b"), JobFailed)
 
 
 def test_a_full_disk_is_named() -> None:
     error = OSError(28, "No space left on device")
-    assert str(explain(error, "the job a:b")) == "the job a:b could not write: the disk is full"
+    assert str(to_job_error(error, "the job a:b")) == "the job a:b could not write: the disk is full"
 
 
 def test_a_disk_that_refuses_an_input_is_named_and_other_trouble_is_not_final() -> None:
-    assert str(disk_refuses(OSError(28, "No space left on device"), "reading the inputs")) == (
+    assert str(to_disk_error(OSError(28, "No space left on device"), "reading the inputs")) == (
         "reading the inputs: the disk is full"
     )
-    assert str(disk_refuses(PermissionError(13, "Permission denied", "/data/x"), "reading the inputs")) == (
+    assert str(to_disk_error(PermissionError(13, "Permission denied", "/data/x"), "reading the inputs")) == (
         "reading the inputs: PermissionError: [Errno 13] Permission denied: '/data/x'"
     )
-    assert disk_refuses(TimeoutError(110, "Connection timed out"), "reading the inputs") is None
+    assert to_disk_error(TimeoutError(110, "Connection timed out"), "reading the inputs") is None
 
 
 def test_too_little_memory_is_named_with_what_to_raise() -> None:
@@ -104,16 +103,16 @@ def test_too_little_memory_is_named_with_what_to_raise() -> None:
         "stage 1.0 (TID 1) (localhost executor driver): org.apache.spark.memory.SparkOutOfMemoryError: "
         "[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0.\n\tat org.apache.spark.memory"
     )
-    assert str(explain(AnalysisException(message=text), "the job a:b")) == (
+    assert str(to_job_error(AnalysisException(message=text), "the job a:b")) == (
         "the job a:b ran out of memory: raise `memory` under [spark], or use more partitions"
     )
     ours = ValueError("java.lang.OutOfMemoryError is what we look for")
-    assert "what we look for" in str(explain(ours, "the job a:b"))
+    assert "what we look for" in str(to_job_error(ours, "the job a:b"))
 
 
 def test_the_plan_is_left_out() -> None:
     error = AnalysisException(message="[UNRESOLVED] no column `x`;\n'Project ['x]\n+- Range (0, 3)")
-    assert str(explain(error, "the job a:b")) == "the job a:b failed: [UNRESOLVED] no column `x`"
+    assert str(to_job_error(error, "the job a:b")) == "the job a:b failed: [UNRESOLVED] no column `x`"
 
 
 def test_what_a_python_worker_raised_is_its_last_line() -> None:
@@ -121,7 +120,7 @@ def test_what_a_python_worker_raised_is_its_last_line() -> None:
         'An exception was thrown:\nTraceback (most recent call last):\n  File "x.py", line 3, in f\nValueError: bad\n'
     )
     error = PythonException(message=text)
-    assert str(explain(error, "the job a:b")) == "the job a:b failed: ValueError: bad"
+    assert str(to_job_error(error, "the job a:b")) == "the job a:b failed: ValueError: bad"
 
 
 def test_what_a_program_said_last() -> None:
@@ -133,18 +132,18 @@ def test_what_a_program_said_last() -> None:
 
 def test_what_a_job_must_answer() -> None:
     with pytest.raises(JobFailed, match=r"^the job returned nothing for output, where a Spark DataFrame is needed$"):
-        outputs_of(None, ["output"], "the job")
+        check_outputs(None, ["output"], "the job")
     with pytest.raises(JobFailed, match=r"returned no output rejects; did you mean reject\?"):
-        outputs_of({"facts": None, "reject": None}, ["facts", "rejects"], "the job")
+        check_outputs({"facts": None, "reject": None}, ["facts", "rejects"], "the job")
     with pytest.raises(JobFailed, match="returned a list, where a DataFrame is needed for each of a, b"):
-        outputs_of([], ["a", "b"], "the job")
+        check_outputs([], ["a", "b"], "the job")
     with pytest.raises(JobFailed, match="returned the output c, which the step does not name"):
-        outputs_of({"a": None, "c": None}, ["a"], "the job")
+        check_outputs({"a": None, "c": None}, ["a"], "the job")
 
 
 def test_inputs_are_a_mapping_and_attributes() -> None:
     orders = SimpleNamespace()
-    inputs = Inputs({"orders": orders})  # pyright: ignore[reportArgumentType]
+    inputs = JobInputs({"orders": orders})  # pyright: ignore[reportArgumentType]
     assert inputs["orders"] is inputs.orders is orders
     assert list(inputs) == ["orders"]
     with pytest.raises(AttributeError, match="there is no input order; did you mean orders"):
@@ -167,7 +166,7 @@ def test_inputs_are_a_mapping_and_attributes() -> None:
     ],
 )
 def test_the_query_of_an_input(values: dict[str, object], text: str) -> None:
-    assert select(values).as_string(None) == text
+    assert input_query(values).as_string(None) == text
 
 
 @pytest.mark.parametrize(
@@ -192,11 +191,11 @@ def test_files_by_folder_and_by_pattern(tmp_path: Path) -> None:
     for name in ("day=1/a.parquet", "day=2/b.parquet", "_hidden/c.parquet", "day=2/.d.parquet", "day=2/e.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"x": [1, 2]}), root / name)
-    found = listing(root.as_uri())
+    found = list_parquet_files(root.as_uri())
     assert [one.uri for one in found] == [(root / "day=1/a.parquet").as_uri(), (root / "day=2/b.parquet").as_uri()]
-    assert [one.uri[-9:] for one in listing(f"{root}/day=*/b*")] == ["b.parquet"]
-    assert [one.uri[-9:] for one in listing(str(root / "day=1" / "a.parquet"))] == ["a.parquet"]
-    assert listing(str(tmp_path / "nothing")) == []
-    assert [one.rows for one in staged_files(root.as_uri())] == [2, 2]
+    assert [one.uri[-9:] for one in list_parquet_files(f"{root}/day=*/b*")] == ["b.parquet"]
+    assert [one.uri[-9:] for one in list_parquet_files(str(root / "day=1" / "a.parquet"))] == ["a.parquet"]
+    assert list_parquet_files(str(tmp_path / "nothing")) == []
+    assert [one.rows for one in list_staged_files(root.as_uri())] == [2, 2]
     assert spark_path(found[0].uri) == f"file://{root}/day=1/a.parquet"
-    assert uri_of("s3://bucket/x", "bucket/y/z") == "s3://bucket/y/z"
+    assert to_uri("s3://bucket/x", "bucket/y/z") == "s3://bucket/y/z"

@@ -6,22 +6,27 @@ sleeps past its lease and goes on is stopped by Kafka, which has fenced its prod
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import os
 import socket
+import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.clock import now_sql
+from saga_activities.guard.tables import now_sql
 
-TERM = 6.0
+LEASE_TERM = 6.0
 """Seconds a lease lasts unless it is renewed."""
 
-RENEWAL = TERM / 3
+RENEWAL_INTERVAL = LEASE_TERM / 3
 """Seconds between two renewals, and between two looks of a relay that waits for the lease."""
 
 
@@ -35,7 +40,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseHolder:
     """Who is in the row; ``expired`` by the clock of the database."""
 
     owner: str
@@ -46,7 +51,7 @@ class Holder:
 class Leases:
     """The leases of one outbox. Every statement is a transaction of its own. Raises SQLAlchemyError."""
 
-    def __init__(self, engine: AsyncEngine, owner: str, term: float = TERM) -> None:
+    def __init__(self, engine: AsyncEngine, owner: str, term: float = LEASE_TERM) -> None:
         self._engine, self._owner, self._term = engine, owner, term
         now = now_sql(engine.dialect.name)
         self._read = text(
@@ -65,11 +70,11 @@ class Leases:
             "UPDATE saga_relay_lease SET until = 0 WHERE shard = :shard AND epoch = :epoch AND owner = :owner"
         )
 
-    async def holders(self) -> dict[int, Holder]:
+    async def holders(self) -> dict[int, LeaseHolder]:
         """Shard → who has it or had it last."""
         async with self._engine.connect() as connection:
             rows = (await connection.execute(self._read)).all()
-        return {row.shard: Holder(row.owner, row.epoch, bool(row.expired)) for row in rows}
+        return {row.shard: LeaseHolder(row.owner, row.epoch, bool(row.expired)) for row in rows}
 
     async def acquire(self, shard: int) -> Lease | None:
         """The lease, if nobody holds it: it was given back, it has expired, or its owner is a dead process here."""
@@ -80,8 +85,8 @@ class Leases:
                     await connection.execute(self._insert, {"shard": shard})
                 except IntegrityError:
                     return None  # another relay came first; the next look tells
-                found = Holder("", 0, expired=True)
-            if not (found.expired or is_dead(found.owner)):
+                found = LeaseHolder("", 0, expired=True)
+            if not (found.expired or owner_is_dead(found.owner)):
                 return None
             values = {"shard": shard, "epoch": found.epoch, "owner": self._owner, "term": self._term}
             taken = (await connection.execute(self._take, values)).rowcount == 1
@@ -100,19 +105,19 @@ class Leases:
             await connection.execute(self._release, values)
 
 
-def this_process() -> str:
+def process_identity() -> str:
     """How this process is named in leases: machine, process id, when it began, and its world of process ids."""
-    return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}/{_world()}"
+    return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}/{_pid_namespace()}"
 
 
-def is_dead(owner: str) -> bool:
+def owner_is_dead(owner: str) -> bool:
     """Whether ``owner`` is a process of this machine that has ended. False when we cannot know."""
     try:
         machine, pid, began, world = owner.rsplit("/", 3)
         number, born = int(pid), float(began)
     except ValueError:
         return False
-    if machine != socket.gethostname() or not world or world != _world():
+    if machine != socket.gethostname() or not world or world != _pid_namespace():
         return False
     try:
         return abs(psutil.Process(number).create_time() - born) > 1.0
@@ -120,10 +125,54 @@ def is_dead(owner: str) -> bool:
         return True
 
 
-def _world() -> str:
+def _pid_namespace() -> str:
     """Two containers may share a machine's name; process ids mean the same only within one boot and namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return ""  # not Linux: a lease is waited for
+
+
+# Holding a lease: renewed in the background until it is given back, or lost.
+
+
+log = logging.getLogger("saga.relay")
+
+_STATEMENT_TIMEOUT = RENEWAL_INTERVAL
+
+
+@contextlib.asynccontextmanager
+async def hold_lease(leases: Leases, lease: Lease) -> AsyncIterator[asyncio.Event]:
+    """Renew the lease as long as the block runs; the event is set when it is lost. Given back at the end."""
+    lost = asyncio.Event()
+    renewing = asyncio.create_task(_renew_until_lost(leases, lease, lost))
+    try:
+        yield lost
+    finally:
+        renewing.cancel()
+        await asyncio.wait({renewing})
+        if not lost.is_set():
+            try:
+                async with asyncio.timeout(_STATEMENT_TIMEOUT):
+                    await leases.release(lease)
+            except (SQLAlchemyError, OSError, TimeoutError) as error:
+                log.debug("the lease of shard %d was not given back, and expires: %s", lease.shard, error)
+
+
+async def _renew_until_lost(leases: Leases, lease: Lease, lost: asyncio.Event) -> None:
+    good_until = time.monotonic() + LEASE_TERM
+    while not lost.is_set():
+        await asyncio.sleep(RENEWAL_INTERVAL)
+        asked = time.monotonic()
+        try:
+            async with asyncio.timeout(_STATEMENT_TIMEOUT):
+                ours = await leases.renew(lease)
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            log.debug("the lease of shard %d was not renewed: %s", lease.shard, error)
+            if time.monotonic() > good_until:
+                lost.set()
+            continue
+        good_until = asked + LEASE_TERM
+        if not ours:
+            lost.set()

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from saga_workers.relay.outbox import Outbox
-from saga_workers.relay.publisher import Publisher, Ready, TopicsUnusable, encode
-from saga_workers.relay.rows import EventRow
+from saga_workers.relay.outbox_table import EventRow
+from saga_workers.relay.publisher import EncodedEvent, Publisher, TopicsUnusable, encode_event
 
 log = logging.getLogger("saga.relay")
 
-PATIENCE = 10.0
+STATEMENT_TIMEOUT = 10.0
 """Seconds a statement may take."""
 
 InThread = Callable[..., Awaitable[Any]]
@@ -34,20 +34,20 @@ class Pipeline:
         shard: int,
         publisher: Publisher,
         in_thread: InThread,
-        singly: Collection[str],
-        lost: asyncio.Event,
+        individual_topics: Collection[str],
+        lease_lost: asyncio.Event,
     ) -> None:
         self._outbox, self._shard, self._publisher = outbox, shard, publisher
-        self._in_thread, self._singly, self._lost = in_thread, singly, lost
+        self._in_thread, self._individual_topics, self._lease_lost = in_thread, individual_topics, lease_lost
 
     async def run(self, batch: int) -> None:
         """Publish from batch number ``batch`` + 1 on, until the shard may not any more (or once through what is new).
 
-        Raises TransactionTrouble, SagaError, or what the database raises: then what came of the last batch is unknown.
+        Raises KafkaTransactionError, SagaError, or what the database raises: the outcome of the last batch is unknown.
         """
         marking: asyncio.Task[None] | None = None
-        before: list[Ready] = []  # being marked
-        events = await self._read(())
+        before: list[EncodedEvent] = []  # being marked
+        events = await self._read_batch(())
         try:
             while True:
                 if not events:
@@ -55,78 +55,78 @@ class Pipeline:
                         done, marking = marking, None
                         await done
                         before = []
-                        events = await self._read(())  # what could not be seen while it was in flight
+                        events = await self._read_batch(())  # what could not be seen while it was in flight
                         continue
-                    if self._ending or self._outbox.once or not await self._until_new():
+                    if self._stopping or self._outbox.once or not await self._wait_for_events():
                         return
-                    events = await self._read(())
+                    events = await self._read_batch(())
                     continue
-                events = await self._usable(events)
+                events = await self._without_unusable_topics(events)
                 if not events:
                     continue
                 batch += 1
-                publishing = self._in_thread(self._publisher.publish, events, batch, before, self._singly)
-                _, ahead = await _all(publishing, self._read([*before, *events]))
-                self._count(events)
+                publishing = self._in_thread(self._publisher.publish, events, batch, before, self._individual_topics)
+                _, ahead = await _gather_all(publishing, self._read_batch([*before, *events]))
+                self._count_published(events)
                 if marking is not None:
                     await marking
-                marking = asyncio.create_task(self._mark(events, batch))
+                marking = asyncio.create_task(self._mark_batch(events, batch))
                 before, events = events, ahead
         finally:
             if marking is not None:
                 await asyncio.gather(marking, return_exceptions=True)
 
     @property
-    def _ending(self) -> bool:
-        return self._lost.is_set() or self._outbox.stop.is_set()
+    def _stopping(self) -> bool:
+        return self._lease_lost.is_set() or self._outbox.stop.is_set()
 
-    async def _read(self, in_flight: Sequence[Ready]) -> list[Ready]:
+    async def _read_batch(self, in_flight: Sequence[EncodedEvent]) -> list[EncodedEvent]:
         """The next batch: what is new and not ``in_flight``; nothing when the shard has to end."""
-        if self._ending:
+        if self._stopping:
             return []
         began = time.monotonic()
-        async with asyncio.timeout(PATIENCE):
-            rows = await self._outbox.rows.scan(
+        async with asyncio.timeout(STATEMENT_TIMEOUT):
+            rows = await self._outbox.table.scan(
                 self._shard,
-                self._outbox.batch,
-                without=self._outbox.left_out.now(),
+                self._outbox.batch_size,
+                excluded_topics=self._outbox.suspended_topics.suspended(),
                 in_flight=[row.id for row, _ in in_flight],
             )
         if not rows and not in_flight:
             await asyncio.sleep(time.monotonic() - began)  # a long way through what is left out is not run in circles
-        return await self._encoded(rows)
+        return await self._encode_batch(rows)
 
-    async def _encoded(self, rows: Sequence[EventRow]) -> list[Ready]:
+    async def _encode_batch(self, rows: Sequence[EventRow]) -> list[EncodedEvent]:
         """The rows as records; one that cannot be written as one (no step of ours made it) is refused."""
-        ready: list[Ready] = []
+        ready: list[EncodedEvent] = []
         source = self._outbox.source
         for row in rows:
             try:
-                ready.append((row, encode(row, source)))
+                ready.append((row, encode_event(row, source)))
             except (ValueError, TypeError, AttributeError) as error:
                 why = f"it cannot be written as a record: {error}"
-                await self._outbox.rows.refuse(row.event_id, why)
+                await self._outbox.table.refuse(row.event_id, why)
                 self._outbox.metrics.refused(self._outbox.name)
                 log.warning("%s: event %s for %s is REFUSED: %s", self._outbox.name, row.event_id, row.topic, why)
         return ready
 
-    async def _usable(self, events: list[Ready]) -> list[Ready]:
+    async def _without_unusable_topics(self, events: list[EncodedEvent]) -> list[EncodedEvent]:
         """Without the events of topics that cannot be used now."""
-        new = self._publisher.unknown({row.topic for row, _ in events})
+        new = self._publisher.unchecked_topics({row.topic for row, _ in events})
         if not new:
             return events
         try:
             await self._in_thread(self._publisher.check_topics, new, events)
         except TopicsUnusable as unusable:
             for topic, reason in unusable.reasons.items():
-                if self._outbox.left_out.add(topic, reason):
+                if self._outbox.suspended_topics.suspend(topic, reason):
                     log.warning("%s: the topic %s is left out for now: %s", self._outbox.name, topic, reason)
             return [one for one in events if one[0].topic not in unusable.reasons]
         return events
 
-    async def _mark(self, events: Sequence[Ready], batch: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            marked = await self._outbox.rows.mark([row.id for row, _ in events])
+    async def _mark_batch(self, events: Sequence[EncodedEvent], batch: int) -> None:
+        async with asyncio.timeout(STATEMENT_TIMEOUT):
+            marked = await self._outbox.table.mark_rows_published([row.id for row, _ in events])
         if marked < len(events):
             log.warning(
                 "%s shard %d: %d events of batch %d were marked by somebody else; has another relay another prefix?",
@@ -136,27 +136,27 @@ class Pipeline:
                 batch,
             )
 
-    def _count(self, events: Sequence[Ready]) -> None:
+    def _count_published(self, events: Sequence[EncodedEvent]) -> None:
         self._outbox.metrics.published(self._outbox.name, len(events))
         for topic in {row.topic for row, _ in events}:
-            if self._outbox.left_out.worked(topic):
+            if self._outbox.suspended_topics.resume(topic):
                 log.info("%s: the topic %s can be used again", self._outbox.name, topic)
 
-    async def _until_new(self) -> bool:
+    async def _wait_for_events(self) -> bool:
         """Wait for something to publish; False: the shard has to end."""
         waits = [
             asyncio.create_task(wait)
-            for wait in (self._outbox.bell.wait(self._shard), self._outbox.stop.wait(), self._lost.wait())
+            for wait in (self._outbox.wakeup.wait(self._shard), self._outbox.stop.wait(), self._lease_lost.wait())
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        return not self._ending
+        return not self._stopping
 
 
-async def _all(*works: Awaitable[Any]) -> list[Any]:
+async def _gather_all(*works: Awaitable[Any]) -> list[Any]:
     """The results of all works, when all have ended; the first that failed decides."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:

@@ -10,19 +10,19 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from saga_activities.kafka import lost_ends, wire
-from saga_activities.kafka.topics import Cluster
-from saga_activities.kafka.transactions import TransactionalProducer
-from saga_workers.relay import progress
-from saga_workers.relay.lost import Lost
-from saga_workers.relay.progress import Progress
-from saga_workers.relay.rows import EventRow, Home
-from sagas.builtins_messaging import FORM, TOPIC, TOPIC_NAME
+from saga_activities.kafka import hanging_transactions, record_codec
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.transactional_producer import TransactionalProducer
+from saga_workers.relay import progress_record
+from saga_workers.relay.outbox_table import EventRow, OutboxIdentity
+from saga_workers.relay.progress_record import ProgressRecord
+from saga_workers.relay.transaction_recovery import HangingTransactions
+from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.settings import KafkaSettings
 
-_CLUSTER = 5.0
+_ADMIN_TIMEOUT = 5.0
 
-Ready = tuple[EventRow, wire.Record]
+EncodedEvent = tuple[EventRow, record_codec.EncodedRecord]
 """An event, and the record it is written as."""
 
 
@@ -39,53 +39,61 @@ class Publisher:
 
     ``watching`` has the fate of each event told, until a batch is published: that costs time, and is needed only to
     say which event it was that failed. Without it a batch fails as a whole, with no event named. Whoever waits for a
-    call sets ``given_up`` (from any thread) when the answer does not matter any more. Every method raises
-    :class:`~saga_activities.kafka.transactions.TransactionTrouble`; what it is ``about`` is an :class:`EventRow`.
+    call sets ``cancelled`` (from any thread) when the answer does not matter any more. Every method raises
+    :class:`KafkaTransactionError`; its ``opaque`` is an :class:`EventRow`.
     """
 
-    def __init__(self, settings: KafkaSettings, home: Home, shard: int, *, watching: bool = False) -> None:
-        self._settings, self._home, self._shard = settings, home, shard
-        self._topic = progress_topic(settings, home.home)
-        self._producer = TransactionalProducer(settings, transactional_id(settings, home.home, shard))
-        self.watching = watching
-        self.given_up = self._producer.given_up
-        self._known: set[str] = set()
-        self.lost = Lost(settings, self._producer, self._topic, shard)
+    def __init__(
+        self, settings: KafkaSettings, identity: OutboxIdentity, shard: int, *, track_delivery: bool = False
+    ) -> None:
+        self._settings, self._identity, self._shard = settings, identity, shard
+        self._topic = progress_topic(settings, identity.outbox_id)
+        self._producer = TransactionalProducer(settings, transactional_id(settings, identity.outbox_id, shard))
+        self.track_delivery = track_delivery
+        self.cancelled = self._producer.cancelled
+        self._checked_topics: set[str] = set()
+        self.hanging = HangingTransactions(settings, self._producer, self._topic, shard)
 
-    def open(self) -> Progress:
+    def open(self) -> ProgressRecord:
         """Fence whoever had the shard before, end its transaction; returns what was published last.
 
         Raises SagaError as well: there is no topic for the progress record, or it cannot be read. Undecided: see
-        :mod:`saga_workers.relay.mending`.
+        :mod:`saga_workers.relay.transaction_recovery`.
         """
-        Cluster(self._settings, patience=_CLUSTER).ensure(self._topic, self._home.shards, cleanup="compact")
+        KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).ensure_topic(
+            self._topic, self._identity.shards, cleanup_policy="compact"
+        )
         self._producer.open()
-        return self.last()
+        return self.last_progress()
 
-    def last(self) -> Progress:
+    def last_progress(self) -> ProgressRecord:
         """What was published last. Raises SagaError, Undecided."""
-        return progress.last_progress(self._settings, self._topic, self._shard)
+        return progress_record.read_last_progress(self._settings, self._topic, self._shard)
 
-    def unknown(self, topics: Collection[str]) -> set[str]:
+    def unchecked_topics(self, topics: Collection[str]) -> set[str]:
         """Those of the topics that this producer has not used yet."""
-        return {*topics} - self._known
+        return {*topics} - self._checked_topics
 
-    def check_topics(self, topics: Collection[str], events: Sequence[Ready]) -> None:
+    def check_topics(self, topics: Collection[str], events: Sequence[EncodedEvent]) -> None:
         """Look at topics before this producer writes the first of the events there.
 
         Raises :class:`TopicsUnusable` for topics that are not there or not ours to use, SagaError when it cannot look.
         """
-        missing = Cluster(self._settings, patience=_CLUSTER).missing([*topics])
+        missing = KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics([*topics])
         for topic in topics:
             if topic not in missing:
                 ids = (row.event_id for row, _ in events if row.topic == topic)
-                lost_ends.end_tries_at(self._settings, self._producer, topic, ids)
-                self._known.add(topic)
+                hanging_transactions.abort_hanging_events(self._settings, self._producer, topic, ids)
+                self._checked_topics.add(topic)
         if missing:
             raise TopicsUnusable(missing)
 
     def publish(
-        self, events: Sequence[Ready], batch: int, before: Sequence[Ready] = (), singly: Collection[str] = ()
+        self,
+        events: Sequence[EncodedEvent],
+        batch: int,
+        unmarked: Sequence[EncodedEvent] = (),
+        individual_topics: Collection[str] = (),
     ) -> None:
         """Write a batch and its progress record in one transaction. ``before``: the batch that may not be marked yet.
 
@@ -94,29 +102,29 @@ class Publisher:
         producer = self._producer
         producer.begin(self._settings.transaction_timeout / 2)
         for row, record in events:
-            alone = row.topic in singly
+            alone = row.topic in individual_topics
             if alone:
                 producer.flush()
-            told = alone or self.watching
-            producer.produce(row.topic, record.value, record.key, record.headers, about=row, told=told)
+            told = alone or self.track_delivery
+            producer.produce(row.topic, record.value, record.key, record.headers, opaque=row, confirm_delivery=told)
             if alone:
                 producer.flush()
-        made = Progress(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in before])
-        key, value = progress.encode(self._shard, made)
-        producer.produce(self._topic, value, key, partition=self._shard, told=self.watching)
+        made = ProgressRecord(batch, [row.event_id for row, _ in events], [row.event_id for row, _ in unmarked])
+        key, value = progress_record.encode_progress(self._shard, made)
+        producer.produce(self._topic, value, key, partition=self._shard, confirm_delivery=self.track_delivery)
         producer.commit()
-        self.watching = False
+        self.track_delivery = False
 
     def close(self) -> None:
         """Abort what is open, as far as that is possible."""
         self._producer.close()
 
 
-def encode(row: EventRow, source: str) -> wire.Record:
+def encode_event(row: EventRow, source: str) -> record_codec.EncodedRecord:
     """The record of an event. Raises ValueError for one whose topic can never be written to."""
     if not _is_topic(row.topic):  # in a transaction it would end the transaction, and name no topic
-        raise ValueError(f"{row.topic!r} is not {TOPIC[FORM]}")
-    return wire.encode(
+        raise ValueError(f"{row.topic!r} is not {TOPIC[FORM_DESCRIPTION]}")
+    return record_codec.encode(
         row.value if row.value is not None else "null",
         id=row.event_id,
         type=row.type or row.topic,
@@ -134,10 +142,10 @@ def _is_topic(name: str) -> bool:
     return re.fullmatch(TOPIC_NAME, name) is not None
 
 
-def transactional_id(settings: KafkaSettings, home: str, shard: int) -> str:
+def transactional_id(settings: KafkaSettings, outbox_id: str, shard: int) -> str:
     """The same for every relay that serves the shard: whoever comes later fences the one before."""
-    return f"{settings.prefix}-relay-{home}-{shard}"
+    return f"{settings.prefix}-relay-{outbox_id}-{shard}"
 
 
-def progress_topic(settings: KafkaSettings, home: str) -> str:
-    return f"{settings.prefix}-relay-{home}"
+def progress_topic(settings: KafkaSettings, outbox_id: str) -> str:
+    return f"{settings.prefix}-relay-{outbox_id}"

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities.kafka.errors import classify
-from saga_activities.kafka.topics import KafkaProblem
-from saga_activities.kafka.transactions import TransactionTrouble
-from saga_workers.databases import database_says
-from saga_workers.relay.holding import holding
-from saga_workers.relay.lease import RENEWAL, TERM, Lease
-from saga_workers.relay.mending import mend
+from saga_activities.kafka.admin import KafkaOperationError
+from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.transactional_producer import KafkaTransactionError
+from saga_workers.relay.lease import LEASE_TERM, RENEWAL_INTERVAL, Lease, hold_lease
 from saga_workers.relay.outbox import Outbox, ShardState
-from saga_workers.relay.pauses import Pauses
 from saga_workers.relay.pipeline import Pipeline
-from saga_workers.relay.progress import NewerRelay, Undecided
+from saga_workers.relay.progress_record import HangingTransaction, NewerRelay
 from saga_workers.relay.publisher import Publisher
+from saga_workers.relay.transaction_recovery import recover_transactions
+from saga_workers.runtime.databases import driver_message
 from sagas.errors import SagaError
 
 log = logging.getLogger("saga.relay")
 
-DATABASE_PATIENCE = 10.0
+DATABASE_TIMEOUT = 10.0
 """Seconds a statement may take. While the marks of a batch wait, the next one's transaction is open."""
 
-_LAST_ANSWER = 2.0
+_STOP_GRACE = 2.0
 """Seconds that a batch under way still has when the relay stops."""
 
 P = ParamSpec("P")
@@ -42,9 +41,9 @@ class Shard:
     def __init__(self, outbox: Outbox, number: int) -> None:
         self._outbox, self._number = outbox, number
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"relay-{outbox.name}-{number}")
-        self._told = outbox.states.setdefault(number, ShardState())
-        self._singly: set[str] = set()
-        self._watching = False
+        self._state = outbox.states.setdefault(number, ShardState())
+        self._individual_topics: set[str] = set()
+        self._track_delivery = False
         self._name = f"{outbox.name} shard {number}"
 
     async def run(self) -> None:
@@ -55,138 +54,140 @@ class Shard:
         try:
             while not self._outbox.stop.is_set():
                 lease = await self._acquire()
-                if lease is None and self._outbox.once and self._told.state == "standby":
+                if lease is None and self._outbox.once and self._state.state == "standby":
                     log.info("%s: another relay publishes it", self._name)
                     return
                 if lease is None:
-                    await self._sleep(RENEWAL)
+                    await self._sleep(RENEWAL_INTERVAL)
                     continue
                 log.info("%s: this relay publishes it now", self._name)
-                async with holding(self._outbox.leases, lease) as lost:
-                    done = await self._serve(lease, lost)
+                async with hold_lease(self._outbox.leases, lease) as lost:
+                    done = await self._publish_while_leased(lease, lost)
                 if done and self._outbox.once:
                     return
                 if lost.is_set():
                     log.warning("%s: another relay has taken the lease; this one stands by", self._name)
-                    self._say("standby")
+                    self._set_state("standby")
         finally:
             self._thread.shutdown(wait=False)
 
     async def _acquire(self) -> Lease | None:
         try:
-            async with asyncio.timeout(DATABASE_PATIENCE):
+            async with asyncio.timeout(DATABASE_TIMEOUT):
                 lease = await self._outbox.leases.acquire(self._number)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            self._trouble(f"the database does not answer: {database_says(error)}")
+            self._set_error(f"the database does not answer: {driver_message(error)}")
             return None
-        if lease is None and self._told.state != "fenced":
-            self._say("standby")
+        if lease is None and self._state.state != "fenced":
+            self._set_state("standby")
         return lease
 
-    async def _serve(self, lease: Lease, lost: asyncio.Event) -> bool:
+    async def _publish_while_leased(self, lease: Lease, lease_lost: asyncio.Event) -> bool:
         """One producer after the other, until the lease is lost; True: stopped, or all that was new is published."""
-        pauses, fences = Pauses(0.2, 5.0), Pauses(1.0, 30.0)
-        while not (lost.is_set() or self._outbox.stop.is_set()):
-            watching, self._watching = self._watching, False
-            publisher = Publisher(self._outbox.settings, self._outbox.home, self._number, watching=watching)
+        pauses, fences = Backoff(0.2, 5.0), Backoff(1.0, 30.0)
+        while not (lease_lost.is_set() or self._outbox.stop.is_set()):
+            watching, self._track_delivery = self._track_delivery, False
+            publisher = Publisher(self._outbox.settings, self._outbox.identity, self._number, track_delivery=watching)
             pause = 0.0
-            giving_up = asyncio.create_task(self._give_up(publisher))
+            giving_up = asyncio.create_task(self._cancel_on_stop(publisher))
             try:
-                await self._publish(publisher, lost)
-                return not lost.is_set()
-            except TransactionTrouble as trouble:
-                pause = await self._after(trouble, publisher, pauses, fences)
+                await self._open_and_publish(publisher, lease_lost)
+                return not lease_lost.is_set()
+            except KafkaTransactionError as trouble:
+                pause = await self._handle_error(trouble, publisher, pauses, fences)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
-                self._trouble(f"the database does not answer: {database_says(error)}")
+                self._set_error(f"the database does not answer: {driver_message(error)}")
                 pause = pauses.next()
             except SagaError as error:
-                if self._outbox.once and (isinstance(error, NewerRelay) or _refused(error)):
+                if self._outbox.once and (isinstance(error, NewerRelay) or _needs_operator(error)):
                     raise
-                self._trouble(error.message)
+                self._set_error(error.message)
                 pause = pauses.next()
             finally:
                 giving_up.cancel()
                 await self._in_thread(publisher.close)
             self._outbox.metrics.rebuilt(self._outbox.name)
-            if await self._sleep(pause, lost) and self._told.state == "fenced":
-                await self._look_whose(lease, lost)
-        return not lost.is_set()
+            if await self._sleep(pause, lease_lost) and self._state.state == "fenced":
+                await self._confirm_lease(lease, lease_lost)
+        return not lease_lost.is_set()
 
-    async def _give_up(self, publisher: Publisher) -> None:
+    async def _cancel_on_stop(self, publisher: Publisher) -> None:
         """Told to stop: an answer that is under way may still come, but nobody waits for a broker that is down."""
         await self._outbox.stop.wait()
-        await asyncio.sleep(_LAST_ANSWER)
-        publisher.given_up.set()
+        await asyncio.sleep(_STOP_GRACE)
+        publisher.cancelled.set()
 
-    async def _publish(self, publisher: Publisher, lost: asyncio.Event) -> None:
-        if self._told.state == "standby":
-            self._say("starting")
+    async def _open_and_publish(self, publisher: Publisher, lease_lost: asyncio.Event) -> None:
+        if self._state.state == "standby":
+            self._set_state("starting")
         try:
             done = await self._in_thread(publisher.open)
-        except Undecided as undecided:
-            self._trouble(undecided.message)
-            await mend(self._outbox, self._number, publisher, self._in_thread)
-            done = await self._in_thread(publisher.last)
-        async with asyncio.timeout(DATABASE_PATIENCE):
-            found = await self._outbox.rows.mark_published([*done.before, *done.event_ids])
+        except HangingTransaction as undecided:
+            self._set_error(undecided.message)
+            await recover_transactions(self._outbox, self._number, publisher.hanging, self._in_thread)
+            done = await self._in_thread(publisher.last_progress)
+        async with asyncio.timeout(DATABASE_TIMEOUT):
+            found = await self._outbox.table.mark_events_published([*done.previous_event_ids, *done.event_ids])
         if found:
             log.info("%s: %d events up to batch %d were published, and are marked now", self._name, found, done.batch)
-        self._say("publishing")
-        pipeline = Pipeline(self._outbox, self._number, publisher, self._in_thread, self._singly, lost)
+        self._set_state("publishing")
+        pipeline = Pipeline(self._outbox, self._number, publisher, self._in_thread, self._individual_topics, lease_lost)
         await pipeline.run(done.batch)
 
-    async def _after(self, trouble: TransactionTrouble, publisher: Publisher, pauses: Pauses, fences: Pauses) -> float:
+    async def _handle_error(
+        self, error: KafkaTransactionError, publisher: Publisher, backoff: Backoff, fence_backoff: Backoff
+    ) -> float:
         """What follows from trouble with Kafka; returns the seconds to wait before the next producer."""
-        verdict, row = trouble.verdict, trouble.about
+        verdict, row = error.verdict, error.opaque
         if verdict.fenced:
             self._outbox.metrics.fenced(self._outbox.name)
-            if self._told.state != "fenced":
+            if self._state.state != "fenced":
                 log.warning("%s: fenced: %s", self._name, verdict.reason)
-            self._say("fenced", "another relay has published it, or Kafka has ended a transaction of this one")
-            return fences.next()
+            self._set_state("fenced", "another relay has published it, or Kafka has ended a transaction of this one")
+            return fence_backoff.next()
         if verdict.action == "refused" and row is not None and verdict.scope == "topic":
-            if self._outbox.left_out.add(row.topic, verdict.reason):
+            if self._outbox.suspended_topics.suspend(row.topic, verdict.reason):
                 log.warning("%s: the topic %s is left out: %s", self._name, row.topic, verdict.reason)
             return 0.0
         if verdict.action == "refused" and row is not None and verdict.scope == "event":
-            return await self._refused(trouble)
+            return await self._refuse_event(error)
         if verdict.scope == "setting" or (self._outbox.once and verdict.scope == "client"):
             raise SagaError(f"Kafka does not let this relay publish {self._outbox.name}: {verdict.reason}")
-        if not publisher.watching and (verdict.action == "abort" or verdict.scope in ("topic", "event")):
+        if not publisher.track_delivery and (verdict.action == "abort" or verdict.scope in ("topic", "event")):
             # Some event cannot be delivered; sent again with an eye on each, it shows which one and why.
-            self._watching = True
+            self._track_delivery = True
             return 0.0
-        self._trouble(f"Kafka: {verdict.reason}")
-        return pauses.next()
+        self._set_error(f"Kafka: {verdict.reason}")
+        return backoff.next()
 
-    async def _refused(self, trouble: TransactionTrouble) -> float:
-        row = trouble.about
-        if not trouble.alone and row.topic not in self._singly:
+    async def _refuse_event(self, cause: KafkaTransactionError) -> float:
+        row = cause.opaque
+        if not cause.single_record and row.topic not in self._individual_topics:
             # A package of several was refused; sent one by one, it shows which of them it is.
-            self._singly.add(row.topic)
+            self._individual_topics.add(row.topic)
             return 0.0
         try:
-            async with asyncio.timeout(DATABASE_PATIENCE):
-                await self._outbox.rows.refuse(row.event_id, trouble.verdict.reason)
+            async with asyncio.timeout(DATABASE_TIMEOUT):
+                await self._outbox.table.refuse(row.event_id, cause.verdict.reason)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            self._trouble(f"the database does not answer: {database_says(error)}")
+            self._set_error(f"the database does not answer: {driver_message(error)}")
             return 1.0
         self._outbox.metrics.refused(self._outbox.name)
-        log.warning("%s: event %s for %s is REFUSED: %s", self._name, row.event_id, row.topic, trouble.verdict.reason)
+        log.warning("%s: event %s for %s is REFUSED: %s", self._name, row.event_id, row.topic, cause.verdict.reason)
         return 0.0
 
-    async def _look_whose(self, lease: Lease, lost: asyncio.Event) -> None:
+    async def _confirm_lease(self, lease: Lease, lease_lost: asyncio.Event) -> None:
         """After a fence: is the shard still ours?"""
         try:
-            async with asyncio.timeout(TERM):
+            async with asyncio.timeout(LEASE_TERM):
                 if not await self._outbox.leases.renew(lease):
-                    lost.set()
+                    lease_lost.set()
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            self._trouble(f"the database does not answer: {database_says(error)}")
+            self._set_error(f"the database does not answer: {driver_message(error)}")
 
-    async def _sleep(self, seconds: float, lost: asyncio.Event | None = None) -> bool:
+    async def _sleep(self, seconds: float, lease_lost: asyncio.Event | None = None) -> bool:
         """Wait, but not longer than this shard may work; False: it was cut short."""
-        events = [self._outbox.stop] + ([lost] if lost is not None else [])
+        events = [self._outbox.stop] + ([lease_lost] if lease_lost is not None else [])
         waits = [asyncio.create_task(event.wait()) for event in events]
         try:
             done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -198,19 +199,38 @@ class Shard:
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*args, **kwargs))
 
-    def _say(self, state: str, reason: str = "") -> None:
-        if self._told.state == "trouble" and state == "publishing":
+    def _set_state(self, state: str, reason: str = "") -> None:
+        if self._state.state == "trouble" and state == "publishing":
             log.info("%s: publishing again", self._name)
-        self._told.state, self._told.reason = state, reason  # pyright: ignore[reportAttributeAccessIssue]
+        self._state.state, self._state.reason = state, reason  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _trouble(self, sentence: str) -> None:
+    def _set_error(self, message: str) -> None:
         """Logged when it begins and when it changes, not at every try."""
-        if (self._told.state, self._told.reason) != ("trouble", sentence):
-            log.warning("%s: %s", self._name, sentence)
-        self._say("trouble", sentence)
+        if (self._state.state, self._state.reason) != ("trouble", message):
+            log.warning("%s: %s", self._name, message)
+        self._set_state("trouble", message)
 
 
-def _refused(error: SagaError) -> bool:
+def _needs_operator(error: SagaError) -> bool:
     """Kafka says no to something that only a person can change."""
-    failure = error.failure if isinstance(error, KafkaProblem) else None
-    return failure is not None and classify(failure).action == "refused"
+    failure = error.error_info if isinstance(error, KafkaOperationError) else None
+    return failure is not None and classify_kafka_error(failure).action == "refused"
+
+
+# How long to wait before trying again.
+
+
+class Backoff:
+    """Pauses that double from ``first`` to ``longest`` seconds; after ``longest`` × 2 quiet seconds they begin anew."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._next, self._last = first, 0.0
+
+    def next(self) -> float:
+        now = time.monotonic()
+        if now - self._last > 2 * self._longest:
+            self._next = self._first
+        pause, self._next = self._next, min(self._longest, self._next * 2)
+        self._last = now
+        return pause

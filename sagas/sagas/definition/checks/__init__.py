@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from sagas.definition.checks.arguments import check_arguments
+from sagas.definition.checks.activity_options import check_activity_options, check_no_effect_fields
+from sagas.definition.checks.arguments import check_arguments, check_statements
 from sagas.definition.checks.expressions import check_expressions
-from sagas.definition.checks.input_schema import check_input_schema
+from sagas.definition.checks.json_schema import check_input_schema
 from sagas.definition.checks.keys import check_keys
-from sagas.definition.checks.kinds import check_kinds
-from sagas.definition.checks.messaging import check_messaging
-from sagas.definition.checks.notifications import check_notifications
-from sagas.definition.checks.participants import check_participants
+from sagas.definition.checks.kinds import check_kinds, check_participants
+from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers
 from sagas.definition.checks.probes import check_probes
-from sagas.definition.checks.requests import check_requests
 from sagas.definition.checks.spark import check_spark
-from sagas.definition.checks.statements import check_statements
-from sagas.definition.checks.temporal import check_temporal
-from sagas.definition.checks.triggers import check_triggers
-from sagas.definition.checks.useless import check_useless
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import Draft
+from sagas.definition.draft import SagaDraft
 
 
-def check_draft(draft: Draft, report: Report) -> None:
+def check_draft(draft: SagaDraft, report: Report) -> None:
     """Run every check; the findings go to ``report``."""
     check_input_schema(draft, report)
     check_kinds(draft, report)
     check_participants(draft, report)
     check_probes(draft, report)
-    check_temporal(draft, report)
-    check_useless(draft, report)
+    check_activity_options(draft, report)
+    check_no_effect_fields(draft, report)
     check_arguments(draft, report)
     check_notifications(draft, report)
     check_statements(draft, report)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sagas.builtins import BUILTINS, LATER
-from sagas.definition.checks.literals import mismatches
-from sagas.definition.diagnostics import Place, Report, did_you_mean
-from sagas.definition.draft import Draft, OperationDraft
-from sagas.definition.fields import LATER_ACTIONS
-from sagas.definition.held_events import BRINGS_NOTHING
-from sagas.definition.records import later_part
-from sagas.definition.source import Node
+from sagas.builtins.registry import BUILTINS, PLANNED
+from sagas.builtins.sql_statements import RefusedStatement, validate_statement
+from sagas.definition.checks.json_schema import mismatches
+from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.draft import OperationDraft, SagaDraft
+from sagas.definition.field_types import report_planned
+from sagas.definition.language import PLANNED_ACTIONS
+from sagas.definition.operation_builder import NO_OP_ACTIONS
+from sagas.definition.yaml_nodes import YamlNode
 
 if TYPE_CHECKING:
     from sagas.actions import Action
 
-_TOGETHER = {"http": (("path", "url"), ("json", "form", "body")), "wait": (("for", "until", "signal"),)}
+
+_EXCLUSIVE_ARGUMENTS = {"http": (("path", "url"), ("json", "form", "body")), "wait": (("for", "until", "signal"),)}
 
 
-def check_arguments(draft: Draft, report: Report) -> None:
+def check_arguments(draft: SagaDraft, report: Report) -> None:
     """Actions, arguments and connections of all operations of all steps."""
     for step in draft.steps:
         forward = step.operations[0]
@@ -28,29 +30,29 @@ def check_arguments(draft: Draft, report: Report) -> None:
             check_operation(draft, operation, forward, report)
 
 
-def check_operation(draft: Draft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
+def check_operation(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
     """The action of one operation, its arguments and its connection; ``forward`` gives those of a short form."""
     uses = operation.operation.uses
     action = draft.actions.get(uses)
     if action is not None:
         _check_action(operation, forward, action, report)
         if action.connection is not None:
-            check_connection(draft, uses, action.connection, "sql", operation.place, report)
-    elif uses in BRINGS_NOTHING:
+            check_connection(draft, uses, action.connection, "sql", operation.position, report)
+    elif uses in NO_OP_ACTIONS:
         return  # what it needs is said with the events
     elif uses in BUILTINS:
         _check_builtin(draft, operation, forward, report)
     elif uses == "auto" and operation.role == "compensate":
-        later_part("compensate: auto", "automatic compensation", operation.place, report)
-    elif uses in LATER_ACTIONS:
-        later_part(uses, LATER_ACTIONS[uses], operation.place, report)
+        report_planned("compensate: auto", "automatic compensation", operation.position, report)
+    elif uses in PLANNED_ACTIONS:
+        report_planned(uses, PLANNED_ACTIONS[uses], operation.position, report)
     elif operation.operation.local:
         known = (*draft.actions, *BUILTINS)
-        help = did_you_mean(uses, known)
-        report.add("SAGA401", operation.place, f"there is no action `{uses}`", help or None)
+        help = suggestion_help(uses, known)
+        report.add("SAGA401", operation.position, f"there is no action `{uses}`", help or None)
 
 
-def _given(operation: OperationDraft, forward: OperationDraft) -> tuple[Mapping[str, Node], bool]:
+def _written_arguments(operation: OperationDraft, forward: OperationDraft) -> tuple[Mapping[str, YamlNode], bool]:
     """The arguments as written, and whether they are the frozen ones of the forward call."""
     frozen = operation.operation.with_ is None
     node = (forward if frozen else operation).arguments
@@ -58,20 +60,20 @@ def _given(operation: OperationDraft, forward: OperationDraft) -> tuple[Mapping[
 
 
 def _check_action(operation: OperationDraft, forward: OperationDraft, action: Action, report: Report) -> None:
-    given, frozen = _given(operation, forward)
+    given, frozen = _written_arguments(operation, forward)
     signature = action.signature
     where = " (it gets the arguments of the forward call)" if frozen else ""
     node = operation.arguments or operation.parsed.node
 
-    def place_of(name: str) -> Place:
-        return operation.place if frozen else node.key(name)
+    def place_of(name: str) -> Positioned:
+        return operation.position if frozen else node.key_position(name)
 
     for name, value in given.items():
         parameter = signature.find(name)
         if parameter is None:
             names = [one.name for one in signature.parameters]
             takes = ", ".join(f"`{one}`" for one in names) or "none"
-            help = did_you_mean(name, names, f"It takes {takes}.")
+            help = suggestion_help(name, names, f"It takes {takes}.")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
         elif not frozen and _has_literal(value):
             for place, message in mismatches(value, parameter.schema, parameter.schema):
@@ -80,57 +82,57 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
         message = f"`{one.variable}` and `{one.name}` are one argument of `{action.name}`{where}"
         report.add("SAGA113", place_of(one.variable), message)
     for one in signature.missing({**(operation.operation.with_ or {}), **given}):
-        place = operation.place if frozen or operation.arguments is None else node
+        place = operation.position if frozen or operation.arguments is None else node
         report.add("SAGA402", place, f"`{action.name}` needs the argument `{one.name}`{where}")
 
 
-def _has_literal(node: Node) -> bool:
+def _has_literal(node: YamlNode) -> bool:
     """False when the value is one text with an expression: then the schema is not even looked up."""
     return not (isinstance(node.value, str) and "${{" in node.value)
 
 
-def _check_builtin(draft: Draft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
+def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
     uses = operation.operation.uses
-    given, frozen = _given(operation, forward)
+    given, frozen = _written_arguments(operation, forward)
     written = operation.arguments
     schema = BUILTINS[uses].parameters
     properties = schema["properties"]
     effective = (forward if frozen else operation).operation.with_ or {}
     for name, node in given.items():
-        place = written.key(name) if written is not None else operation.place
+        place = written.key_position(name) if written is not None else operation.position
         if name not in properties:
-            takes = ", ".join(f"`{one}`" for one in properties if LATER not in properties[one])
-            help = did_you_mean(name, properties, f"It takes {takes}.")
+            takes = ", ".join(f"`{one}`" for one in properties if PLANNED not in properties[one])
+            help = suggestion_help(name, properties, f"It takes {takes}.")
             report.add("SAGA403", place, f"`{uses}` has no argument `{name}`", help)
-        elif LATER in properties[name]:
-            later_part(name, properties[name][LATER], place, report)
+        elif PLANNED in properties[name]:
+            report_planned(name, properties[name][PLANNED], place, report)
         else:
             for at, message in mismatches(node, properties[name], properties[name]):
                 report.add("SAGA404", at, f"argument `{name}` of `{uses}`: {message}")
-    place = written or operation.place
+    place = written or operation.position
     for name in schema["required"]:
         if name not in effective:
             report.add("SAGA402", place, f"`{uses}` needs the argument `{name}`")
-    _check_together(uses, effective, place, report)
+    _check_exclusive(uses, effective, place, report)
     _check_written_connection(draft, uses, effective.get("connection"), written, place, report)
 
 
 def _check_written_connection(
-    draft: Draft, uses: str, connection: Any, written: Node | None, place: Place, report: Report
+    draft: SagaDraft, uses: str, connection: Any, written: YamlNode | None, place: Positioned, report: Report
 ) -> None:
     if not isinstance(connection, str):
         return
     if written is not None and isinstance(written.value, dict) and "connection" in written.value:
         place = written.value["connection"]
     if "${{" not in connection:
-        check_connection(draft, uses, connection, BUILTINS[uses].where, place, report)
-    elif BUILTINS[uses].where == "sql":
+        check_connection(draft, uses, connection, BUILTINS[uses].executor, place, report)
+    elif BUILTINS[uses].executor == "sql":
         message = f"the connection of `{uses}` decides where the guard is, so it cannot be an expression"
         report.add("SAGA405", place, message)
 
 
-def _check_together(uses: str, given: Mapping[str, Any], place: Place, report: Report) -> None:
-    for group in _TOGETHER.get(uses, ()):
+def _check_exclusive(uses: str, given: Mapping[str, Any], place: Positioned, report: Report) -> None:
+    for group in _EXCLUSIVE_ARGUMENTS.get(uses, ()):
         present = [name for name in group if name in given]
         if len(present) > 1:
             report.add("SAGA113", place, f"`{present[1]}` and `{present[0]}` of `{uses}` exclude each other")
@@ -148,16 +150,56 @@ def _check_together(uses: str, given: Mapping[str, Any], place: Place, report: R
                     report.add("SAGA113", place, f"`{name}` of `wait` goes with `signal` only")
 
 
-def check_connection(draft: Draft, uses: str, connection: str, kind: str, place: Place, report: Report) -> None:
+def check_connection(
+    draft: SagaDraft, uses: str, connection: str, kind: str, place: Positioned, report: Report
+) -> None:
     """The connection that ``uses`` names is one of saga.toml, and of the right kind."""
     if draft.connections is None:
         return
     table = draft.connections.get(connection)
     if table is None:
         known = [name for name, one in draft.connections.items() if one.get("kind", "sql") == kind]
-        help = did_you_mean(connection, known, "Add it to saga.toml under [connections].")
+        help = suggestion_help(connection, known, "Add it to saga.toml under [connections].")
         report.add(
             "SAGA405", place, f"`{uses}` uses the connection `{connection}`, which saga.toml does not have", help
         )
     elif table.get("kind", "sql") != kind:
         report.add("SAGA405", place, f"`{uses}` needs a connection of kind {kind}, and `{connection}` is none")
+
+
+# The literal SQL of `sql` steps: what the guard refuses in every database is said before anything runs.
+
+_DIALECTS = ("postgresql", "mysql", "sqlite")
+
+
+def check_statements(draft: SagaDraft, report: Report) -> None:
+    """Every statement that is written out, of every operation."""
+    for step in draft.steps:
+        for operation in step.operations:
+            if operation.operation.uses == "sql":
+                for node in _literal_statements(operation):
+                    _check_statement(node, report)
+
+
+def _literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
+    """The texts below `run`, without those that an expression makes."""
+    arguments = operation.arguments
+    run = arguments.value.get("run") if arguments is not None and isinstance(arguments.value, dict) else None
+    if run is None:
+        return
+    for one in run.value if isinstance(run.value, list) else [run]:
+        text = one.value.get("sql") if isinstance(one.value, dict) else one
+        if text is not None and isinstance(text.value, str) and text.value and "${{" not in text.value:
+            yield text
+
+
+def _check_statement(node: YamlNode, report: Report) -> None:
+    """The connection's database is known only where its address is, so all of them have to refuse it."""
+    refusals: list[RefusedStatement] = []
+    for dialect in _DIALECTS:
+        try:
+            validate_statement(node.value, dialect)
+        except RefusedStatement as refusal:
+            refusals.append(refusal)
+    if len(refusals) == len(_DIALECTS):
+        report.add("SAGA406", node, refusals[0].message, refusals[0].help or None)

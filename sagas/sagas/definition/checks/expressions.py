@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from sagas.builtins import BUILTINS, EXPRESSION
-from sagas.definition.checks.literals import KIND_WORDS
-from sagas.definition.checks.scopes import Place, Scope
-from sagas.definition.checks.written import Written, written_in
-from sagas.definition.diagnostics import Report
-from sagas.definition.draft import Draft, OperationDraft, StepDraft, kafka_triggers
-from sagas.definition.schema_paths import is_sensitive
-from sagas.definition.source import Node
-from sagas.expressions import ExpressionError, check_types, compile_expression, infer_kind
-from sagas.expressions.scanner import scan
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-_SCOPES: dict[str, Place] = {
+from sagas.builtins.registry import BUILTINS, EXPRESSION
+from sagas.definition.checks.json_schema import TYPE_DESCRIPTIONS
+from sagas.definition.checks.scopes import ExpressionScope, ScopeKind
+from sagas.definition.diagnostics import Report
+from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
+from sagas.definition.input_schema import is_sensitive
+from sagas.definition.yaml_nodes import YamlNode
+from sagas.expressions import Expression, ExpressionError, check_types, compile_expression, infer_type
+from sagas.expressions.lexer import split_template
+
+_SCOPES: dict[str, ScopeKind] = {
     "do": "do",
     "compensate": "undo",
     "confirmed": "undo",
@@ -24,56 +26,60 @@ _CALL_HELP = (
     "Functions are those of standard CEL, and sum, min, max, round, sort, join, split, lower, upper, date, "
     "default(x, y) and decimal(x)."
 )
-_PLAIN_TEXT = ("id", "labels")
+_PLAIN_TEXT_FIELDS = ("id", "labels")
 
 
-def check_expressions(draft: Draft, report: Report) -> None:
+def check_expressions(draft: SagaDraft, report: Report) -> None:
     """All expressions of a saga, each in the scope of its place."""
-    top = draft.top
-    for field in _PLAIN_TEXT:
+    top = draft.root
+    for field in _PLAIN_TEXT_FIELDS:
         if field in top:
-            scope = Scope(draft, "top")
-            for written in written_in(top.at(field), report):
-                _check(written, scope, report)
+            scope = ExpressionScope(draft, "top")
+            for written in written_in(top.node_of(field), report):
+                _check_expression(written, scope, report)
                 _check_sensitive(field, written, draft, report)
     if "output" in top:
-        _check_value(top.at("output"), Scope(draft, "output"), report)
+        _check_value(top.node_of("output"), ExpressionScope(draft, "output"), report)
     for trigger in kafka_triggers(top):
         for field in ("id", "input", "filter"):
             if field in trigger:
-                _check_value(trigger.at(field), Scope(draft, "trigger"), report, bare=field == "filter")
+                _check_value(trigger.node_of(field), ExpressionScope(draft, "trigger"), report, bare=field == "filter")
     for step in draft.steps:
         _check_step(draft, step, report)
     for operation in draft.notify:
         when = tuple(operation.parsed.get("when") or ())
-        _check_arguments(operation, Scope(draft, "notify", when=when), Scope(draft, "response"), report)
+        _check_arguments(
+            operation, ExpressionScope(draft, "notify", when=when), ExpressionScope(draft, "response"), report
+        )
 
 
-def _check_step(draft: Draft, step: StepDraft, report: Report) -> None:
+def _check_step(draft: SagaDraft, step: StepDraft, report: Report) -> None:
     parsed = step.parsed
-    decide = Scope(draft, "decide", step)
+    decide = ExpressionScope(draft, "decide", step)
     if "if" in parsed:
-        _check_value(parsed.at("if"), decide, report, bare=True)
+        _check_value(parsed.node_of("if"), decide, report, bare=True)
     if "for_each" in parsed:
-        _check_value(parsed.at("for_each"), decide, report)
-        _check_items(parsed.at("for_each"), decide, report)
+        _check_value(parsed.node_of("for_each"), decide, report)
+        _check_items(parsed.node_of("for_each"), decide, report)
     if "fairness_key" in parsed:
-        _check_value(parsed.at("fairness_key"), Scope(draft, "do", step), report)
+        _check_value(parsed.node_of("fairness_key"), ExpressionScope(draft, "do", step), report)
     for operation in step.operations:
         _check_operation(draft, step, operation, report)
 
 
-def _check_operation(draft: Draft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
-    scope = Scope(draft, _SCOPES[operation.role], step)
-    _check_arguments(operation, scope, Scope(draft, "response", step), report)
+def _check_operation(draft: SagaDraft, step: StepDraft, operation: OperationDraft, report: Report) -> None:
+    scope = ExpressionScope(draft, _SCOPES[operation.role], step)
+    _check_arguments(operation, scope, ExpressionScope(draft, "response", step), report)
     if operation.role == "probe":
-        over_response = Scope(draft, "probe", step, over_response=True)
+        over_response = ExpressionScope(draft, "probe", step, over_response=True)
         for field in ("done", "absent", "result"):
             if field in operation.parsed:
-                _check_value(operation.parsed.at(field), over_response, report, bare=True)
+                _check_value(operation.parsed.node_of(field), over_response, report, bare=True)
 
 
-def _check_arguments(operation: OperationDraft, scope: Scope, over_response: Scope, report: Report) -> None:
+def _check_arguments(
+    operation: OperationDraft, scope: ExpressionScope, over_response: ExpressionScope, report: Report
+) -> None:
     builtin = BUILTINS.get(operation.operation.uses)
     arguments = operation.arguments
     if arguments is not None and isinstance(arguments.value, dict):
@@ -83,33 +89,33 @@ def _check_arguments(operation: OperationDraft, scope: Scope, over_response: Sco
             _check_value(node, over_response if marker == "response" else scope, report, bare=marker is not None)
 
 
-def _check_value(node: Node, scope: Scope, report: Report, *, bare: bool = False) -> None:
+def _check_value(node: YamlNode, scope: ExpressionScope, report: Report, *, bare: bool = False) -> None:
     for written in written_in(node, report, bare=bare):
-        _check(written, scope, report)
+        _check_expression(written, scope, report)
 
 
-def _check_items(node: Node, scope: Scope, report: Report) -> None:
+def _check_items(node: YamlNode, scope: ExpressionScope, report: Report) -> None:
     """`for_each` over something that is certainly no list could only fail."""
     if not isinstance(node.value, str):
         return
     try:
-        parts = scan(node.value)
+        parts = split_template(node.value)
         expression = compile_expression(parts[0].text) if parts and parts[0].expression else None
     except ExpressionError:
         return  # told already
-    kind = "string" if len(parts) > 1 else infer_kind(expression, scope.type_of) if expression else None
+    kind = "string" if len(parts) > 1 else infer_type(expression, scope.type_of) if expression else None
     if kind is not None and kind != "array":
-        what = KIND_WORDS.get(kind, kind)
+        what = TYPE_DESCRIPTIONS.get(kind, kind)
         report.add("SAGA306", node, f"`for_each` needs a list, and this is {what}")
 
 
-def _check(written: Written, scope: Scope, report: Report) -> None:
+def _check_expression(written: Written, scope: ExpressionScope, report: Report) -> None:
     for reference in written.expression.references:
-        place = written.node.at(written.start + reference.offset)
+        place = written.node.position_at(written.start + reference.offset)
         problem = scope.problem(reference.path)
         if problem is not None:
             report.add(problem.code, place, problem.message, problem.help)
-        elif not reference.guarded and (why := scope.nullable(reference.path)):
+        elif not reference.guarded and (why := scope.null_reason(reference.path)):
             path = ".".join(reference.path)
             id = reference.path[1]
             help = f"Say what to use instead: default({path}, …), or test it: steps.{id}.result != null ? … : …."
@@ -118,13 +124,65 @@ def _check(written: Written, scope: Scope, report: Report) -> None:
         # Operators are quoted at the start of the sentence; the rest is about calls.
         arithmetic = sentence.startswith("'") or "takes numbers, and" in sentence
         help = None if arithmetic else _CALL_HELP
-        report.add("SAGA304" if arithmetic else "SAGA302", written.node.at(written.start + offset), sentence, help)
+        report.add(
+            "SAGA304" if arithmetic else "SAGA302", written.node.position_at(written.start + offset), sentence, help
+        )
 
 
-def _check_sensitive(field: str, written: Written, draft: Draft, report: Report) -> None:
+def _check_sensitive(field: str, written: Written, draft: SagaDraft, report: Report) -> None:
     for reference in written.expression.references:
         if reference.path[0] == "input" and is_sensitive(draft.definition.input, reference.path[1:]):
             path = ".".join(reference.path)
             what = "a label" if field == "labels" else "the id"
-            place = written.node.at(written.start + reference.offset)
+            place = written.node.position_at(written.start + reference.offset)
             report.add("SAGA117", place, f"`{path}` is sensitive and cannot be in {what}")
+
+
+# The expressions in a written value, each with its place.
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One expression: the text that holds it, and where in it the source begins."""
+
+    expression: Expression
+    node: YamlNode
+    start: int
+
+
+def written_in(node: YamlNode | None, report: Report | None = None, *, bare: bool = False) -> Iterator[Written]:
+    """Every expression in a value. ``bare``: without `${{ }}`. Those that do not parse go to ``report``."""
+    value = node.value if node is not None else None
+    if node is None:
+        return
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from written_in(child, report)
+    elif isinstance(value, str) and "${{" in value:
+        try:
+            parts = split_template(value)
+        except ExpressionError as error:
+            _refuse(report, node, error, 0)
+            return
+        if bare and len(parts) > 1:
+            if report is not None:
+                report.add("SAGA301", node, "one expression is expected here, not a text with expressions in it")
+            return
+        for part in parts:
+            if part.expression:
+                yield from _compiled(part.text, part.offset, node, report)
+    elif isinstance(value, str) and bare:
+        yield from _compiled(value, 0, node, report)
+
+
+def _compiled(source: str, offset: int, node: YamlNode, report: Report | None) -> Iterator[Written]:
+    start = offset + len(source) - len(source.lstrip())
+    try:
+        yield Written(compile_expression(source), node, start)
+    except ExpressionError as error:
+        _refuse(report, node, error, start)
+
+
+def _refuse(report: Report | None, node: YamlNode, error: ExpressionError, start: int) -> None:
+    if report is not None:
+        report.add("SAGA301", node.position_at(start + max(error.offset, 0)), error.message, error.help)

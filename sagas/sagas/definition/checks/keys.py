@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sagas.definition.checks.written import Written, written_in
+from sagas.definition.checks.expressions import Written, written_in
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import Draft, OperationDraft, StepDraft
-from sagas.definition.source import Node
+from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.yaml_nodes import YamlNode
 
 _ROLES = {"compensate": "compensation", "confirmed": "compensation", "confirm": "confirm"}
 _KEY = ("step", "key")
@@ -22,7 +22,7 @@ _WITHOUT_CONTENT = ("GET", "HEAD", "DELETE")
 _MAKES = re.compile(r"\s*(insert|replace|merge)\b", re.IGNORECASE)
 
 
-def check_keys(draft: Draft, report: Report) -> None:
+def check_keys(draft: SagaDraft, report: Report) -> None:
     """Warn where an `http` or `sql` compensation or confirm addresses something by `step.key`."""
     for step in draft.steps:
         for operation in step.operations:
@@ -39,7 +39,7 @@ def _report(step: StepDraft, operation: OperationDraft, one: Written, report: Re
                 f"the {what} of `{step.id}` looks for something under `step.key`, its own key; "
                 "what the step itself made is under `step.forward_key`"
             )
-            report.add("SAGA307", one.node.at(one.start + reference.offset), message)
+            report.add("SAGA307", one.node.position_at(one.start + reference.offset), message)
 
 
 def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
@@ -50,7 +50,7 @@ def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
     yield from _of_statements(step, given) if operation.operation.uses == "sql" else _of_request(step, operation, given)
 
 
-def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Node]) -> Iterator[Written]:
+def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, YamlNode]) -> Iterator[Written]:
     method = str((operation.operation.with_ or {}).get("method", "GET")).upper()
     address = ("path", "url", "query") if method in _WITHOUT_CONTENT else ("path", "url")
     places = [one for field in address for one in _own(given.get(field))]
@@ -66,7 +66,7 @@ def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Nod
             yield from _own(given.get(field)) if field not in address else ()
 
 
-def _of_statements(step: StepDraft, given: dict[str, Node]) -> Iterator[Written]:
+def _of_statements(step: StepDraft, given: dict[str, YamlNode]) -> Iterator[Written]:
     statements = _statements(given)
     makes = any(_MAKES.match(text) and _own(params) for text, params in statements)
     if _forward_names_it(step) and not makes:  # else it may look for the row that it makes itself
@@ -74,7 +74,7 @@ def _of_statements(step: StepDraft, given: dict[str, Node]) -> Iterator[Written]
             yield from _own(params)
 
 
-def _statements(given: dict[str, Node]) -> list[tuple[str, Node | None]]:
+def _statements(given: dict[str, YamlNode]) -> list[tuple[str, YamlNode | None]]:
     """Each statement and its parameters, in any form of `run`."""
     run = given.get("run")
     found = []
@@ -109,7 +109,7 @@ def _same_request(step: StepDraft, operation: OperationDraft) -> bool:
     return all(one.get(field) == other.get(field) for field in ("connection", "method", "path", "url"))
 
 
-def _before_the_key(forward: dict[str, Node]) -> set[str]:
+def _before_the_key(forward: dict[str, YamlNode]) -> set[str]:
     return {_text_before(one) for field in ("path", "url") for one in _own(forward.get(field))}
 
 
@@ -117,10 +117,10 @@ def _text_before(one: Written) -> str:
     return str(one.node.value).partition("${{")[0]
 
 
-def _own(node: Node | None) -> list[Written]:
+def _own(node: YamlNode | None) -> list[Written]:
     """The expressions in a value that name `step.key`."""
     return [one for one in written_in(node) if any(ref.path[:2] == _KEY for ref in one.expression.references)]
 
 
-def _mapping(node: Node | None) -> dict[str, Node]:
+def _mapping(node: YamlNode | None) -> dict[str, YamlNode]:
     return node.value if node is not None and isinstance(node.value, dict) else {}

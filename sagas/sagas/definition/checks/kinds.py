@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from sagas.builtins import BUILTINS
-from sagas.builtins_messaging import EMITTERS
-from sagas.definition.diagnostics import Report
-from sagas.definition.draft import Draft, StepDraft
+from collections.abc import Mapping
+
+from sagas.builtins.messaging import EMITTERS
+from sagas.builtins.registry import BUILTINS
+from sagas.definition.builder import MAX_LOCAL_TIMEOUT, can_be_local
+from sagas.definition.checks.probes import answers
+from sagas.definition.diagnostics import Report, suggestion_help
+from sagas.definition.draft import SagaDraft, StepDraft
+from sagas.definition.model import Definition
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
 _NOT_ON_A_READ = ("compensate", "confirm", "pivot")
 
 
-def check_kinds(draft: Draft, report: Report) -> None:
+def check_kinds(draft: SagaDraft, report: Report) -> None:
     """Pivot, compensatable, retriable, read: every step has one consistent kind."""
     _check_saga(draft, report)
     pivot = draft.pivot
@@ -25,53 +30,59 @@ def check_kinds(draft: Draft, report: Report) -> None:
         elif not step.reads:
             parallel = pivot is not None and not draft.graph.is_ancestor(step.id, pivot.id)
             if parallel and pivot is not None:
-                place = step.parsed.at("id")
+                place = step.parsed.node_of("id")
                 report.add("SAGA209", place, f"`{step.id}` runs parallel to the pivot `{pivot.id}` and has an effect")
             else:
                 _check_compensatable(step, report)
-        _check_limits(step, report)
+        _check_attempt_limits(step, report)
 
 
-def _check_saga(draft: Draft, report: Report) -> None:
-    if draft.definition.recovery == "forward" and "deadline" in draft.top:
-        report.add("SAGA115", draft.top.place("deadline"), "a saga with `recovery: forward` cannot have a `deadline`")
-    pivots = [step for step in draft.top.get("steps") if step.get("pivot")]
+def _check_saga(draft: SagaDraft, report: Report) -> None:
+    if draft.definition.recovery == "forward" and "deadline" in draft.root:
+        report.add(
+            "SAGA115", draft.root.position_of("deadline"), "a saga with `recovery: forward` cannot have a `deadline`"
+        )
+    pivots = [step for step in draft.root.get("steps") if step.get("pivot")]
     for extra in pivots[1:]:
         first = pivots[0].get("id")
-        report.add("SAGA203", extra.place("pivot"), f"`{extra.get('id')}` is a second pivot; the first is `{first}`")
+        report.add(
+            "SAGA203", extra.position_of("pivot"), f"`{extra.get('id')}` is a second pivot; the first is `{first}`"
+        )
 
 
 def _check_read(step: StepDraft, report: Report) -> None:
     for field in _NOT_ON_A_READ:
         if step.parsed.get(field):
             what = "says `effect: none`" if "effect" in step.parsed else f"only reads (`{step.step.do.uses}`)"
-            report.add("SAGA207", step.parsed.place(field), f"`{step.id}` {what}, so it cannot have `{field}`")
+            report.add("SAGA207", step.parsed.position_of(field), f"`{step.id}` {what}, so it cannot have `{field}`")
 
 
-def _check_pivot(draft: Draft, step: StepDraft, report: Report) -> None:
+def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:
     if draft.definition.recovery == "forward":
         message = f"`{step.id}` cannot be the pivot: with `recovery: forward` the commit point is the start"
-        report.add("SAGA212", step.parsed.place("pivot"), message)
+        report.add("SAGA212", step.parsed.position_of("pivot"), message)
         return
     for field in _NOT_ON_A_PIVOT:
         if field in step.parsed:
-            report.add("SAGA204", step.parsed.place(field), f"the pivot `{step.id}` cannot have `{field}`")
+            report.add("SAGA204", step.parsed.position_of(field), f"the pivot `{step.id}` cannot have `{field}`")
     if step.parsed.get("on_failure") == "continue":
-        report.add("SAGA204", step.parsed.at("on_failure"), f"the pivot `{step.id}` cannot say `on_failure: continue`")
+        report.add(
+            "SAGA204", step.parsed.node_of("on_failure"), f"the pivot `{step.id}` cannot say `on_failure: continue`"
+        )
 
 
-def _check_after_commit(draft: Draft, step: StepDraft, report: Report) -> None:
+def _check_after_commit(draft: SagaDraft, step: StepDraft, report: Report) -> None:
     forward = draft.definition.recovery == "forward"
     if step.parsed.get("compensate") and not step.reads:
         code, where = (
             ("SAGA212", "is in a saga with `recovery: forward`") if forward else ("SAGA206", "comes after the pivot")
         )
-        report.add(code, step.parsed.place("compensate"), f"`{step.id}` {where} and is never undone")
+        report.add(code, step.parsed.position_of("compensate"), f"`{step.id}` {where} and is never undone")
     if step.parsed.get("on_failure") == "compensate":
         message = f"`{step.id}` comes after the commit point, where nothing leads backward"
-        report.add("SAGA208", step.parsed.at("on_failure"), message)
+        report.add("SAGA208", step.parsed.node_of("on_failure"), message)
     if not forward and step.step.on_failure == "compensate" and step.step.do.rejects:
-        report.add("SAGA103", step.parsed.at("uses"), f"{step.id} comes after the pivot and may be rejected")
+        report.add("SAGA103", step.parsed.node_of("uses"), f"{step.id} comes after the pivot and may be rejected")
 
 
 def _check_compensatable(step: StepDraft, report: Report) -> None:
@@ -80,10 +91,10 @@ def _check_compensatable(step: StepDraft, report: Report) -> None:
     if step.step.compensate is None and "compensate" not in step.parsed and not own_undo:
         message = f"`{step.id}` has an effect before the commit point and no `compensate`"
         help = "Say `hold: true`, or compensate with a counter-event." if step.step.do.uses in EMITTERS else None
-        report.add("SAGA205", step.parsed.at("id"), message, help)
+        report.add("SAGA205", step.parsed.node_of("id"), message, help)
 
 
-def _check_limits(step: StepDraft, report: Report) -> None:
+def _check_attempt_limits(step: StepDraft, report: Report) -> None:
     """Limits of attempts where retries have no limit: written ones only, inherited ones just do not apply."""
     for operation in step.operations:
         endless = operation.role == "confirm" or (
@@ -96,4 +107,80 @@ def _check_limits(step: StepDraft, report: Report) -> None:
             if field in retry:
                 what = "the confirm of " if operation.role == "confirm" else ""
                 message = f"`{field}` cannot count: {what}`{step.id}` is retried without limit"
-                report.add("SAGA210", retry.place(field), message)
+                report.add("SAGA210", retry.position_of(field), message)
+
+
+# Nested sagas, checked once every definition of the project is known.
+
+
+def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known: bool, report: Report) -> None:
+    """Every `uses: saga` names a saga, and one that can be undone where the parent may go backward.
+
+    ``certain`` False: some file could not be read, so a name that is missing may well be in it.
+    """
+    for step in draft.steps:
+        arguments = step.step.do.with_ or {}
+        name = arguments.get("name")
+        if step.step.do.uses != "saga" or not isinstance(name, str) or "${{" in name:
+            continue
+        place = step.parsed.node_of("with").value["name"]
+        child = sagas.get(name)
+        if child is None and all_known:
+            report.add("SAGA213", place, f"there is no saga `{name}`", suggestion_help(name, sagas) or None)
+        elif child is not None and _must_be_undone(step):
+            reason = undo_obstacle(child)
+            if reason:
+                report.add("SAGA211", place, f"the nested saga `{name}` cannot be undone: {reason}")
+
+
+def _must_be_undone(step: StepDraft) -> bool:
+    return not (step.after_commit or step.step.pivot or step.reads or step.step.compensate)
+
+
+def undo_obstacle(definition: Definition) -> str | None:
+    """Why a committed run of this saga cannot be undone (rule 15); None when it can."""
+    if definition.recovery == "forward":
+        return "it only goes forward"
+    if definition.pivot is not None:
+        return f"it has a point of no return, `{definition.pivot.id}`"
+    for step in definition.steps:
+        if step.confirm and (step.compensate is None or step.compensate.confirmed is None):
+            return f"`{step.id}` is confirmed, and nothing undoes it after that (`compensate.confirmed`)"
+    return None
+
+
+# What is risky because a participant cannot be asked, or cannot run in the way the step wants.
+
+
+def check_participants(draft: SagaDraft, report: Report) -> None:
+    """Unguarded steps whose attempts may stay unknown, and `execution: local`."""
+    for step in draft.steps:
+        uses, local = step.step.do.uses, step.step.do.local
+        if uses in draft.actions or uses in BUILTINS or not local:
+            _check_unguarded(draft, step, report)
+        _check_local(step, report)
+
+
+def _check_unguarded(draft: SagaDraft, step: StepDraft, report: Report) -> None:
+    do = step.step.do
+    builtin = BUILTINS.get(do.uses)
+    if do.guarded or answers(draft, step) or (builtin is not None and builtin.executor == "engine"):
+        return
+    place = step.parsed.node_of("uses")
+    if step.step.pivot:
+        report.add("SAGA220", place, f"the pivot `{step.id}` is unguarded and has no `probe` that can answer")
+    elif not step.reads and not do.idempotent:
+        report.add("SAGA221", place, f"`{step.id}` is unguarded, not idempotent and has no `probe` that can answer")
+
+
+def _check_local(step: StepDraft, report: Report) -> None:
+    do = step.step.do
+    if step.parsed.get("execution") != "local" or can_be_local(do):
+        return
+    if not do.guarded:
+        reason = "is not guarded by a database transaction"
+    elif do.timeout > MAX_LOCAL_TIMEOUT:
+        reason = f"may take longer than {MAX_LOCAL_TIMEOUT:g}s (give it a shorter `timeout`)"
+    else:
+        reason = "has a `heartbeat`" if do.heartbeat is not None else "has a `task_queue`"
+    report.add("SAGA116", step.parsed.node_of("execution"), f"`{step.id}` {reason}, so it cannot run locally")

@@ -4,37 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sagas.builtins_messaging import DROP, EMITTERS, PUBLISH, RELEASE, refused_header
-from sagas.definition.checks.arguments import check_connection
-from sagas.definition.diagnostics import Place, Report
-from sagas.definition.draft import Draft, OperationDraft, StepDraft
-from sagas.definition.source import Node
+from sagas.builtins.messaging import (
+    DROP,
+    EMITTERS,
+    PUBLISH,
+    RELEASE,
+    REQUEST,
+    events_of,
+    first_reserved_header,
+    is_held,
+    is_reserved,
+)
+from sagas.builtins.registry import BUILTINS
+from sagas.definition.checks.arguments import check_connection, check_operation
+from sagas.definition.checks.json_schema import mismatches
+from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
+from sagas.definition.field_types import ParsedMapping, quoted_names
+from sagas.definition.operation_builder import has_reply_probe
+from sagas.definition.yaml_nodes import YamlNode
 
-_PLACES = {DROP: ("compensate", "confirmed"), RELEASE: ("confirm",)}
+_ALLOWED_ROLES = {DROP: ("compensate", "confirmed"), RELEASE: ("confirm",)}
 
 
-def check_messaging(draft: Draft, report: Report) -> None:
+def check_messaging(draft: SagaDraft, report: Report) -> None:
     """All operations that emit events, or that are there for events only."""
     for step in draft.steps:
         for operation in step.operations:
             uses = operation.operation.uses
-            if uses in _PLACES:
+            if uses in _ALLOWED_ROLES:
                 _check_held_only(step, operation, report)
                 continue
-            given = _mapping(operation.arguments)
+            given = _children(operation.arguments)
             if uses in EMITTERS and operation.operation.with_ is not None:
                 _check_events(operation, given, report)
             if uses == PUBLISH:
-                check_home(draft, PUBLISH, operation.place, report)
+                check_outbox(draft, PUBLISH, operation.position, report)
             for event in _events(uses, given):
                 if "hold" in event:
                     _check_hold(step, operation, event["hold"], report)
                 _check_headers(event, report)
 
 
-def _check_events(operation: OperationDraft, given: dict[str, Node], report: Report) -> None:
+def _check_events(operation: OperationDraft, given: dict[str, YamlNode], report: Report) -> None:
     uses = operation.operation.uses
-    place = operation.arguments or operation.place
+    place = operation.arguments or operation.position
     if "events" in given:
         for name in ("topic", "key", "value", "headers", "hold"):
             if name in given:
@@ -48,7 +62,7 @@ def _check_events(operation: OperationDraft, given: dict[str, Node], report: Rep
         report.add("SAGA113", given["wait"], message)
 
 
-def check_home(draft: Draft, uses: str, place: Place, report: Report) -> None:
+def check_outbox(draft: SagaDraft, uses: str, place: Positioned, report: Report) -> None:
     """``uses`` keeps what it sends in the database of ``[kafka] outbox``."""
     if draft.kafka is None:
         return
@@ -58,7 +72,7 @@ def check_home(draft: Draft, uses: str, place: Place, report: Report) -> None:
         check_connection(draft, uses, draft.kafka.outbox, "sql", place, report)
 
 
-def _check_hold(step: StepDraft, operation: OperationDraft, node: Node, report: Report) -> None:
+def _check_hold(step: StepDraft, operation: OperationDraft, node: YamlNode, report: Report) -> None:
     if isinstance(node.value, str):
         report.add(
             "SAGA413", node, "`hold` decides how the step ends, so it has to be true or false, not an expression"
@@ -71,31 +85,142 @@ def _check_hold(step: StepDraft, operation: OperationDraft, node: Node, report: 
 
 def _check_held_only(step: StepDraft, operation: OperationDraft, report: Report) -> None:
     uses = operation.operation.uses
-    if operation.role not in _PLACES[uses]:
-        words = " or ".join(f"`{one}`" for one in _PLACES[uses][:1])
-        report.add("SAGA414", operation.place, f"`{uses}` stands under {words} only")
+    if operation.role not in _ALLOWED_ROLES[uses]:
+        words = " or ".join(f"`{one}`" for one in _ALLOWED_ROLES[uses][:1])
+        report.add("SAGA414", operation.position, f"`{uses}` stands under {words} only")
     elif not step.step.do.holds:
-        report.add("SAGA414", operation.place, f"`{step.id}` holds no event, so `{uses}` has nothing to do")
+        report.add("SAGA414", operation.position, f"`{step.id}` holds no event, so `{uses}` has nothing to do")
 
 
-def _check_headers(event: dict[str, Node], report: Report) -> None:
+def _check_headers(event: dict[str, YamlNode], report: Report) -> None:
     headers = event.get("headers")
-    if headers is not None and (name := refused_header(_mapping(headers))) is not None:
-        report.add("SAGA416", headers.key(name), f"the header `{name}` of an event is the engine's own")
+    if headers is not None and (name := first_reserved_header(_children(headers))) is not None:
+        report.add("SAGA416", headers.key_position(name), f"the header `{name}` of an event is the engine's own")
 
 
-def _is_held(event: dict[str, Node]) -> bool:
+def _is_held(event: dict[str, YamlNode]) -> bool:
     return "hold" in event and event["hold"].value is True
 
 
-def _events(uses: str, given: dict[str, Node]) -> Iterator[dict[str, Node]]:
+def _events(uses: str, given: dict[str, YamlNode]) -> Iterator[dict[str, YamlNode]]:
     """The events as they are written: one in the arguments themselves, or those of a list."""
     if uses in EMITTERS and "events" not in given:
         yield given
     events = given.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
     for event in events.value if events is not None and isinstance(events.value, list) else ():
-        yield _mapping(event)
+        yield _children(event)
 
 
-def _mapping(node: Node | None) -> dict[str, Node]:
+def _children(node: YamlNode | None) -> dict[str, YamlNode]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
+
+
+# Commands with replies: a home for the rows, a reply topic that is written out, no headers of the engine's own.
+
+
+def check_requests(draft: SagaDraft, report: Report) -> None:
+    """All operations that are commands with a reply."""
+    for step in draft.steps:
+        for operation in step.operations:
+            if operation.operation.uses == REQUEST:
+                check_outbox(draft, REQUEST, operation.position, report)
+                _check_request_arguments(operation, report)
+                _check_request_heartbeat(step, operation, report)
+        if step.step.do.uses == REQUEST:
+            _check_request_fields(step, report)
+
+
+def _check_request_arguments(operation: OperationDraft, report: Report) -> None:
+    node = operation.arguments
+    given = node.value if node is not None and isinstance(node.value, dict) else {}
+    reply_topic, headers = given.get("reply_topic"), given.get("headers")
+    if reply_topic is not None and isinstance(reply_topic.value, str) and "${{" in reply_topic.value:
+        message = "who listens for replies reads `reply_topic` in the definitions, so it cannot be an expression"
+        report.add("SAGA415", reply_topic, message)
+    if headers is None or not isinstance(headers.value, dict):
+        return
+    for name in headers.value:
+        if is_reserved(name):
+            report.add("SAGA416", headers.key_position(name), f"the header `{name}` of `{REQUEST}` is the engine's own")
+
+
+def _check_request_heartbeat(step: StepDraft, operation: OperationDraft, report: Report) -> None:
+    if "heartbeat" in operation.parsed:
+        place = operation.parsed.position_of("heartbeat")
+        message = f"`heartbeat` of `{step.id}` has no effect because no worker holds an attempt that waits for a reply"
+        report.add("SAGA118", place, message)
+
+
+def _check_request_fields(step: StepDraft, report: Report) -> None:
+    because = {"idempotent": "because a command is written once, whatever is tried again"}
+    if has_reply_probe(step.step):
+        because["settle"] = "because the reply is looked for where it is recorded"
+    for field, why in because.items():
+        if field in step.parsed:
+            report.add("SAGA118", step.parsed.position_of(field), f"`{field}` of `{step.id}` has no effect {why}")
+
+
+# Does a trigger name a signal that somebody waits for, and give an input that the saga takes?
+
+
+def check_triggers(draft: SagaDraft, report: Report) -> None:
+    """Report triggers whose every event would be a dead letter."""
+    for trigger in kafka_triggers(draft.root):
+        if trigger.values.get("signal"):
+            _check_signal(draft, trigger, report)
+        elif "input" in trigger:
+            schema = draft.definition.input
+            for node, sentence in mismatches(trigger.node_of("input"), schema, schema):
+                report.add("SAGA132", node, sentence)
+
+
+def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> None:
+    name = trigger.get("signal")
+    if "id" not in trigger:
+        report.add("SAGA131", trigger.node_of("signal"), "this trigger wakes a saga, and nothing says which one")
+    waits = [step.step.do.with_ or {} for step in draft.steps if step.step.do.uses == "wait"]
+    known = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
+    # A name made by an expression may be any.
+    if name in known or any("${{" in one for one in known):
+        return
+    help = f"`wait` steps take {quoted_names(known)}." if known else "No `wait` step of this saga takes a signal."
+    report.add(
+        "SAGA130", trigger.node_of("signal"), f"no `wait` takes the signal `{name}`", suggestion_help(name, known, help)
+    )
+
+
+# Can a notification be sent at all, and does its moment ever come?
+
+_NOT_NOTIFYING = ("kafka.request", RELEASE, DROP)
+"""Actions that ask for something, or settle something, instead of telling."""
+
+
+def check_notifications(draft: SagaDraft, report: Report) -> None:
+    """Report notifications that nobody could ever get; their expressions are checked with all others."""
+    for operation in draft.notify:
+        uses = operation.operation.uses
+        if uses not in draft.actions and _cannot_notify(uses):
+            report.add("SAGA140", operation.position, f"`{uses}` cannot tell anybody anything")
+            continue
+        check_operation(draft, operation, operation, report)
+        _check_no_held_events(operation, report)
+        _check_milestones(draft, operation, report)
+
+
+def _cannot_notify(uses: str) -> bool:
+    builtin = BUILTINS.get(uses)
+    return uses in _NOT_NOTIFYING or (builtin is not None and builtin.executor in ("engine", "spark"))
+
+
+def _check_milestones(draft: SagaDraft, operation: OperationDraft, report: Report) -> None:
+    definition, when = draft.definition, operation.parsed.get("when") or ()
+    place = operation.parsed.position_of("when")
+    if "overdue" in when and definition.warn_after is None:
+        report.add("SAGA141", place, "this saga has no `warn_after`, so it is never overdue")
+    if "compensated" in when and definition.recovery == "forward":
+        report.add("SAGA141", place, "a saga with `recovery: forward` is never compensated")
+
+
+def _check_no_held_events(operation: OperationDraft, report: Report) -> None:
+    if any(map(is_held, events_of(operation.operation.uses, operation.operation.with_ or {}))):
+        report.add("SAGA140", operation.position, "a held event waits for a commit point, and none comes after this")

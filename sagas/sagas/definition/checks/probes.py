@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from sagas.definition.checks.results import schema_of_type
+from sagas.actions import Absent, Done, Unknown, schema_of_type
+from sagas.builtins.messaging import DROP, EMITTERS, RELEASE
+from sagas.builtins.registry import BUILTINS
+from sagas.builtins.spark import SPARK
 from sagas.definition.diagnostics import Report
-from sagas.definition.draft import Draft, StepDraft
+from sagas.definition.draft import SagaDraft, StepDraft
+from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
 from sagas.definition.model import Probe
-from sagas.definition.probes import can_answer, cannot_be_asked
-from sagas.definition.schema_paths import Missing, follow, kind_of
-from sagas.probing import Absent, Done, Unknown
 
 if TYPE_CHECKING:
     from sagas.actions import Action
+
 
 _EXAMPLES = {
     "http": "done: response.status == 200, absent: response.status == 404",
@@ -21,7 +23,7 @@ _EXAMPLES = {
 }
 
 
-def check_probes(draft: Draft, report: Report) -> None:
+def check_probes(draft: SagaDraft, report: Report) -> None:
     """Warn about each probe whose answers all count as unknown."""
     for step in draft.steps:
         for operation in step.operations:
@@ -31,17 +33,17 @@ def check_probes(draft: Draft, report: Report) -> None:
             if cannot_be_asked(uses):
                 help = "Ask with `http`, `sql`, an action of your own, or one on a task queue."
                 report.add(
-                    "SAGA222", operation.place, f"`{uses}` cannot be asked whether `{step.id}` took effect", help
+                    "SAGA222", operation.position, f"`{uses}` cannot be asked whether `{step.id}` took effect", help
                 )
                 continue
             example = _EXAMPLES.get(uses)
             help = f"Say what its answer means, for example {example}." if example else None
             says = "its action returns neither Done nor Absent, and it" if uses in draft.actions else "it"
             message = f"the probe of `{step.id}` can never answer: {says} has neither `done` nor `absent`"
-            report.add("SAGA222", operation.place, message, help)
+            report.add("SAGA222", operation.position, message, help)
 
 
-def answers(draft: Draft, step: StepDraft) -> bool:
+def answers(draft: SagaDraft, step: StepDraft) -> bool:
     """True when the step has a probe that may find out what became of an attempt."""
     probe = step.step.probe
     if probe is None:
@@ -72,6 +74,27 @@ def _may_say(annotation: Any) -> bool:
     if annotation in (type(None), Unknown):
         return False
     schema = schema_of_type(annotation)
-    if kind_of(schema) not in (None, "object"):
+    if single_type(schema) not in (None, "object"):
         return False
-    return not isinstance(follow(schema, ("probe",)), Missing)
+    return not isinstance(schema_at(schema, ("probe",)), UndeclaredProperty)
+
+
+# Which probes can answer at all, as far as the definition tells.
+
+ANSWERS_BY_EXPRESSION = ("http", "sql", "reconcile")
+"""Their result is never Done or Absent itself: only `done` and `absent` can say what it means."""
+
+
+def cannot_be_asked(uses: str) -> bool:
+    """True for a built-in action that nobody runs as a probe."""
+    builtin = BUILTINS.get(uses)
+    engine = builtin is not None and builtin.executor == "engine"
+    return engine or uses in (SPARK, DROP, RELEASE, *EMITTERS)
+
+
+def can_answer(probe: Probe) -> bool:
+    """False when every answer of this probe counts as unknown."""
+    uses = probe.operation.uses
+    if cannot_be_asked(uses):
+        return False
+    return uses not in ANSWERS_BY_EXPRESSION or probe.done is not None or probe.absent is not None

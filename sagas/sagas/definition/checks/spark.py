@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 
-from sagas.builtins_spark import CHECK_KINDS, SPARK
+from sagas.builtins.registry import is_spark_job
+from sagas.builtins.spark import CHECK_KINDS, SPARK
 from sagas.definition.checks.arguments import check_connection
-from sagas.definition.diagnostics import Report, did_you_mean
-from sagas.definition.draft import Draft, StepDraft
-from sagas.definition.fields import STEP_ID
-from sagas.definition.source import Node
-from sagas.definition.spark_operations import is_spark_job
+from sagas.definition.diagnostics import Report, suggestion_help
+from sagas.definition.draft import SagaDraft, StepDraft
+from sagas.definition.language import STEP_ID
+from sagas.definition.yaml_nodes import YamlNode
 
-_OWN = ("compensate", "confirm", "probe")
+_ENGINE_FIELDS = ("compensate", "confirm", "probe")
 _MODES = {
     "topic": ("append",),
     "parquet": ("append", "overwrite"),
     "connection": ("append", "overwrite", "overwrite_where", "merge"),
 }
-_NEEDS = {"overwrite_where": "where", "merge": "key"}
+_REQUIRED_FIELDS = {"overwrite_where": "where", "merge": "key"}
 _MODE_HELP = {
     "where": "Say which rows are replaced, for example where: \"day = '2026-01-01'\".",
     "key": "Name the columns that identify a row, for example key: [id], or use `mode: append`.",
@@ -26,17 +26,17 @@ _MODE_HELP = {
 _SOURCES = "{table: lake.sales.orders}, {parquet: s3://bucket/orders} or {step: extract}"
 _PLACES = "{table: lake.sales.facts}, {parquet: s3://bucket/facts} or {connection: shop, table: facts}"
 MAX_NAME = 64
-_ONE_TRANSACTION = ("sql", "rest")
+_MULTI_TABLE_CATALOGS = ("sql", "rest")
 """Kinds of catalogs that can commit several tables at once."""
 
 
-def check_spark(draft: Draft, report: Report) -> None:
+def check_spark(draft: SagaDraft, report: Report) -> None:
     """All `spark` and `reconcile` steps of the saga."""
     catalogs: set[str] = set()
     for step in draft.steps:
         if not is_spark_job(step.step.do.uses):
             continue
-        given = _mapping(step.operations[0].arguments)
+        given = _children(step.operations[0].arguments)
         if step.step.do.uses == SPARK:
             _check_step(draft, step, given, catalogs, report)
         else:
@@ -44,30 +44,32 @@ def check_spark(draft: Draft, report: Report) -> None:
                 if side in given:
                     _check_input(draft, step, side, given[side], report)
     if len(catalogs) > 1:
-        place = draft.top.place("publish")
+        place = draft.root.position_of("publish")
         names = " and ".join(f"`{name}`" for name in sorted(catalogs))
         report.add("SAGA409", place, f"`publish: together` is one transaction, and the outputs are in {names}")
 
 
-def _check_step(draft: Draft, step: StepDraft, given: dict[str, Node], catalogs: set[str], report: Report) -> None:
+def _check_step(
+    draft: SagaDraft, step: StepDraft, given: dict[str, YamlNode], catalogs: set[str], report: Report
+) -> None:
     if draft.spark is not None and draft.spark.ledger is None:
-        report.add("SAGA410", step.parsed.at("uses"), f"`{step.id}` has no ledger for its guard and fence rows")
-    for field in _OWN:
+        report.add("SAGA410", step.parsed.node_of("uses"), f"`{step.id}` has no ledger for its guard and fence rows")
+    for field in _ENGINE_FIELDS:
         if field in step.parsed:
             report.add(
-                "SAGA407", step.parsed.place(field), f"`spark` brings its own `{field}`, so `{step.id}` has none"
+                "SAGA407", step.parsed.position_of(field), f"`spark` brings its own `{field}`, so `{step.id}` has none"
             )
     if step.parsed.get("pivot"):
         message = f"`{step.id}` is staged first and published after the commit point, so it cannot be the pivot"
-        report.add("SAGA204", step.parsed.place("pivot"), message)
+        report.add("SAGA204", step.parsed.position_of("pivot"), message)
     place = step.operations[0].arguments or step.parsed.node
     _exactly_one(given, ("job", "sql"), place, f"`{step.id}` needs", report)
     _exactly_one(given, ("output", "outputs"), place, f"`{step.id}` needs", report)
     for field in ("inputs", "outputs"):
         _check_names(given.get(field), report)
-    for name, one in _mapping(given.get("inputs")).items():
+    for name, one in _children(given.get("inputs")).items():
         _check_input(draft, step, name, one, report)
-    outputs = _mapping(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
+    outputs = _children(given.get("outputs")) or ({"output": given["output"]} if "output" in given else {})
     for name, one in outputs.items():
         _check_output(draft, step, name, one, catalogs, report)
     audit = given.get("audit")
@@ -75,17 +77,17 @@ def _check_step(draft: Draft, step: StepDraft, given: dict[str, Node], catalogs:
         _check_check(draft, step, check, tuple(outputs), report)
 
 
-def _check_names(node: Node | None, report: Report) -> None:
+def _check_names(node: YamlNode | None, report: Report) -> None:
     """The names are folders of the stage and columns of the ledger."""
-    for name in _mapping(node):
+    for name in _children(node):
         if node is not None and not re.fullmatch(STEP_ID, name):
-            report.add("SAGA107", node.key(name), f"`{name}` is not a name of small letters, digits and `_`")
+            report.add("SAGA107", node.key_position(name), f"`{name}` is not a name of small letters, digits and `_`")
         elif node is not None and len(name) > MAX_NAME:
-            report.add("SAGA107", node.key(name), f"`{name}` is longer than {MAX_NAME} characters")
+            report.add("SAGA107", node.key_position(name), f"`{name}` is longer than {MAX_NAME} characters")
 
 
-def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: Report) -> None:
-    given = _mapping(node)
+def _check_input(draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, report: Report) -> None:
+    given = _children(node)
     if not given:
         return
     sources = [one for one in ("connection", "parquet", "step", "topic") if one in given]
@@ -98,16 +100,16 @@ def _check_input(draft: Draft, step: StepDraft, name: str, node: Node, report: R
     elif sources == ["step"]:
         _check_ancestor(draft, step, given["step"], report)
     elif not sources:
-        _catalog(draft, given["table"], report)
+        _catalog_of(draft, given["table"], report)
 
 
-def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -> None:
+def _check_ancestor(draft: SagaDraft, step: StepDraft, node: YamlNode, report: Report) -> None:
     id = node.value
     if not isinstance(id, str) or "${{" in id:
         return
-    other = draft.by_id.get(id)
+    other = draft.steps_by_id.get(id)
     if other is None:
-        report.add("SAGA302", node, f"there is no step `{id}`", did_you_mean(id, draft.by_id) or None)
+        report.add("SAGA302", node, f"there is no step `{id}`", suggestion_help(id, draft.steps_by_id) or None)
     elif other.step.do.uses != SPARK:
         jobs = [f"`{one.id}`" for one in draft.steps if one.step.do.uses == SPARK and one.id != step.id]
         known = f"Spark steps of this saga: {', '.join(jobs)}. " if jobs else ""
@@ -117,8 +119,10 @@ def _check_ancestor(draft: Draft, step: StepDraft, node: Node, report: Report) -
         report.add("SAGA303", node, f"`{id}` is not an ancestor of `{step.id}`")
 
 
-def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs: set[str], report: Report) -> None:
-    given = _mapping(node)
+def _check_output(
+    draft: SagaDraft, step: StepDraft, name: str, node: YamlNode, catalogs: set[str], report: Report
+) -> None:
+    given = _children(node)
     if not given:
         return
     kind = next((one for one in ("topic", "parquet", "connection") if one in given), "iceberg")
@@ -131,19 +135,19 @@ def _check_output(draft: Draft, step: StepDraft, name: str, node: Node, catalogs
     if mode not in _MODES.get(kind, (mode,)):
         what = {"parquet": "files behind a pointer", "topic": "a topic"}.get(kind, "a table of a database")
         report.add("SAGA409", given["mode"], f"`{mode}` is not possible for {what} (the output `{name}`)")
-    needed = _NEEDS.get(str(mode))
+    needed = _REQUIRED_FIELDS.get(str(mode))
     if needed is not None and needed not in given:
         message = f"the output `{name}` has the mode `{mode}` and needs `{needed}`"
         report.add("SAGA408", node, message, _MODE_HELP[needed])
     if kind == "connection":
         _check_named_connection(draft, given["connection"], report)
-    catalog = _catalog(draft, given["table"], report) if kind == "iceberg" else None
-    if draft.top.get("publish") == "together" and not step.after_commit:
+    catalog = _catalog_of(draft, given["table"], report) if kind == "iceberg" else None
+    if draft.root.get("publish") == "together" and not step.after_commit:
         _check_together(draft, name, node, kind, catalog, catalogs, report)
 
 
 def _check_together(
-    draft: Draft, name: str, node: Node, kind: str, catalog: str | None, catalogs: set[str], report: Report
+    draft: SagaDraft, name: str, node: YamlNode, kind: str, catalog: str | None, catalogs: set[str], report: Report
 ) -> None:
     if kind != "iceberg":
         message = f"`publish: together` is one transaction of a catalog, and the output `{name}` is in none"
@@ -151,37 +155,37 @@ def _check_together(
     elif catalog is not None:
         catalogs.add(catalog)
         type = (draft.spark.catalogs if draft.spark else {}).get(catalog, {}).get("type", "sql")
-        if type not in _ONE_TRANSACTION:
+        if type not in _MULTI_TABLE_CATALOGS:
             message = f"the catalog `{catalog}` (type {type}) cannot publish several tables together"
             report.add("SAGA409", node, message)
 
 
-def _check_check(draft: Draft, step: StepDraft, node: Node, outputs: tuple[str, ...], report: Report) -> None:
-    given = _mapping(node)
+def _check_check(draft: SagaDraft, step: StepDraft, node: YamlNode, outputs: tuple[str, ...], report: Report) -> None:
+    given = _children(node)
     if not given:
         return
     _exactly_one(given, tuple(CHECK_KINDS), node, "a check needs", report)
     output = given.get("output")
     if output is not None and isinstance(output.value, str) and outputs and output.value not in outputs:
         words = ", ".join(f"`{one}`" for one in outputs)
-        help = did_you_mean(output.value, outputs, f"Outputs of `{step.id}`: {words}.")
+        help = suggestion_help(output.value, outputs, f"Outputs of `{step.id}`: {words}.")
         report.add("SAGA408", output, f"there is no output `{output.value}`", help)
-    if "where" in given and "change" in _mapping(given.get("rows")):
+    if "where" in given and "change" in _children(given.get("rows")):
         message = "only the rows of whole outputs are remembered: `change` takes no `where`"
         help = "Remove `where`, or bound the part with `rows: {min: …, max: …}`."
         report.add("SAGA408", given["where"], message, help)
-    if "relationships" in given and "to" in _mapping(given["relationships"]):
-        _check_input(draft, step, "to", _mapping(given["relationships"])["to"], report)
-    if "reconcile" in given and "with" in _mapping(given["reconcile"]):
-        _check_input(draft, step, "with", _mapping(given["reconcile"])["with"], report)
+    if "relationships" in given and "to" in _children(given["relationships"]):
+        _check_input(draft, step, "to", _children(given["relationships"])["to"], report)
+    if "reconcile" in given and "with" in _children(given["reconcile"]):
+        _check_input(draft, step, "with", _children(given["reconcile"])["with"], report)
 
 
-def _check_named_connection(draft: Draft, node: Node, report: Report) -> None:
+def _check_named_connection(draft: SagaDraft, node: YamlNode, report: Report) -> None:
     if isinstance(node.value, str) and "${{" not in node.value:
         check_connection(draft, "spark", node.value, "sql", node, report)
 
 
-def _catalog(draft: Draft, node: Node, report: Report) -> str | None:
+def _catalog_of(draft: SagaDraft, node: YamlNode, report: Report) -> str | None:
     """The catalog a table's name begins with; None when it is not known here."""
     table = node.value
     if not isinstance(table, str) or "${{" in table.partition(".")[0]:
@@ -193,13 +197,13 @@ def _catalog(draft: Draft, node: Node, report: Report) -> str | None:
         report.add("SAGA408", node, f"`{table}` is no table of a catalog", help)
         return None
     if draft.spark is not None and name not in draft.spark.catalogs:
-        help = did_you_mean(name, draft.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
+        help = suggestion_help(name, draft.spark.catalogs, f"Add [catalogs.{name}] to saga.toml.")
         report.add("SAGA411", node, f"saga.toml has no catalog `{name}`", help)
         return None
     return name
 
 
-def _exactly_one(given: dict[str, Node], names: tuple[str, ...], place: Node, who: str, report: Report) -> None:
+def _exactly_one(given: dict[str, YamlNode], names: tuple[str, ...], place: YamlNode, who: str, report: Report) -> None:
     present = [name for name in names if name in given]
     if len(present) != 1:
         words = ", ".join(f"`{name}`" for name in names)
@@ -208,5 +212,5 @@ def _exactly_one(given: dict[str, Node], names: tuple[str, ...], place: Node, wh
         report.add("SAGA408", place, f"{who} exactly one of {words}{found}", help)
 
 
-def _mapping(node: Node | None) -> dict[str, Node]:
+def _children(node: YamlNode | None) -> dict[str, YamlNode]:
     return node.value if node is not None and isinstance(node.value, dict) else {}

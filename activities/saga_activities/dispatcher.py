@@ -1,0 +1,325 @@
+"""From an invocation to its outcome: finds who performs an action, and puts the guard around it.
+
+Knows nothing of Temporal: it takes an :class:`Invocation` and answers with an :class:`Outcome`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol
+
+from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction_runner import outcome_of_error
+from saga_activities.http import HttpConnections, run_http
+from saga_activities.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
+from saga_activities.outbox import (
+    MAX_MESSAGE_BYTES,
+    emit_body,
+    empty_body,
+    hold_refusal,
+    insert_events,
+    wait_until_published,
+)
+from saga_activities.python_action import InvalidArguments, bind_arguments, run_python_action
+from saga_activities.sql_action import sql_body
+from sagas.actions import Absent, Action, Actions, Done, Unknown
+from sagas.builtins import messaging
+from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import Invocation, arguments_hash
+from sagas.step import Step
+
+RECORD_RESULT = "saga.done"
+"""A person's `done`: writes the row of the operation with the given result."""
+
+MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
+IDLE_TRANSACTION_TIMEOUT = 30.0
+"""Seconds without a word after which the guarded transaction of a performer ends: it works elsewhere for minutes, and
+whoever goes on in the place of a frozen worker waits no longer than this."""
+
+MAX_ACTION_THREADS = 100
+"""Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
+
+
+_BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, int, str | None], ActionBody]] = {
+    "sql": sql_body,
+    messaging.EMIT: emit_body,
+    messaging.PUBLISH: emit_body,
+    messaging.RELEASE: lambda *_: empty_body,
+    messaging.DROP: lambda *_: empty_body,
+}
+
+
+class ActionNotRegistered(Exception):
+    """This worker cannot perform the action, and has not tried: another one may. One sentence."""
+
+
+class Dispatcher:
+    """Performs invocations with the actions and connections of one project."""
+
+    def __init__(
+        self,
+        actions: Actions,
+        databases: DatabaseConnections,
+        http: HttpConnections,
+        prepared_actions: Mapping[str, PreparedAction] | None = None,
+        requests: KafkaRequestAction | None = None,
+        *,
+        max_event_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._actions = actions
+        self._databases = databases
+        self._http = http
+        self._prepared_actions = prepared_actions or {}
+        self._requests = requests
+        self._max_event_bytes = max_event_bytes
+        self._threads = ThreadPoolExecutor(MAX_ACTION_THREADS, thread_name_prefix="saga-action")
+
+    async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        """Make one attempt.
+
+        Raises ActionNotRegistered when this worker does not know the action, ReplyPending when the attempt
+        goes on without it."""
+        if invocation.at_most_once and attempt.number > 1:
+            sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
+            return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
+        try:
+            if invocation.action not in self._prepared_actions:
+                return await self._run_attempt(invocation, attempt)
+            async with repeat_heartbeats(attempt) as beaten:
+                return await self._run_attempt(invocation, beaten)
+        except (InvalidArguments, UsageError) as error:
+            # Found before anything was called: the definition is wrong, and trying again cannot help.
+            return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+
+    async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        return await (self._run_guarded if invocation.guard is not None else self._run_unguarded)(invocation, attempt)
+
+    async def _run_guarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        asked = invocation.guard
+        assert asked is not None
+        guard = self._databases.guard(asked.connection)
+        address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
+        clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
+        if invocation.action == RECORD_RESULT:
+            result = invocation.arguments.get("result")
+            return await guard.record_manual_result(address, invocation.op, result, mode=asked.mode, **clock)
+        if invocation.op == "seal":
+            return await guard.seal(address, **clock)
+        limits: dict[str, Any] = dict(clock)
+        if invocation.action in self._prepared_actions:
+            limits["idle_limit"] = IDLE_TRANSACTION_TIMEOUT
+            if told := await self._stored_outcome(guard, address, invocation, attempt):
+                return told
+        body = confirmed = None
+        try:
+            if asked.mode != "mark":
+                body = await self._prepare_body(invocation.action, invocation.arguments, invocation, attempt)
+            if asked.confirmed == "elsewhere":
+                confirmed = "elsewhere"
+            elif asked.confirmed is not None:
+                confirmed = await self._prepare_body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
+        except (InvalidArguments, UsageError, ActionNotRegistered):
+            raise
+        except Exception as error:  # noqa: BLE001 - an outcome like any other: nothing of it is visible
+            return outcome_of_error(error)
+        match invocation.op:
+            case "undo":
+                return await guard.undo(
+                    address,
+                    body,
+                    mode=asked.mode,
+                    known_done=asked.known_done,
+                    confirmed_body=confirmed,
+                    **limits,
+                )
+            case "confirm":
+                return await guard.confirm(address, body, mode=asked.mode, **limits)
+            case _:
+                assert body is not None
+                told = await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
+                if (
+                    told.kind == "done"
+                    and invocation.action == messaging.PUBLISH
+                    and invocation.arguments.get("wait") == messaging.UNTIL_PUBLISHED
+                ):
+                    deadline = time.time() + _time_left(attempt)
+                    return await wait_until_published(guard.engine, told.result, attempt, deadline) or told
+                return told
+
+    async def _stored_outcome(
+        self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext
+    ) -> Outcome | None:
+        """The stored answer of an action whose preparation is long; None: it has to be done."""
+        if invocation.op not in ("do", "confirm"):
+            return None
+        hashed = arguments_hash(invocation.arguments) if invocation.op == "do" else None
+        return await guard.lookup(address, invocation.op, hashed, deadline=attempt.deadline)
+
+    async def _prepare_body(
+        self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext
+    ) -> ActionBody:
+        """What runs inside the guarded transaction, after the work that must not hold it up."""
+        performer = self._prepared_actions.get(name)
+        if performer is None:
+            return self._action_body(name, arguments, invocation, attempt)
+        return await performer.prepare(name, invocation, attempt)
+
+    def _action_body(
+        self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext
+    ) -> ActionBody:
+        """The action as something that runs inside (or, with None, outside) a guarded transaction."""
+        if name in _BUILTIN_BODIES:
+            return _BUILTIN_BODIES[name](arguments, invocation, self._max_event_bytes, attempt.traceparent)
+        action = self._actions.get(name)
+        if action is None:
+            raise ActionNotRegistered(f"no action called {name} is registered on this worker")
+        bound = bind_arguments(action, arguments)
+
+        async def run(sql: SqlSession | None) -> Any:
+            step = Step(
+                key=invocation.key,
+                forward_key=invocation.forward_key,
+                saga_id=invocation.saga_id,
+                id=invocation.entry,
+                op=invocation.op,
+                attempt=invocation.earlier_attempts + attempt.number,
+                generation=invocation.generation,
+                logger=attempt.logger,
+                _heartbeat=attempt.heartbeat,
+                _sql=sql if sql is None or action.asynchronous else sql.sync(),
+                _hold_refusal=_python_hold_refusal(action, invocation),
+            )
+            try:
+                result = await run_python_action(action, step, bound, self._threads)
+            except (Rejected, AlreadyCompensated):
+                raise
+            except Exception:
+                # The outcome keeps one sentence of it; whoever looks for the bug wants to see the place.
+                attempt.logger.debug("%s raised an error", name, exc_info=True)
+                raise
+            if sql is not None:
+                await insert_events(sql, step.events, invocation, self._max_event_bytes, attempt.traceparent)
+            return result
+
+        return run
+
+    async def _run_unguarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        if invocation.action == "http":
+            return await run_http(
+                {name: value for name, value in invocation.arguments.items() if name != "connection"},
+                key=invocation.key,
+                undoes=invocation.forward_key if invocation.op == "undo" else None,
+                connection=self._http.get(invocation.arguments.get("connection")),
+                timeout=_time_left(attempt),
+                attempt=attempt.number,
+                op=invocation.op,  # pyright: ignore[reportArgumentType]
+                traceparent=attempt.traceparent,
+            )
+        if invocation.action in REQUEST_ACTIONS and self._requests is not None:
+            return await self._requests.perform(invocation, attempt)
+        performer = self._prepared_actions.get(invocation.action)
+        if performer is not None:
+            try:
+                return await run_unguarded(lambda _: performer.read(invocation, attempt), invocation.op)
+            except Unavailable as error:
+                return outcome_of_error(error)
+        body = self._action_body(invocation.action, invocation.arguments, invocation, attempt)
+        home = self._home(invocation) if invocation.op == "probe" else None
+        if home is not None:
+            guard = self._databases.guard(home)
+            address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
+            told = await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
+            return probe_outcome(told.result) if told.kind == "done" else replace(told, kind="unknown")
+        return await run_unguarded(body, invocation.op)
+
+    def _home(self, invocation: Invocation) -> str | None:
+        """The SQL connection in whose transaction an action works; None: in none."""
+        action = self._actions.get(invocation.action)
+        if action is not None:
+            return action.connection
+        return invocation.arguments.get("connection") if invocation.action == "sql" else None
+
+
+_FAILURE_TYPES = {InfrastructureError: "Infrastructure", NeedsOperator: "Parked"}
+"""Failure types that are recorded in histories under other names than those of their classes."""
+
+
+async def run_unguarded(body: ActionBody, op: str) -> Outcome:
+    """Run an action without a guard: whatever it does not say itself is unknown."""
+    try:
+        result = await body(None)
+    except Rejected as error:
+        return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
+    except AlreadyCompensated as error:
+        return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
+    except (ActionNotRegistered, Unavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
+        failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)
+        return Outcome("unknown", failure=Failure(failure_type, str(error) or failure_type))
+    if op == "probe":
+        return probe_outcome(result)
+    size = len(json.dumps(result))
+    if size > MAX_RESULT_BYTES:
+        return Outcome.done({"omitted": "size", "bytes": size})
+    return Outcome.done(result)
+
+
+def _python_hold_refusal(action: Action, invocation: Invocation) -> str | None:
+    if not action.holds:
+        return f"the action {action.name} holds an event: declare it with @action(…, holds=True)"
+    return hold_refusal(invocation)
+
+
+def _time_left(attempt: AttemptContext) -> float:
+    """Seconds for a request: a little less than the attempt has, so that our answer comes before the platform's."""
+    left = attempt.deadline - time.time()
+    return max(left - min(0.5, left / 10), 0.05)
+
+
+def probe_outcome(answer: Any) -> Outcome:
+    """What a probe action said, for the machine. Any other answer is for the probe's own expressions to judge."""
+    match answer:
+        case Done():
+            return Outcome.done({"probe": "done", "result": answer.result})
+        case Absent():
+            return Outcome.done({"probe": "absent"}, marker="absent")
+        case Unknown():
+            return Outcome.done({"probe": "unknown", "message": answer.message})
+    return Outcome.done(answer)
+
+
+# Built-in actions with long work outside their guarded transaction: the dispatcher's door to other rooms.
+
+
+class PreparedAction(Protocol):
+    """Performs one or more built-in actions, told apart by ``invocation.action`` (a ``confirmed`` action is given as
+    ``action``).
+
+    ``prepare`` does what may take long: before the guard's transaction, so that no lock is held meanwhile. It is not
+    called for an operation whose guard row is already there. What it returns runs inside the transaction, as soon as
+    the guard has decided that the operation may happen. Both may raise Rejected (a definite no), Parked (only a
+    person can go on), Infrastructure (try again) or anything else (failed); whatever they raise, the caller may rely
+    on it that nothing has become visible. The caller repeats the attempt's last heartbeat all the time.
+    """
+
+    async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
+        """The work before the transaction."""
+        ...
+
+    async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
+        """Perform an action without an effect and without a guard; its JSON result."""
+        ...
+
+    async def close(self) -> None:
+        """The worker stops: end what still runs."""
+        ...

@@ -1,0 +1,167 @@
+"""What a database's error means: trouble of the infrastructure, or a fault of the statement.
+
+Sources: PostgreSQL's appendix A (SQLSTATE), the server error lists of MySQL and MariaDB, SQLite's result codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import exc as sa
+
+from sagas.errors import InfrastructureError
+from sagas.protocol.outcomes import Failure, Outcome
+
+_INFRASTRUCTURE_SQLSTATE_CLASSES = ("08", "53", "58")
+"""Connection trouble, a lack of resources (disk, memory, connections), an error of the operating system."""
+
+_INFRASTRUCTURE_SQLSTATES = frozenset(
+    {
+        "40001",  # serialization_failure
+        "40003",  # statement_completion_unknown
+        "40P01",  # deadlock_detected
+        "55P03",  # lock_not_available: lock_timeout
+        "57P01",  # admin_shutdown
+        "57P02",  # crash_shutdown
+        "57P03",  # cannot_connect_now
+        "57P05",  # idle_session_timeout
+        "25P03",  # idle_in_transaction_session_timeout
+        "25P04",  # transaction_timeout
+        "25006",  # read_only_sql_transaction: a stand-by was promoted or demoted under us
+    }
+)
+
+_MYSQL_INFRASTRUCTURE = frozenset(
+    {
+        1020,  # a snapshot conflict of MariaDB's innodb_snapshot_isolation
+        1021,  # disk full
+        1037,  # out of memory
+        1040,  # too many connections
+        1041,  # out of resources
+        1053,  # server shutdown in progress
+        1077,  # normal shutdown
+        1152,  # aborted connection
+        1158, 1159, 1160, 1161,  # network errors while reading or writing
+        1205,  # lock wait timeout
+        1213,  # deadlock
+        1290,  # read only
+        1317,  # query interrupted
+        1836,  # read only mode
+        1927,  # connection was killed
+        2002, 2003,  # cannot connect
+        2006, 2013, 2055,  # the connection is lost
+        4031,  # closed because of wait_timeout
+    }
+)  # fmt: skip
+
+_MYSQL_CONNECTION_LOST = frozenset({1053, 1077, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+
+_SQLITE_INFRASTRUCTURE = frozenset({5, 6, 10, 13, 14, 15})
+"""BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL."""
+
+_MISSING_TABLE_CODES = ("42P01", 1146)
+
+_OUTDATED_OUTBOX_MESSAGES = ('of relation "saga_outbox" does not exist', "table saga_outbox has no column")
+"""A column is missing: the table is older than this engine. (MariaDB misses a newer table of ours first.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedError:
+    """A database error, classified.
+
+    ``infrastructure``: try again, it says nothing about the business. ``lost``: the connection is gone, so a
+    COMMIT that was under way may or may not have happened. ``timed_out``: the attempt's own time ran out.
+    """
+
+    message: str
+    infrastructure: bool
+    connection_lost: bool = False
+    timed_out: bool = False
+
+
+def classify_database_error(error: BaseException) -> ClassifiedError | None:
+    """What ``error`` means, or None when it does not come from a database or a network."""
+    if isinstance(error, InfrastructureError):
+        return ClassifiedError(str(error) or (InfrastructureError.__doc__ or ""), infrastructure=True)
+    if isinstance(error, sa.TimeoutError):
+        return ClassifiedError("no connection to the database was free in time", infrastructure=True)
+    origin = error.orig if isinstance(error, sa.DBAPIError) else error
+    if isinstance(error, sa.DBAPIError) and error.connection_invalidated:
+        return ClassifiedError(_error_message(origin), infrastructure=True, connection_lost=True)
+    if isinstance(origin, TimeoutError | asyncio.IncompleteReadError | OSError):
+        return ClassifiedError(_error_message(origin), infrastructure=True, connection_lost=True)
+    code = _error_code(origin)
+    if code is None:
+        return (
+            ClassifiedError(_error_message(origin), infrastructure=False)
+            if isinstance(error, sa.SQLAlchemyError)
+            else None
+        )
+    if (code in _MISSING_TABLE_CODES and "saga_" in str(origin)) or any(
+        one in str(origin) for one in _OUTDATED_OUTBOX_MESSAGES
+    ):
+        return _missing_tables()
+    if isinstance(code, str):
+        return _classify_postgresql(origin, code)
+    name = type(origin).__module__
+    if "sqlite" in name:
+        if "no such table: saga_" in str(origin):
+            return _missing_tables()
+        return ClassifiedError(_error_message(origin), infrastructure=code & 0xFF in _SQLITE_INFRASTRUCTURE)
+    return ClassifiedError(
+        _error_message(origin),
+        infrastructure=code in _MYSQL_INFRASTRUCTURE,
+        connection_lost=code in _MYSQL_CONNECTION_LOST,
+    )
+
+
+def _classify_postgresql(origin: Any, code: str) -> ClassifiedError:
+    if code == "57014":
+        return ClassifiedError(
+            "the statement took longer than the attempt may last", infrastructure=False, timed_out=True
+        )
+    lost = code in ("", "57P01", "57P02", "57P05", "25P03", "25P04", "40003") or code.startswith("08")
+    infrastructure = lost or code in _INFRASTRUCTURE_SQLSTATES or code[:2] in _INFRASTRUCTURE_SQLSTATE_CLASSES
+    return ClassifiedError(_error_message(origin), infrastructure=infrastructure, connection_lost=lost)
+
+
+def _missing_tables() -> ClassifiedError:
+    return ClassifiedError(
+        "the guard's tables are missing in this database, or older than this engine: run `saga setup`",
+        infrastructure=True,
+    )
+
+
+def _error_code(origin: Any) -> str | int | None:
+    """SQLSTATE (empty: the client lost the server), MySQL's number, SQLite's result code."""
+    if type(origin).__module__.startswith("psycopg"):
+        if origin.sqlstate:
+            return origin.sqlstate
+        # OperationalError without a state is libpq's own word: the server closed, refused or never answered.
+        return "" if type(origin).__name__ in ("OperationalError", "ConnectionTimeout") else "XX000"
+    if (sqlite := getattr(origin, "sqlite_errorcode", None)) is not None:
+        return int(sqlite)
+    arguments = getattr(origin, "args", ())
+    if arguments and isinstance(arguments[0], int) and hasattr(origin, "__cause__") and _is_dbapi(origin):
+        return arguments[0]
+    return None
+
+
+def _is_dbapi(origin: Any) -> bool:
+    return any(base.__name__ in ("Error", "MySQLError") for base in type(origin).__mro__)
+
+
+def _error_message(origin: Any) -> str:
+    text = " ".join(str(origin).split())
+    return text[:500] or type(origin).__name__
+
+
+def failed_outcome(classified: ClassifiedError, error: BaseException | None = None) -> Outcome:
+    """The outcome of an attempt that was certainly rolled back."""
+    if classified.infrastructure:
+        return Outcome("failed", failure=Failure("Infrastructure", classified.message), infrastructure=True)
+    origin = getattr(error, "orig", None) or error
+    kind = "Timeout" if classified.timed_out or origin is None else type(origin).__name__
+    return Outcome("failed", failure=Failure(kind, classified.message))

@@ -1,0 +1,222 @@
+"""The guard's transaction on MySQL, MariaDB and SQLite, through SQLAlchemy.
+
+The engine's connections are in autocommit mode and this file says BEGIN and COMMIT itself, as on PostgreSQL: an
+action's statement can then never open, or end, a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, Self
+
+from sqlalchemy import CursorResult, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import (
+    HELD_EVENT_STATUS,
+    BelowWatermark,
+    GuardRow,
+    LostCommit,
+    RowOp,
+    RowReason,
+    RowWrite,
+)
+
+_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
+_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :created_at"
+_NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > :created_at)"
+_KEY_CONDITION = "saga_id = :saga_id AND step = :step AND generation = :generation"
+
+_SELECT_BELOW_WATERMARK = text("SELECT 1 FROM saga_watermark WHERE watermark > :created_at")
+_UPDATE_RESULT = text(f"UPDATE saga_guard SET result = :result WHERE {_KEY_CONDITION} AND op = :op")
+_UPDATE_HELD_EVENTS = text(f"UPDATE saga_outbox SET status = :status WHERE {_KEY_CONDITION} AND status = 'HELD'")
+
+
+class SqlAlchemyTransaction:
+    """What MySQL, MariaDB and SQLite have in common; a subclass gives the words that differ."""
+
+    _insert_first_row: ClassVar[Any]
+    _insert_row: ClassVar[Any]
+    _select_rows: ClassVar[Any]
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        entry_key: EntryKey,
+        scheduled_at: float,
+        deadline: float,
+        isolation: str | None,
+        idle_limit: float | None,
+    ) -> None:
+        self.sql = SqlSession(connection)
+        self.answered = False
+        self._connection = connection
+        self._key_values = {"saga_id": entry_key.saga_id, "step": entry_key.entry, "generation": entry_key.generation}
+        self._scheduled_at = scheduled_at
+        self._deadline = deadline
+        self._isolation = isolation
+        self._idle_limit = idle_limit
+        self._interrupted = False
+
+    @classmethod
+    async def start(
+        cls,
+        connection: AsyncConnection,
+        entry_key: EntryKey,
+        *,
+        scheduled_at: float,
+        deadline: float,
+        isolation: str | None,
+        idle_limit: float | None,
+    ) -> Self:
+        return cls(connection, entry_key, scheduled_at, deadline, isolation, idle_limit)
+
+    async def insert(
+        self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+    ) -> bool:
+        opened = self.answered
+        if not opened:
+            await self._begin()
+        row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "result": result}
+        statement = self._insert_row if opened else self._insert_first_row
+        return (await self._send(statement, {**row, "created_at": self._scheduled_at})).rowcount == 1
+
+    async def rows(self) -> Mapping[RowOp, GuardRow]:
+        if not self.answered:
+            await self._begin()
+        if (await self._send(_SELECT_BELOW_WATERMARK, {"created_at": self._scheduled_at})).first() is not None:
+            raise BelowWatermark()
+        found = (await self._send(self._select_rows, self._key_values)).mappings()
+        return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in found}
+
+    async def commit(self, row_write: RowWrite | None) -> None:
+        if row_write is not None and row_write.result is not None:
+            await self._send(_UPDATE_RESULT, {**self._key_values, "op": row_write.op, "result": row_write.result})
+        if row_write is not None and row_write.held is not None:
+            await self._send(_UPDATE_HELD_EVENTS, {**self._key_values, "status": HELD_EVENT_STATUS[row_write.held]})
+        try:
+            await self._send("COMMIT")
+        except SQLAlchemyError as error:
+            trouble = classify_database_error(error)
+            if trouble is not None and trouble.connection_lost:
+                raise LostCommit(str(error)) from error
+            raise
+
+    async def rollback(self) -> None:
+        await self.sql.close()
+        cut_short = self._interrupted or isinstance(self.sql.first_error, asyncio.CancelledError)
+        if cut_short or self._connection.invalidated:  # SQLAlchemy would say ROLLBACK on a new connection
+            await self._abandon()
+        else:
+            try:
+                await self._connection.exec_driver_sql("ROLLBACK")
+            except SQLAlchemyError:
+                if self.answered:
+                    await self._abandon()  # the connection is gone, and its transaction with it
+        await self._connection.close()
+
+    async def release(self) -> None:
+        await self.sql.close()
+        await self._connection.close()
+
+    async def _begin(self) -> None:
+        """Say BEGIN with the limits of the attempt."""
+        raise NotImplementedError
+
+    async def _abandon(self) -> None:
+        """Throw the connection away: a statement on it was cut short."""
+        if not self._connection.invalidated:  # SQLAlchemy may have seen the cancellation first
+            await self._connection.invalidate()
+
+    def _seconds_left(self) -> float:
+        return max(0.05, self._deadline - time.time())
+
+    async def _send(self, statement: Any, values: Mapping[str, Any] | None = None) -> CursorResult[Any]:
+        self._interrupted = True  # unless an answer comes, whatever it is
+        try:
+            if isinstance(statement, str):
+                result = await self._connection.exec_driver_sql(statement)
+            else:
+                result = await self._connection.execute(statement, values)
+        except SQLAlchemyError:
+            self._interrupted = False
+            raise
+        self._interrupted = False
+        self.answered = True
+        return result
+
+
+class SqliteTransaction(SqlAlchemyTransaction):
+    """BEGIN IMMEDIATE takes the only writer's place at once, so the rows read cannot change any more."""
+
+    _insert_first_row = text(
+        f"INSERT INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} WHERE {_NOT_BELOW_WATERMARK} "
+        "ON CONFLICT DO NOTHING"
+    )
+    _insert_row = text(f"INSERT INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS}) ON CONFLICT DO NOTHING")
+    _select_rows = text(f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION}")
+
+    async def _begin(self) -> None:
+        await self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(self._seconds_left() * 900)}")
+        await self._send("BEGIN IMMEDIATE")
+
+
+class MysqlTransaction(SqlAlchemyTransaction):
+    """READ COMMITTED unless the connection says otherwise: no gap locks, and every read sees what it waited for.
+
+    A repeated key is ignored rather than reported, for the report would take a lock that deadlocks two undos;
+    :class:`Address` has made sure that nothing else can be ignored.
+    """
+
+    _insert_first_row = text(
+        f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} FROM DUAL WHERE {_NOT_BELOW_WATERMARK}"
+    )
+    _thread_id: int | None = None
+    _insert_row = text(f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS})")
+    _select_rows = text(
+        f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION} LOCK IN SHARE MODE"
+    )
+
+    async def _begin(self) -> None:
+        """The limits are whole seconds of the session, so most transactions find them set already."""
+        raw: Any = (await self._connection.get_raw_connection()).driver_connection
+        self._thread_id = int(raw.thread_id())
+        info = self._connection.info
+        level = self._isolation or "READ COMMITTED"
+        if info.get("saga_isolation") != level:
+            await self._connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            info["saga_isolation"] = level
+        left = math.ceil(self._seconds_left())
+        idle = left if self._idle_limit is None else min(left, math.ceil(self._idle_limit))
+        if info.get("saga_limits") != (left, idle):
+            await self._connection.exec_driver_sql(f"SET SESSION {self._limits(left, idle)}")
+            info["saga_limits"] = (left, idle)
+        await self._send("START TRANSACTION")
+
+    def _limits(self, left: int, idle: int) -> str:
+        waiting = f"innodb_lock_wait_timeout = {max(1, left * 9 // 10)}"
+        if getattr(self._connection.dialect, "is_mariadb", False):
+            return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {idle}"
+        # MySQL cannot tell an idle transaction from an idle connection; the pool replaces what it closes.
+        return f"{waiting}, max_execution_time = {left * 1000}, wait_timeout = {idle}"
+
+    async def _abandon(self) -> None:
+        """Kill the connection on the server: without that its statement, and its locks, would live on."""
+        await super()._abandon()
+        if self._thread_id is None:
+            return
+        killer = create_async_engine(
+            self._connection.engine.url, poolclass=NullPool, connect_args={"connect_timeout": 2}
+        )
+        with suppress(SQLAlchemyError, OSError, TimeoutError):  # out of reach: the session's limits will end it
+            async with asyncio.timeout(5), killer.connect() as connection:
+                await connection.exec_driver_sql(f"KILL {self._thread_id}")

@@ -1,0 +1,101 @@
+"""Results as JSON: what is stored in the guard's row, and what every later attempt gets back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence, Set
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
+"""Temporal refuses payloads of 2 MiB; the headroom is for what travels around the result."""
+
+MARKER_KEY = "saga:marker"
+"""The key under which a row stores a word of the guard instead of an action's result."""
+
+
+class UnusableResult(ValueError):
+    """A result that cannot be stored, whatever is tried: too large, or not JSON."""
+
+
+def to_json_value(value: Any) -> Any:
+    """``value`` in JSON's own types: decimals as strings, times in ISO 8601, bytes in Base64.
+
+    Raises :class:`UnusableResult` for a type that has no such form.
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case Enum():
+            return to_json_value(value.value)
+        case str():
+            return str(value)
+        case float():
+            if value != value or value in (float("inf"), float("-inf")):
+                raise UnusableResult(f"a result must not hold {value}: JSON has no such number")
+            return value
+        case Decimal() | UUID():
+            return str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes() | bytearray() | memoryview():
+            return b64encode(bytes(value)).decode("ascii")
+        case Mapping():
+            return {_json_key(key): to_json_value(item) for key, item in value.items()}
+        case Sequence() | Set():
+            return [to_json_value(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic here
+    if callable(dump):
+        return to_json_value(dump())
+    raise UnusableResult(f"JSON has no form for a value of type {type(value).__name__}")
+
+
+def _json_key(key: Any) -> str:
+    if not isinstance(key, str | int | Decimal | UUID | date):
+        raise UnusableResult(f"a key of a result must be a string, not a {type(key).__name__}")
+    return key if isinstance(key, str) else str(to_json_value(key))
+
+
+def encode(result: Any) -> str | None:
+    """The text of a row's ``result``; None stands for null. Raises :class:`UnusableResult`."""
+    plain = to_json_value(result)
+    if plain is None:
+        return None
+    if isinstance(plain, dict) and MARKER_KEY in plain:
+        raise UnusableResult(f"a result must not hold the key {MARKER_KEY!r}: the guard keeps its own words there")
+    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_RESULT_BYTES:
+        raise UnusableResult(f"the result has {size} bytes; at most {MAX_RESULT_BYTES} are allowed")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(plain, separators=(",", ":"))  # half a surrogate pair: only escapes can hold it
+    return text
+
+
+def decode(text: str | None) -> Any:
+    """The result a row holds."""
+    return None if text is None else json.loads(text)
+
+
+def encode_marker(marker: str, **details: Any) -> str:
+    """The text of a row that stores a word of the guard."""
+    return json.dumps({MARKER_KEY: marker, **details}, separators=(",", ":"))
+
+
+def decode_marker(text: str | None) -> Mapping[str, Any] | None:
+    """``{"saga:marker": word, …}`` when the row holds a word of the guard, else None."""
+    if text is None or MARKER_KEY not in text:
+        return None
+    value = json.loads(text)
+    return value if isinstance(value, dict) and MARKER_KEY in value else None

@@ -1,0 +1,198 @@
+"""``step.sql``: the database as a guarded action sees it, inside the guard's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Executable, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.ddl import ExecutableDDLElement
+from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.sql.expression import ClauseElement
+
+from sagas.builtins.sql_statements import RefusedStatement, validate_statement
+from sagas.errors import SagaError
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+
+class Row(Mapping[str, Any]):
+    """One row: ``row.price`` or ``row["price"]``. A column called like a method of a mapping needs the second form."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"the row has no column {name!r}; it has {', '.join(self._values)}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Row({self._values!r})"
+
+
+class AttemptOver(SagaError):
+    """The attempt of this action is over: its transaction takes no more statements."""
+
+
+class UnexpectedRows(SagaError):
+    """The statement gave another number of rows than the action asked for."""
+
+
+class StatementResult(NamedTuple):
+    """What a statement said: its rows (None: it is not one that gives rows) and how many rows it touched."""
+
+    rows: list[Row] | None
+    rowcount: int
+
+
+class SqlSession:
+    """Runs single statements with named ``:parameters`` in the guard's transaction.
+
+    Every method takes the parameters as one mapping or by name. A statement that fails dooms the transaction, on
+    every database alike: catching its error and going on cannot turn half an effect into a whole one.
+    Raises :class:`RefusedStatement` for transaction control, DDL and several statements in one string, and
+    SQLAlchemy's errors for what the database says.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._dialect = connection.dialect.name
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self.first_error: BaseException | None = None
+
+    @property
+    def dialect(self) -> str:
+        """``postgresql``, ``mysql``, ``mariadb`` or ``sqlite``."""
+        return self._dialect
+
+    async def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
+        """Run a statement (once per mapping when ``parameters`` is a list); returns how many rows it touched."""
+        return (await self.run(statement, parameters, **named)).rowcount
+
+    async def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
+        """All rows, in the database's order."""
+        return (await self.run(statement, parameters, **named)).rows or []
+
+    async def one_or_none(
+        self, statement: str | Executable, parameters: Parameters = None, /, **named: Any
+    ) -> Row | None:
+        """The only row, or None. Raises :class:`UnexpectedRows` for more than one."""
+        rows = await self.all(statement, parameters, **named)
+        if len(rows) > 1:
+            raise UnexpectedRows(f"the statement gave {len(rows)} rows, at most one was expected")
+        return rows[0] if rows else None
+
+    async def one(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row:
+        """The only row. Raises :class:`UnexpectedRows` for none or more than one."""
+        rows = await self.all(statement, parameters, **named)
+        if len(rows) != 1:
+            raise UnexpectedRows(f"the statement gave {len(rows)} rows, exactly one was expected")
+        return rows[0]
+
+    async def scalar(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Any:
+        """The first column of the first row; None when there is no row."""
+        rows = await self.all(statement, parameters, **named)
+        return next(iter(rows[0].values()), None) if rows else None
+
+    def sync(self) -> SyncSqlSession:
+        """The same handle for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
+        return SyncSqlSession(self, asyncio.get_running_loop())
+
+    async def close(self) -> None:
+        """No statement starts any more; one in flight (of a thread that could not be stopped) is cancelled."""
+        self._closed = True
+        running = self._running - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    async def run(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> StatementResult:
+        """Run a statement and say all that is known of it."""
+        clause = _clause(statement, self._dialect)
+        if parameters is not None and named:
+            raise TypeError("give the parameters as one mapping or by name, not both")
+        task = asyncio.current_task()
+        assert task is not None
+        async with self._lock:
+            if self._closed:
+                raise AttemptOver()
+            self._running.add(task)
+            try:
+                return await self._execute(clause, parameters if parameters is not None else named)
+            except BaseException as error:
+                if self.first_error is None:
+                    self.first_error = error
+                raise
+            finally:
+                self._running.discard(task)
+
+    async def _execute(
+        self, clause: Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> StatementResult:
+        result = await self._connection.execute(clause, parameters)
+        rows = [Row(row._asdict()) for row in result] if result.returns_rows else None
+        return StatementResult(rows, result.rowcount if rows is None else len(rows))
+
+
+class SyncSqlSession:
+    """:class:`Sql` for a plain ``def`` action: the same methods, without ``await``, from the action's thread."""
+
+    def __init__(self, sql: SqlSession, loop: asyncio.AbstractEventLoop) -> None:
+        self._sql = sql
+        self._loop = loop
+
+    @property
+    def dialect(self) -> str:
+        return self._sql.dialect
+
+    def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
+        return self._wait(self._sql.execute(statement, parameters, **named))
+
+    def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
+        return self._wait(self._sql.all(statement, parameters, **named))
+
+    def one_or_none(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row | None:
+        return self._wait(self._sql.one_or_none(statement, parameters, **named))
+
+    def one(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Row:
+        return self._wait(self._sql.one(statement, parameters, **named))
+
+    def scalar(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> Any:
+        return self._wait(self._sql.scalar(statement, parameters, **named))
+
+    def _wait(self, call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+@lru_cache(maxsize=2048)
+def _text(statement: str, dialect: str) -> TextClause:
+    return text(validate_statement(statement, dialect))
+
+
+def _clause(statement: str | Executable, dialect: str) -> Executable:
+    if isinstance(statement, str):
+        return _text(statement, dialect)
+    if isinstance(statement, TextClause):
+        return _text(statement.text, dialect)
+    if isinstance(statement, ExecutableDDLElement) or not isinstance(statement, ClauseElement):
+        raise RefusedStatement("DDL is refused in a guarded step: change the schema with a migration tool")
+    return statement

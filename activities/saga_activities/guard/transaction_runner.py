@@ -1,0 +1,278 @@
+"""One delivery of a question to a guard: a script run in one transaction, told as an outcome however it ends.
+
+A lost COMMIT is asked about on another connection; a connection that was dead already is tried once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard import database_errors, rules
+from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqliteTransaction
+from saga_activities.guard.postgresql import PostgresTransaction
+from saga_activities.guard.result_codec import UnusableResult
+from saga_activities.guard.rules import ScriptResult
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import BelowWatermark, GuardTransaction, LostCommit, RowOp
+from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
+from sagas.protocol.outcomes import Failure, Outcome
+
+GuardScript = Callable[[GuardTransaction], Awaitable[ScriptResult]]
+
+ACQUIRE_FRACTION = 0.9
+"""The part of an attempt's time that it may wait for a connection: the rest is for saying that none was free, before
+the platform calls the attempt unknown."""
+
+COMMIT_GRACE = 10.0
+"""Seconds a COMMIT may take beyond its attempt's deadline, and a re-read after a lost one. The effect is made by
+then, so an answer is worth more than punctuality."""
+
+
+class TransactionRunner:
+    """Runs scripts on the database of one connection."""
+
+    def __init__(self, name: str, engine: AsyncEngine, *, isolation: str | None = None) -> None:
+        self.name = name
+        self.engine = engine
+        self._isolation = isolation
+
+    async def run(
+        self,
+        entry_key: EntryKey,
+        op: RowOp | Literal["seal"],
+        script: GuardScript,
+        scheduled_at: float,
+        deadline: float,
+        args_hash: str | None = None,
+        idle_limit: float | None = None,
+    ) -> Outcome:
+        """Run ``script`` in one transaction and say how that ended; what it decided is saved with COMMIT."""
+        if deadline <= time.time():
+            return timeout_outcome("the attempt's time was over before it began")
+        attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
+        if isinstance(attempt, _StaleConnection):  # the server was restarted; nothing of ours has run yet
+            attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
+        if isinstance(attempt, _StaleConnection):
+            return database_errors.failed_outcome(attempt.error)
+        if isinstance(attempt, Outcome):
+            return attempt
+        tx, verdict = attempt
+        if not verdict.commit:
+            await _roll_back(tx)
+            return verdict.outcome
+        return await _uncancellable(self._commit(tx, verdict, entry_key, op, scheduled_at, args_hash))
+
+    async def _run_script(
+        self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float, idle_limit: float | None
+    ) -> tuple[GuardTransaction, ScriptResult] | Outcome | _StaleConnection:
+        """Run the script up to, not including, COMMIT; an outcome means it was rolled back."""
+        tx: GuardTransaction | None = None
+        left = deadline - time.time()
+        limit, room = asyncio.timeout(left), asyncio.timeout(left * ACQUIRE_FRACTION)
+        try:
+            async with limit:
+                async with room:
+                    tx = await begin_transaction(
+                        self.engine,
+                        entry_key,
+                        scheduled_at=scheduled_at,
+                        deadline=deadline,
+                        isolation=self._isolation,
+                        idle_limit=idle_limit,
+                    )
+                verdict = await script(tx)
+                _raise_statement_error(tx.sql)
+                return tx, verdict
+        except Exception as error:  # noqa: BLE001 - whatever an action raises is an outcome, never a crash
+            doom = None if tx is None else tx.sql.first_error
+            await _roll_back(tx)
+            if room.expired():
+                return outcome_of_error(InfrastructureError("no connection to the database was free in time"), None)
+            if limit.expired():
+                return timeout_outcome("the attempt's time was over; the transaction was rolled back")
+            trouble = database_errors.classify_database_error(error)
+            if tx is not None and not tx.answered and trouble is not None and trouble.connection_lost:
+                return _StaleConnection(trouble)
+            return outcome_of_error(error, doom)
+        except BaseException:  # a cancelled attempt
+            await _roll_back(tx)
+            raise
+
+    async def _commit(
+        self,
+        tx: GuardTransaction,
+        result: ScriptResult,
+        entry_key: EntryKey,
+        op: RowOp | Literal["seal"],
+        scheduled_at: float,
+        args_hash: str | None,
+    ) -> Outcome:
+        try:
+            async with asyncio.timeout(COMMIT_GRACE):
+                await tx.commit(result.row_write)
+        except (LostCommit, TimeoutError) as error:
+            await _roll_back(tx)
+            return await self._recheck_commit(entry_key, op, scheduled_at, args_hash, error)
+        except Exception as error:  # noqa: BLE001 - a definite answer of the database: it was rolled back
+            await _roll_back(tx)
+            return outcome_of_error(error, None)
+        await tx.release()
+        return result.outcome
+
+    async def _recheck_commit(
+        self,
+        entry_key: EntryKey,
+        op: RowOp | Literal["seal"],
+        scheduled_at: float,
+        args_hash: str | None,
+        error: Exception,
+    ) -> Outcome:
+        """After a lost COMMIT: the row is there, so it happened; it is not, so nobody knows yet."""
+        deadline = time.time() + COMMIT_GRACE
+        tx: GuardTransaction | None = None
+        told: Outcome | None = None
+        why = f"the answer to COMMIT got lost: {error}"
+        try:
+            async with asyncio.timeout(COMMIT_GRACE):
+                tx = await begin_transaction(
+                    self.engine, entry_key, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
+                )
+                told = rules.stored_outcome(op, await tx.rows(), args_hash)
+        except Exception as second:  # noqa: BLE001 - the outcome stays unknown, and says both reasons
+            why = f"{why}; asking again failed too: {second}"
+        finally:
+            await _roll_back(tx)
+        if told is not None:
+            return told
+        return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _StaleConnection:
+    """The pool gave a connection that was dead already."""
+
+    error: database_errors.ClassifiedError
+
+
+async def _uncancellable(commit: Awaitable[Outcome]) -> Outcome:
+    """Wait for a COMMIT through any cancellation: once it is sent, only its answer is the truth."""
+    task = asyncio.ensure_future(commit)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+    return task.result()
+
+
+async def _roll_back(tx: GuardTransaction | None) -> None:
+    """Take everything back. If even that fails, the connection is gone, and the server rolls back by itself."""
+    if tx is None:
+        return
+    task = asyncio.ensure_future(tx.rollback())
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=COMMIT_GRACE)
+        raise
+
+
+def _raise_statement_error(sql: SqlSession) -> None:
+    """An action that swallowed a statement's error must not commit what is left of its effect."""
+    if sql.first_error is not None:
+        raise sql.first_error
+
+
+# Which transaction a database gets.
+
+_TRANSACTION_CLASSES = {
+    "postgresql": PostgresTransaction,
+    "mysql": MysqlTransaction,
+    "mariadb": MysqlTransaction,
+    "sqlite": SqliteTransaction,
+}
+
+
+async def begin_transaction(
+    engine: AsyncEngine,
+    entry_key: EntryKey,
+    *,
+    scheduled_at: float,
+    deadline: float,
+    isolation: str | None,
+    idle_limit: float | None = None,
+) -> GuardTransaction:
+    """A transaction on a connection of the pool; nothing is sent before its first statement. ``idle_limit`` (seconds)
+    ends it when nothing is said for so long; SQLite has no server that could."""
+    kind = _TRANSACTION_CLASSES[engine.dialect.name]
+    connection = await engine.connect()
+    try:
+        return await kind.start(
+            connection,
+            entry_key,
+            scheduled_at=scheduled_at,
+            deadline=deadline,
+            isolation=isolation,
+            idle_limit=idle_limit,
+        )
+    except BaseException:
+        await connection.close()
+        raise
+
+
+# How an attempt ended that was rolled back, in the words of an :class:`~sagas.protocol.outcomes.Outcome`.
+
+
+def outcome_of_error(error: BaseException, statement_error: BaseException | None = None) -> Outcome:
+    """The outcome of an attempt that was rolled back because of ``error``.
+
+    ``doom`` is the first error of the transaction's statements: an action may dress a deadlock up as a rejection,
+    and trouble of the infrastructure is never a business answer.
+    """
+    if (
+        statement_error is not None
+        and (trouble := database_errors.classify_database_error(statement_error)) is not None
+        and trouble.infrastructure
+    ):
+        return database_errors.failed_outcome(trouble, statement_error)
+    match error:
+        case Rejected():
+            return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
+        case AlreadyCompensated():
+            return rules.late(str(error))
+        case BelowWatermark():
+            return rules.late("this attempt is older than anything the database still remembers")
+        case UnusableResult():
+            return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
+        case UsageError():
+            # The action uses the engine in a way that cannot work; trying again cannot help.
+            return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+        case InfrastructureError():
+            return Outcome(
+                "failed",
+                failure=Failure("Infrastructure", str(error)),
+                infrastructure=True,
+                counted=not isinstance(error, Unavailable),
+            )
+        case NeedsOperator():
+            return Outcome(
+                "failed", failure=Failure("Parked", error.why, error.details), retryable=False, park_reason=error.why
+            )
+    if (trouble := database_errors.classify_database_error(error)) is not None:
+        return database_errors.failed_outcome(trouble, error)
+    details = getattr(error, "details", None)
+    name = type(error).__name__
+    return Outcome("failed", failure=Failure(name, str(error) or name, details if isinstance(details, dict) else {}))
+
+
+def timeout_outcome(message: str) -> Outcome:
+    """The attempt was over before it had decided anything."""
+    return Outcome("failed", failure=Failure("Timeout", message))

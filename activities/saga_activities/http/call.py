@@ -1,0 +1,211 @@
+"""One attempt of ``uses: http``: send the request once and say what is known about its effect afterwards.
+
+=========================================  =======================================================================
+what happened                              outcome
+=========================================  =======================================================================
+a status in ``done``                       done
+a status in ``rejected``                   rejected
+429                                        failed in the first attempt, unknown in a later one; Retry-After is kept
+any other status                           unknown, retried; Retry-After is kept
+no answer in time, or the connection broke unknown, retried
+nothing was sent (refused, no token)       failed in the first attempt, unknown in a later one
+the arguments make no request              the same, and not retried
+=========================================  =======================================================================
+
+An attempt that is not the first can speak for itself only: the one before it may have taken effect and lost its
+answer. That is why the same words weigh less then. A status such as 404 or 503 may come from a proxy in front of the
+participant, after the participant has acted; only ``done`` and ``rejected`` are taken for its own word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Literal
+
+import httpx
+
+from saga_activities.http.connection import HttpConnection
+from saga_activities.http.credentials import CredentialsError
+from saga_activities.http.request import HttpRequest, InvalidRequestError, build_request, encode_key
+from saga_activities.http.response import (
+    MAX_EXCERPT,
+    HttpResponse,
+    ResultError,
+    check_patterns,
+    classify_status,
+    compile_result,
+    limit_size,
+    retry_after,
+)
+from saga_activities.http.settings import HttpSettings
+from sagas.protocol.outcomes import Failure, Outcome
+
+Op = Literal["do", "undo", "confirm", "probe"]
+
+
+async def run_http(
+    arguments: Mapping[str, Any],
+    *,
+    key: str,
+    undoes: str | None = None,
+    connection: HttpConnection | None = None,
+    timeout: float,
+    attempt: int = 1,
+    op: Op = "do",
+    traceparent: str | None = None,
+) -> Outcome:
+    """Make one attempt of an HTTP call. Never raises for what the participant does or the author wrote.
+
+    ``key`` is the idempotency key of the operation, ``undoes`` the key of the ``do`` that an undo takes back.
+    ``timeout`` (seconds) bounds everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
+    one call of the machine. For a ``probe`` the result is the response object, whatever its status, and no key is
+    sent: under the key of the ``do`` a participant would take the question for the effect.
+    A cancellation passes through: the caller knows whether it is a shutdown or the saga.
+    """
+    if connection is None:
+        async with HttpConnection(HttpSettings("")) as unnamed:
+            return await run_http(
+                arguments,
+                key=key,
+                undoes=undoes,
+                connection=unnamed,
+                timeout=timeout,
+                attempt=attempt,
+                op=op,
+                traceparent=traceparent,
+            )
+    try:
+        request = build_request(arguments, connection.settings.url, connection.managed_headers)
+        check_patterns(arguments)
+        to_result = compile_result(arguments.get("result"))
+    except (InvalidRequestError, ResultError) as error:
+        return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
+    call = _HttpAttempt(connection, request, connection.label(request.url), attempt)
+    headers = _saga_headers(connection, request, key, undoes, op, traceparent)
+    try:
+        if op != "probe":
+            headers |= connection.sign(request, encode_key(key))
+        async with asyncio.timeout(timeout):
+            response = await call.send(headers)
+    except TimeoutError:
+        return call.no_response(
+            "HttpTimeout", f"{call.participant} did not answer {request.target} within {timeout:g} s"
+        )
+    except CredentialsError as error:
+        return call.no_response("HttpCredentials", f"{call.participant} was not asked ({request.target}): {error}")
+    except (httpx.ConnectError, httpx.ProxyError) as error:
+        call.reached = call.was_unauthorized
+        return call.no_response(
+            "HttpConnection", f"{call.participant} cannot be reached for {request.target}: {_error_text(error)}"
+        )
+    except httpx.InvalidURL as error:
+        return _no_effect(Failure("definition", f"the address cannot be used: {error}"), attempt, retryable=False)
+    except (httpx.HTTPError, OSError) as error:
+        # A TLS alert after the handshake arrives as a bare SSLError, which is an OSError.
+        return call.no_response(
+            "HttpConnection",
+            f"the connection to {call.participant} broke during {request.target}: {_error_text(error)}",
+        )
+    if op == "probe":
+        return Outcome.done(_probe_result(response), attempt=attempt)
+    return call.classify(response, arguments, to_result)
+
+
+@dataclass(slots=True)
+class _HttpAttempt:
+    """What is known so far about one attempt. ``reached``: some of the request may have got to the participant."""
+
+    connection: HttpConnection
+    request: HttpRequest
+    participant: str
+    number: int
+    reached: bool = False
+    was_unauthorized: bool = False
+
+    async def send(self, headers: Mapping[str, str]) -> HttpResponse:
+        """Authenticate and send; with a renewed token once more when the first was refused."""
+        credentials = self.connection.credentials
+        while True:
+            auth = await self.connection.authenticate()
+            self.reached = True
+            response = await self.connection.exchange(self.request, {**headers, **auth})
+            if response.status != HTTPStatus.UNAUTHORIZED or not credentials.renewable or self.was_unauthorized:
+                return response
+            self.was_unauthorized = True
+            credentials.forget_token(auth)
+
+    def no_response(self, kind: str, message: str) -> Outcome:
+        """No answer. Unknown, unless it is certain that nothing was sent."""
+        failure = Failure(kind, self.connection.credentials.mask(message))
+        if not self.reached:
+            return _no_effect(failure, self.number)
+        return Outcome("unknown", failure=failure, attempt=self.number)
+
+    def classify(
+        self, response: HttpResponse, arguments: Mapping[str, Any], to_result: Callable[[HttpResponse], Any]
+    ) -> Outcome:
+        """The outcome of an answer."""
+        failure = Failure(
+            "HttpStatus",
+            f"{self.participant} answered {response.status_line} to {self.request.target}",
+            {"status": response.status} | ({"body": response.text[:MAX_EXCERPT]} if _is_text(response) else {}),
+        )
+        match classify_status(response.status, arguments):
+            case "done":
+                return self._done(response, to_result)
+            case "rejected":
+                return Outcome("rejected", failure=replace(failure, type="Rejected"), attempt=self.number)
+        delay = retry_after(response)
+        if response.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return replace(_no_effect(failure, self.number), retry_after=delay)
+        return Outcome("unknown", failure=failure, attempt=self.number, retry_after=delay)
+
+    def _done(self, response: HttpResponse, to_result: Callable[[HttpResponse], Any]) -> Outcome:
+        if response.omitted is not None:
+            return Outcome.done({"omitted": "size", "bytes": response.omitted}, attempt=self.number)
+        try:
+            return Outcome.done(limit_size(to_result(response)), attempt=self.number)
+        except ResultError as error:
+            # The effect is there, but the steps after it would work with a value nobody could compute.
+            sentence = f"{self.participant} did {self.request.target}, but its result cannot be computed: {error}"
+            return Outcome("unknown", failure=Failure("definition", sentence), attempt=self.number, retryable=False)
+
+
+def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:
+    """This attempt did nothing; only the first one can say so for the whole call."""
+    return Outcome("failed" if attempt == 1 else "unknown", failure=failure, attempt=attempt, retryable=retryable)
+
+
+def _saga_headers(
+    connection: HttpConnection, request: HttpRequest, key: str, undoes: str | None, op: Op, traceparent: str | None
+) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if connection.settings.key_header and not request.is_read and op != "probe":
+        headers[connection.settings.key_header] = encode_key(key)
+    if undoes is not None:
+        headers["Saga-Undoes"] = encode_key(undoes)
+    if traceparent is not None:
+        headers["traceparent"] = traceparent
+    return headers
+
+
+def _probe_result(response: HttpResponse) -> dict[str, Any]:
+    seen = response.to_json()
+    measured = limit_size(seen)
+    return seen if measured is seen else {"status": response.status, "headers": {}, "json": None, **measured}
+
+
+def _is_text(response: HttpResponse) -> bool:
+    kind = response.headers.get("content-type", "").lower()
+    return bool(response.text) and (kind.startswith("text/") or any(word in kind for word in ("json", "xml", "urlenc")))
+
+
+def _error_text(error: Exception) -> str:
+    """The words of the error; httpx leaves many of its errors without any."""
+    text = str(error).strip().rstrip(".")
+    return text or {"ReadError": "it was closed", "WriteError": "it was closed"}.get(
+        type(error).__name__, type(error).__name__
+    )

@@ -1,0 +1,282 @@
+"""What the engine asks of a cluster, and makes there. Everything blocks: call it from a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from saga_activities.kafka.config import admin_config, consumer_config, producer_config
+from saga_activities.kafka.errors import KafkaErrorInfo, classify_kafka_error, kafka_error_info
+from sagas.errors import SagaError, UsageError
+from sagas.settings import KafkaSettings
+
+ADMIN_TIMEOUT = 15.0
+"""Seconds a cluster may take to answer before it counts as down."""
+
+CleanupPolicy = Literal["delete", "compact"]
+T = TypeVar("T")
+
+
+class KafkaOperationError(SagaError):
+    """Kafka cannot be used. ``failure`` is what its client said, None where that is not known."""
+
+    def __init__(self, message: str, *, help: str | None = None, error_info: KafkaErrorInfo | None = None) -> None:
+        super().__init__(message, help=help)
+        self.error_info = error_info
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as it is. ``retention`` is seconds, None: kept for ever. Both are None where we may not ask."""
+
+    name: str
+    partitions: int
+    replicas: int
+    cleanup_policy: str | None = None
+    retention: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """One partition: the first offset, the last stable one (below it all is decided) and the high watermark."""
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+
+    @property
+    def undecided_records(self) -> int:
+        """How much an open transaction holds back."""
+        return self.high_watermark - self.last_stable
+
+
+class KafkaAdmin:
+    """An admin client for one cluster; cheap to make, connected on first use.
+
+    Every method raises :class:`KafkaOperationError` with one sentence when the cluster cannot be asked or refuses.
+    """
+
+    def __init__(self, settings: KafkaSettings, *, timeout: float = ADMIN_TIMEOUT) -> None:
+        properties = admin_config(settings)
+        from confluent_kafka import KafkaException, admin
+
+        self.settings = settings
+        self._library: Any = admin
+        self._timeout = timeout
+        self._client_errors: list[KafkaErrorInfo] = []
+        try:
+            self._admin: Any = self._library.AdminClient({**properties, "error_cb": self._on_error, "log_level": 0})
+        except KafkaException as error:
+            raise UsageError(f"kafka.client: {kafka_error_info(error).text}.") from None
+
+    def _on_error(self, error: Any) -> None:
+        """Why a connection fails is told here only; the call that waited for it says no more than "timed out".
+
+        So whoever asks is told in one sentence, and the log of the library, a line for each attempt, is left out.
+        """
+        failure = kafka_error_info(error)
+        if failure.name == "_TRANSPORT" and "SSL handshake" in failure.text:
+            failure = replace(failure, name="_SSL")
+        self._client_errors.append(failure)
+
+    # ── questions ───────────────────────────────────────────────────────────────────────────────────────
+
+    def topics(self) -> dict[str, int]:
+        """The topics we may see, with their number of partitions."""
+        found = self._metadata().topics
+        return {name: len(one.partitions) for name, one in found.items() if one.error is None}
+
+    def broker_count(self) -> int:
+        return len(self._metadata().brokers)
+
+    def unusable_topics(self, names: Collection[str]) -> dict[str, str]:
+        """Those of ``names`` that cannot be used, with the reason."""
+        lost: dict[str, str] = {}
+        for name in names:
+            # One by one: a request for all of them does not tell what is hidden from us from what is not there.
+            error = self._metadata(name).topics[name].error
+            if error is not None:
+                lost[name] = classify_kafka_error(error).reason
+        return lost
+
+    def describe(self, name: str) -> TopicDescription:
+        """A topic with its settings."""
+        found = self._metadata(name).topics[name]
+        if found.error is not None:
+            raise _operation_error(f"topic {name}", kafka_error_info(found.error))
+        partitions = found.partitions
+        replicas = len(partitions[0].replicas) if partitions else 0
+        asked = self._library.ConfigResource("topic", name)
+        try:
+            config = self._result(f"topic {name}", lambda: self._admin.describe_configs([asked])[asked])
+        except KafkaOperationError as problem:
+            if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
+                raise
+            return TopicDescription(name, len(partitions), replicas)
+        kept = int(config["retention.ms"].value)
+        return TopicDescription(
+            name, len(partitions), replicas, config["cleanup.policy"].value, None if kept < 0 else kept / 1000
+        )
+
+    def offsets(self, name: str) -> dict[int, PartitionOffsets]:
+        """Every partition's offsets."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+
+        committed, everything = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        partitions = list(self._metadata(name).topics[name].partitions)
+        found: list[dict[int, int]] = []
+        for spec, level in (
+            (self._library.OffsetSpec.earliest(), everything),
+            (self._library.OffsetSpec.latest(), committed),
+            (self._library.OffsetSpec.latest(), everything),
+        ):
+            asked = {TopicPartition(name, one): spec for one in partitions}
+            found.append(self._call(f"topic {name}", lambda asked=asked, level=level: self._list_offsets(asked, level)))
+        return {one: PartitionOffsets(*(answer[one] for answer in found)) for one in partitions}
+
+    def _list_offsets(self, specs: Any, level: Any) -> dict[int, int]:
+        answers = self._admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
+        return {place.partition: answer.result(self._timeout).offset for place, answer in answers.items()}
+
+    def authorized_operations(self, name: str) -> set[str]:
+        """What we may do with a topic, in words of its ACLs: READ, WRITE, DESCRIBE …"""
+        from confluent_kafka import TopicCollection
+
+        found = self._result(
+            f"topic {name}",
+            lambda: self._admin.describe_topics(
+                TopicCollection([name]), include_authorized_operations=True, request_timeout=self._timeout
+            )[name],
+        )
+        return {one.name for one in found.authorized_operations or []}
+
+    def check_transactions(self, id: str | None = None) -> None:
+        """Do what a relay does first, under an id that nobody works with: it tells whether we may, and for how long."""
+        from confluent_kafka import KafkaException, Producer
+
+        producer = Producer(producer_config(self.settings, transactional_id=id or f"{self.settings.prefix}-doctor"))
+        try:
+            producer.init_transactions(self._timeout)
+        except KafkaException as error:
+            raise _operation_error("transactions", kafka_error_info(error), self.settings) from None
+
+    def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
+        """Where a consumer group stands in a topic: partition → the next offset; absent: it has read nothing."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        places = [TopicPartition(topic, one) for one in self._metadata(topic).topics[topic].partitions]
+        # A consumer that joins no group: the admin client's own question ends the process, by a fault of the library,
+        # when the coordinator does not answer at once.
+        consumer = Consumer({**consumer_config(self.settings, group), "log_level": 0})
+        try:
+            found = self._call(f"group {group}", lambda: consumer.committed(places, self._timeout))
+        finally:
+            consumer.close()
+        return {one.partition: one.offset for one in found if one.offset >= 0}
+
+    def max_transaction_timeout(self) -> float | None:
+        """Seconds a transaction may take at most here; None where we may not ask."""
+        node = next(iter(self._metadata().brokers))
+        asked = self._library.ConfigResource("broker", str(node))
+        try:
+            config = self._result("the broker", lambda: self._admin.describe_configs([asked])[asked])
+        except KafkaOperationError as problem:
+            if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
+                raise
+            return None
+        found = config.get("transaction.max.timeout.ms")
+        return int(found.value) / 1000 if found is not None and found.value else None
+
+    # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def ensure_topic(
+        self, name: str, partitions: int | None = None, *, cleanup_policy: CleanupPolicy = "delete"
+    ) -> bool:
+        """Make a topic that is not there; True when it was made here. One that is there stays as it is.
+
+        Without ``partitions`` there are as many as the broker makes by itself (``num.partitions``), and as many
+        replicas in any case. A topic of events is never compacted: a later event of its key would replace it.
+        """
+        if name in self.topics():
+            return False
+        topic = self._library.NewTopic(name, partitions or -1, -1, config=self.topic_config(cleanup_policy))
+        try:
+            self._result(
+                f"topic {name}", lambda: self._admin.create_topics([topic], request_timeout=self._timeout)[name]
+            )
+        except KafkaOperationError as problem:
+            if problem.error_info is not None and problem.error_info.name == "TOPIC_ALREADY_EXISTS":
+                return False
+            raise
+        self._await_leaders(name)
+        return True
+
+    def topic_config(self, cleanup_policy: CleanupPolicy) -> dict[str, str]:
+        """The settings of a topic that is made here."""
+        if cleanup_policy == "compact":
+            return {"cleanup.policy": "compact"}
+        return {"cleanup.policy": "delete", "retention.ms": str(round(self.settings.retention * 1000))}
+
+    def _await_leaders(self, name: str) -> None:
+        end = time.monotonic() + self._timeout
+        while time.monotonic() < end:
+            found = self._metadata(name).topics[name]
+            if found.partitions and all(one.leader >= 0 for one in found.partitions.values()):
+                return
+            time.sleep(0.05)
+        raise KafkaOperationError(f"Kafka: the topic {name} was made, but it has no leader yet.")
+
+    # ── calls ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _metadata(self, topic: str | None = None) -> Any:
+        """What the brokers know of their topics: asked again and again, because the first answer may be a refusal."""
+        step = min(2.0, self._timeout)
+        return self._call("the cluster", lambda: self._admin.list_topics(topic, timeout=step), repeat=_NO_RESPONSE)
+
+    def _result(self, what: str, call: Callable[[], Any]) -> Any:
+        """The result of a call that gives a future."""
+        return self._call(what, lambda: call().result(self._timeout))
+
+    def _call(self, what: str, call: Callable[[], T], *, repeat: tuple[str, ...] = ()) -> T:
+        from confluent_kafka import KafkaException
+
+        end = time.monotonic() + self._timeout
+        self._client_errors.clear()
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                failure = kafka_error_info(error)
+            except TimeoutError:
+                failure = KafkaErrorInfo("_TIMED_OUT", "Timed out")
+            self._admin.poll(0)
+            if failure.name in _NO_RESPONSE:
+                failure = next(
+                    (one for one in self._client_errors if one.name in _REFUSALS),
+                    (self._client_errors or [failure])[-1],
+                )
+            # A coordinator that has just moved or started still loads what it is asked for.
+            again = classify_kafka_error(failure).action == "retry" or failure.name in repeat
+            if not again or time.monotonic() > end:
+                raise _operation_error(what, failure, self.settings)
+            time.sleep(0.1)
+
+
+_NO_RESPONSE = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN")
+_REFUSALS = ("_AUTHENTICATION", "_SSL", "_RESOLVE")
+
+
+def _operation_error(
+    what: str, error_info: KafkaErrorInfo, settings: KafkaSettings | None = None
+) -> KafkaOperationError:
+    verdict = classify_kafka_error(error_info)
+    if settings is not None and error_info.name in (*_NO_RESPONSE, *_REFUSALS):
+        help = (
+            "[kafka.client] in saga.toml" if verdict.action == "refused" else "saga dev up, or check bootstrap_servers"
+        )
+        return KafkaOperationError(
+            f"Kafka at {settings.servers} cannot be used: {verdict.reason}.", help=help, error_info=error_info
+        )
+    return KafkaOperationError(f"Kafka, {what}: {verdict.reason}.", error_info=error_info)

@@ -1,0 +1,128 @@
+"""Read a part of a topic that is fixed beforehand, as a read_committed consumer sees it, or all of it. Everything
+blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_activities.kafka.config import consumer_config
+from saga_activities.kafka.errors import KafkaErrorInfo, classify_kafka_error, kafka_error_info
+from sagas.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+OffsetRanges = Mapping[int, tuple[int, int]]
+"""Partition → the first offset that is read, and the first that is not."""
+
+READ_TIMEOUT = 60.0
+"""Seconds without anything new before reading is given up."""
+
+_CONSUME_TIMEOUT = 0.5
+_MAX_MESSAGES = 1_000
+
+
+def decided_offsets(settings: KafkaSettings, topic: str, timeout: float) -> dict[int, PartitionOffsets]:
+    """The offsets of a topic, as soon as every transaction is decided that was open at the first look.
+
+    A commit returns before its records can be read: who was told of it, and looks at once, would not see them. After
+    ``patience`` seconds the offsets are as they are. Raises KafkaOperationError.
+    """
+    cluster = KafkaAdmin(settings)
+    first = found = cluster.offsets(topic)
+    end = time.monotonic() + timeout
+    while any(found[one].last_stable < offsets.high_watermark for one, offsets in first.items()):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+        found = cluster.offsets(topic)
+    return found
+
+
+def offsets_since(
+    settings: KafkaSettings, topic: str, start_time: float, offsets: Mapping[int, PartitionOffsets]
+) -> dict[int, int]:
+    """The first offset of each partition whose record is not older than ``moment`` (seconds since 1970); the last
+    stable one where there is none. Raises KafkaOperationError."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    consumer = _consumer(settings)
+    try:
+        asked = [TopicPartition(topic, one, max(0, round(start_time * 1000))) for one in offsets]
+        found = consumer.offsets_for_times(asked, READ_TIMEOUT)
+    except KafkaException as error:
+        raise _operation_error(topic, kafka_error_info(error)) from None
+    finally:
+        consumer.close()
+    for one in found:
+        if one.error is not None:
+            raise _operation_error(topic, kafka_error_info(one.error))
+    return {one.partition: one.offset if one.offset >= 0 else offsets[one.partition].last_stable for one in found}
+
+
+def read_ranges(
+    settings: KafkaSettings, topic: str, ranges: OffsetRanges, *, uncommitted: bool = False
+) -> Iterator[Message]:
+    """The committed records of the ranges, in the order of each partition; ``uncommitted``: all records.
+
+    No range may go beyond the last stable offset (``uncommitted``: the high watermark).
+
+    Raises KafkaOperationError: Kafka
+    does not answer, or records of a range are not there any more.
+    """
+    from confluent_kafka import TopicPartition
+
+    left = {one: end for one, (start, end) in ranges.items() if start < end}
+    if not left:
+        return
+    consumer = _consumer(settings, uncommitted=uncommitted)
+    try:
+        consumer.assign([TopicPartition(topic, one, ranges[one][0]) for one in left])
+        until = time.monotonic() + READ_TIMEOUT
+        while left:
+            for message in consumer.consume(_MAX_MESSAGES, _CONSUME_TIMEOUT):
+                until = time.monotonic() + READ_TIMEOUT
+                partition, offset = message.partition() or 0, message.offset() or 0
+                error = message.error()
+                if error is not None and error.name() != "_PARTITION_EOF":
+                    if error.name() == "GROUP_AUTHORIZATION_FAILED":
+                        continue  # the client looks for a coordinator all the same; nothing is asked of it
+                    if classify_kafka_error(error).action != "refused" and error.name() != "_AUTO_OFFSET_RESET":
+                        continue  # the client tries again by itself, and says so
+                    raise _operation_error(topic, kafka_error_info(error))
+                if partition not in left:
+                    continue
+                # The end of a partition is what the range ends at or more: below it nothing comes any more.
+                if offset >= left[partition]:
+                    del left[partition]
+                elif error is None:
+                    yield message
+                    if offset + 1 == left[partition]:
+                        del left[partition]
+            if left and time.monotonic() > until:
+                raise KafkaOperationError(f"Kafka, topic {topic}: nothing came for {READ_TIMEOUT:.0f} s.")
+    finally:
+        consumer.close()
+
+
+def _consumer(settings: KafkaSettings, *, uncommitted: bool = False) -> Any:
+    from confluent_kafka import Consumer
+
+    # Of no group: it is told what to read. What is not there any more is an error, and nothing to pass over.
+    own = {"enable.partition.eof": True, "auto.offset.reset": "error"}
+    if uncommitted:
+        own["isolation.level"] = "read_uncommitted"
+    return Consumer(consumer_config(settings, f"{settings.prefix}-reader") | own)
+
+
+def _operation_error(topic: str, error_info: KafkaErrorInfo) -> KafkaOperationError:
+    if error_info.name == "_AUTO_OFFSET_RESET":
+        return KafkaOperationError(
+            f"Kafka, topic {topic}: records that were to be read are gone.", error_info=error_info
+        )
+    return KafkaOperationError(
+        f"Kafka, topic {topic}: {classify_kafka_error(error_info).reason}.", error_info=error_info
+    )

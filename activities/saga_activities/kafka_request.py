@@ -1,0 +1,350 @@
+"""One attempt of `kafka.request`: write the command once, then wait for its reply without holding anything.
+
+=============================  ====================================================================================
+what the row says              what the attempt does
+=============================  ====================================================================================
+nothing: it is new             writes the command and itself as the one who waits, in one transaction
+no reply yet                   writes itself as the one who waits; the command is in the outbox already
+a reply                        answers with it
+sealed                         late: the saga went backward before the command was written, and it never will be
+a refused undo or confirm,     a person has said "try again": forgets the refusal and writes the command once more
+asked by a new call
+=============================  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+from uuid import NAMESPACE_URL, uuid5
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.attempt_context import AttemptContext, ReplyPending
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.result_codec import MAX_RESULT_BYTES
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey, request_table
+from saga_activities.outbox import insert_event, key_text
+from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
+from sagas.errors import UsageError
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import Invocation
+from sagas.settings.kafka import KafkaSettings
+from sagas.step import Event
+
+COMMAND_TYPE = "saga.command"
+"""The CloudEvents type of a command."""
+
+REQUEST_ACTIONS = (REQUEST, REPLY_PROBE)
+
+_REPLY_PENDING = object()
+
+
+class KafkaRequestAction:
+    """Performs `kafka.request` and its probe with the tables of ``[kafka] outbox``."""
+
+    def __init__(self, databases: DatabaseConnections, kafka: KafkaSettings) -> None:
+        self._databases = databases
+        self._kafka = kafka
+
+    async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        """The outcome, if a reply is there.
+
+        Raises :class:`ReplyPending` when there is none yet, and UsageError for arguments that are no command.
+        """
+        if invocation.action == REPLY_PROBE:
+            return await self._probe(invocation, attempt)
+        if not attempt.task_token:
+            raise UsageError(f"{REQUEST} needs Temporal, which wakes the saga when the reply comes")
+        command = _command(invocation, self._kafka.prefix, attempt.traceparent)
+        waiter = Waiter(attempt.task_token, attempt.number, invocation.earlier_attempts)
+
+        async def ask(sql: SqlSession) -> Any:
+            found = await lock_request(sql, _row_values(invocation, attempt))
+            again = invocation.op != "do" and found.is_refused and _is_new_call(found, invocation)
+            if found.outcome is not None and not again:
+                return _recorded_outcome(found, attempt)
+            if found.is_new or again:
+                event = replace(command, id=_event_id(invocation, again))
+                await insert_event(sql, event, invocation, max_bytes=self._kafka.max_message_bytes)
+            await register_waiter(sql, invocation.key, waiter)
+            return _REPLY_PENDING
+
+        told = await self._transaction(invocation, attempt, ask)
+        if told.kind != "done":
+            return told
+        if told.result is _REPLY_PENDING:
+            raise ReplyPending(invocation.key)
+        return told.result
+
+    async def _probe(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        """The probe: what the row says, and a seal where there is none."""
+
+        async def look(sql: SqlSession) -> Any:
+            found = await lock_request(sql, {**_row_values(invocation, attempt), "op": "do", "outcome": SEALED})
+            if found.outcome is None:
+                message = "the command is on its way or was received, and there is no reply to it"
+                return Outcome.done({"probe": "unknown", "message": message}, attempt=attempt.number)
+            if found.outcome == DONE:
+                result = outcome_of_reply(DONE, found.data or "null", attempt.number).result
+                return Outcome.done({"probe": "done", "result": result}, attempt=attempt.number)
+            return Outcome.done({"probe": "absent"}, attempt=attempt.number, marker="absent")
+
+        told = await self._transaction(invocation, attempt, look)
+        return told.result if told.kind == "done" else replace(told, kind="unknown")
+
+    async def _transaction(self, invocation: Invocation, attempt: AttemptContext, body: Any) -> Outcome:
+        if self._kafka.outbox is None:
+            raise UsageError(f'{REQUEST} needs a database for its commands: [kafka] outbox = "…" in saga.toml')
+        guard = self._databases.guard(self._kafka.outbox)
+        address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
+        return await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
+
+
+def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
+    if row.outcome == SEALED:
+        failure = Failure("AlreadyCompensated", "the saga went backward before this command was written")
+        return Outcome("late", failure=failure, retryable=False)
+    return outcome_of_reply(row.outcome or DONE, row.data or "null", attempt.number)
+
+
+def _is_new_call(row: RequestRow, invocation: Invocation) -> bool:
+    """The refusal was told to an earlier call; an attempt of the same call may have missed it."""
+    return row.waiter is not None and invocation.earlier_attempts > row.waiter.earlier_attempts
+
+
+def _row_values(invocation: Invocation, attempt: AttemptContext) -> dict[str, Any]:
+    return {
+        "step_key": invocation.key,
+        "saga_id": invocation.saga_id,
+        "step": invocation.entry,
+        "generation": invocation.generation,
+        "op": invocation.op,
+        "created_at": attempt.scheduled_at,
+    }
+
+
+def _event_id(invocation: Invocation, resend: bool) -> str:
+    """The same at every attempt: the outbox itself would refuse a second command."""
+    name = f"{invocation.key}#{invocation.earlier_attempts}" if resend else invocation.key
+    return str(uuid5(NAMESPACE_URL, f"saga:{name}"))
+
+
+def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Event:
+    """The message a participant receives. Raises UsageError."""
+    given = invocation.arguments
+    unknown = [name for name in given if name not in ("topic", "reply_topic", "key", "value", "headers")]
+    if unknown:
+        raise UsageError(f"{REQUEST} has no argument {unknown[0]!r}")
+    topic, reply_topic = given.get("topic"), given.get("reply_topic") or default_reply_topic(prefix)
+    if not isinstance(topic, str) or not topic or not isinstance(reply_topic, str):
+        raise UsageError(f"{REQUEST} needs a `topic`, which is a text; a `reply_topic` is one, too")
+    headers = given.get("headers") or {}
+    if not isinstance(headers, Mapping):
+        raise UsageError(f"`headers` of {REQUEST} is a mapping")
+    for name in headers:
+        if is_reserved(name):
+            raise UsageError(f"the header {name!r} of {REQUEST} is the engine's own: choose another name")
+    ours = {KEY_HEADER: invocation.key, "sagaop": invocation.op, "sagareplyto": reply_topic}
+    if traceparent is not None:
+        ours["traceparent"] = traceparent
+    if invocation.op == "undo":
+        ours["sagaundoes"] = invocation.forward_key
+    key = given.get("key")
+    # Do and undo of one saga stay in order, if nobody says otherwise.
+    written = invocation.saga_id if key is None else key_text(key)
+    return Event(topic, written, given.get("value"), {**headers, **ours}, type=COMMAND_TYPE)
+
+
+# ``saga_request``: one row for each command, with who waits for its reply, and later with the reply.
+#
+# The row is what both sides meet at. An attempt locks it before it looks for the reply and leaves its name there in the
+# same transaction; a reply is written by one statement on the same row. So either the attempt finds the reply, or
+# whoever has written the reply finds the attempt.
+
+
+SEALED = "sealed"
+"""The outcome of a command that was never written and never will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """The attempt that waits. ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call,
+    ``earlier`` is how many attempts were made before that call."""
+
+    token: bytes
+    attempt: int
+    earlier_attempts: int = 0
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {"token": b64encode(self.token).decode(), "attempt": self.attempt, "earlier": self.earlier_attempts}
+        )
+
+    @staticmethod
+    def from_text(text: str) -> Waiter:
+        data = json.loads(text)
+        return Waiter(b64decode(data["token"]), data["attempt"], data["earlier"])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """A row as it was found. ``outcome`` None: no reply yet."""
+
+    outcome: str | None
+    data: str | None
+    waiter: Waiter | None
+
+    @property
+    def is_new(self) -> bool:
+        """This transaction has inserted it to write the command: who did so before has also left its name."""
+        return self.outcome is None and self.waiter is None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.outcome in (REJECTED, FAILED)
+
+
+async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
+    """The row of ``row["step_key"]``, inserted if it was not there, and locked until the transaction ends."""
+    await sql.execute(_insert_statement(sql.dialect), {"outcome": None, **row})
+    return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()))
+
+
+async def register_waiter(sql: SqlSession, key: str, waiter: Waiter) -> None:
+    """The attempt that is told the reply from now on; a reply that was there is forgotten."""
+    values = {"outcome": None, "data": None, "answered_at": None, "token": waiter.to_text()}
+    await sql.execute(sa.update(request_table).where(request_table.c.step_key == key).values(**values))
+
+
+async def record_reply(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, RequestRow | None]:
+    """Write a reply: whether it was the first, and the row; None: nobody has asked (or it is long forgotten).
+
+    Who waits is read after the reply was written, so an attempt that comes in between finds the reply itself.
+    """
+    values = {"outcome": reply.outcome, "data": reply.data, "answered_at": now}
+    here = request_table.c.step_key == reply.key
+    async with engine.connect() as connection:
+        written = await connection.execute(
+            sa.update(request_table).where(here, request_table.c.outcome.is_(None)).values(**values)
+        )
+        found = (await connection.execute(_select_row(reply.key))).first()
+    if found is None:
+        return False, None
+    return written.rowcount == 1, _to_request_row(found)
+
+
+def _select_row(key: str) -> sa.Select[Any, Any, Any]:
+    return sa.select(request_table.c.outcome, request_table.c.data, request_table.c.token).where(
+        request_table.c.step_key == key
+    )
+
+
+def _to_request_row(row: Any) -> RequestRow:
+    return RequestRow(row.outcome, row.data, None if row.token is None else Waiter.from_text(row.token))
+
+
+def _insert_statement(dialect: str) -> str:
+    """Waits for an open transaction that has inserted the same key; leaves a row that is there as it is.
+
+    On MySQL it locks that row, too: IGNORE would only share it, and who shares it and then wants it alone is in a
+    deadlock with a reply that wants the same.
+    """
+    mysql = dialect in ("mysql", "mariadb")
+    return f"""
+    INSERT INTO saga_request (step_key, saga_id, step, generation, op, outcome, created_at)
+    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at)
+    ON {"DUPLICATE KEY UPDATE step_key = saga_request.step_key" if mysql else "CONFLICT DO NOTHING"}
+    """
+
+
+# A reply as a message, and what it says: docs/reference/message-formats.md in code.
+
+DONE, REJECTED, FAILED = "done", "rejected", "failed"
+REPLY_OUTCOMES = (DONE, REJECTED, FAILED)
+
+KEY_HEADER = "sagakey"
+OUTCOME_HEADER = "sagaoutcome"
+
+_MAX_STEP_KEY: int = request_table.c.step_key.type.length  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class MalformedReply(ValueError):
+    """A message that says nothing anybody could use, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """``key`` is the key of the command, ``data`` JSON: the result, or ``{"reason": …, "details": …}``."""
+
+    key: str
+    outcome: str
+    data: str
+
+
+def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
+    """Raises :class:`MalformedReply`."""
+    key, outcome = headers.get(KEY_HEADER, ""), headers.get(OUTCOME_HEADER, "")
+    if not key:
+        raise MalformedReply(f"the header {KEY_HEADER} is missing: nobody can say which command was answered")
+    if len(key) > _MAX_STEP_KEY or "\0" in key:
+        raise MalformedReply(f"the header {KEY_HEADER} is no key of a command")
+    if outcome not in REPLY_OUTCOMES:
+        said = f"is {outcome!r}" if outcome else "is missing"
+        raise MalformedReply(f"the header {OUTCOME_HEADER} {said}; it is one of {', '.join(REPLY_OUTCOMES)}")
+    said = _parse_json(value)
+    text = json.dumps(said if outcome == DONE else _refusal_data(said, outcome), ensure_ascii=False)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise MalformedReply(f"the value holds half a character: {error.reason}") from None
+    if size > MAX_RESULT_BYTES:
+        omitted = {"omitted": "size", "bytes": size}
+        text = json.dumps(omitted if outcome == DONE else _refusal_data(omitted, outcome))
+    return Reply(key, outcome, text)
+
+
+def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:
+    """What a recorded reply says about the effect; ``attempt`` is that of the attempt it is told to."""
+    said = json.loads(data)
+    if outcome == DONE:
+        return Outcome.done(said, attempt=attempt)
+    failure = Failure("Rejected" if outcome == REJECTED else "Failed", said["reason"], said["details"])
+    kind = "rejected" if outcome == REJECTED else "failed"
+    return Outcome(kind, failure=failure, attempt=attempt, retryable=False)
+
+
+def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
+    """The reason and the details of a refusal, however little was said."""
+    match data:
+        case {"reason": str(reason), **rest} if reason:
+            details = rest.get("details")
+            return {"reason": reason, "details": details if isinstance(details, dict) else {}}
+        case str() if data:
+            return {"reason": data, "details": {}}
+        case dict():
+            return {"reason": f"the participant answered {outcome}", "details": data}
+    return {"reason": f"the participant answered {outcome}", "details": {}}
+
+
+def _parse_json(value: bytes | None) -> Any:
+    """The value as JSON; nothing at all is null. Raises :class:`MalformedReply`."""
+    if not value:
+        return None
+    try:
+        return json.loads(value.decode(), parse_constant=_reject_constant)
+    except UnicodeDecodeError as error:
+        raise MalformedReply(f"the value is not UTF-8: {error.reason} at byte {error.start}") from None
+    except ValueError as error:
+        raise MalformedReply(f"the value is not JSON: {error}") from None
+    except RecursionError:
+        raise MalformedReply("the value is nested too deeply") from None
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")

@@ -1,0 +1,80 @@
+"""The built-in action `sql`: statements from the definition, in the guard's transaction.
+
+``run`` is one statement or a list of ``{sql, params, expect_rows, rejected}``. ``expect_rows`` is the number of rows
+the statement must give (SELECT, RETURNING) or touch; another number rejects the step, with the sentence in
+``rejected``: a business answer, so nothing of the step stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saga_activities.attempt_context import ActionBody
+from saga_activities.guard.result_codec import to_json_value
+from saga_activities.guard.session import SqlSession
+from saga_activities.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
+from sagas.errors import Rejected
+from sagas.protocol.payloads import Invocation
+
+
+async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[str, Any]]:
+    """Run the statements of a `sql` step; the result is the rows of the last one that gave rows, as JSON.
+
+    Raises :class:`Rejected` when ``expect_rows`` is not met.
+    """
+    result: list[dict[str, Any]] = []
+    for statement in _statements(arguments):
+        answer = await sql.run(statement["sql"], _bind_parameters(statement.get("params"), sql.dialect))
+        _check_rows(statement, len(answer.rows) if answer.rows is not None else answer.rowcount)
+        if answer.rows is not None:
+            result = [to_json_value(row) for row in answer.rows]
+    return result
+
+
+def _statements(arguments: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    run = arguments["run"]
+    if isinstance(run, str):
+        return [{**arguments, "sql": run}]
+    if isinstance(run, Mapping):
+        return [{**arguments, **run}]
+    return run
+
+
+def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
+    expected = statement.get("expect_rows")
+    if expected is None or rows == expected:
+        return
+    sentence = statement.get("rejected") or f"the statement met {rows} rows, {expected} were expected"
+    raise Rejected(sentence, rows=rows, expected=expected)
+
+
+def _bind_parameters(values: Mapping[str, Any] | None, dialect: str) -> dict[str, Any]:
+    """Objects travel as JSON text, and lists too where the database has no arrays (PostgreSQL: `= any(:skus)`)."""
+    return {name: _bind_parameter(value, dialect) for name, value in (values or {}).items()}
+
+
+def _bind_parameter(value: Any, dialect: str) -> Any:
+    array = isinstance(value, list) and dialect == "postgresql" and not any(isinstance(x, dict | list) for x in value)
+    if isinstance(value, dict) or (isinstance(value, list) and not array):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def sql_body(
+    arguments: Mapping[str, Any],
+    invocation: Invocation,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    traceparent: str | None = None,
+) -> ActionBody:
+    """`sql` with its `emit`. Raises as :func:`read_events` does."""
+    events = read_events(arguments.get("emit") or [], invocation)
+
+    async def run(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        result = await run_sql(arguments, sql)
+        await insert_events(sql, events, invocation, max_bytes, traceparent)
+        return result
+
+    return run

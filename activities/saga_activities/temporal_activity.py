@@ -1,0 +1,239 @@
+"""The one dynamic activity through which Temporal reaches every action, and how outcomes become its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from saga_activities.attempt_context import (
+    AttemptContext,
+    AttemptObserver,
+    ObservedAttempt,
+    ReplyPending,
+    repeat_heartbeats,
+)
+from saga_activities.dispatcher import ActionNotRegistered, Dispatcher
+from sagas.definition.input_schema import validate_input
+from sagas.definition.snapshot import to_snapshot
+from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import LOAD_ACTIVITY, Invocation, decode_call, encode_failure, encode_result, unpack_state
+from sagas.settings.project import Project
+from sagas.workflow import SagaApplicationError
+
+NOT_REGISTERED_RETRY_INTERVAL = 60.0
+"""Seconds until an attempt that found no action is repeated by the platform."""
+
+MAX_DETAILS_BYTES = 256 * 1024
+MAX_MESSAGE_CHARACTERS = 8 * 1024
+"""Bytes of a failure's details, characters of its sentence: what is larger would fail on its way to the server."""
+
+
+class SagaActivities:
+    """Holds what the activities of one worker need."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, loader: DefinitionLoader, observers: Sequence[AttemptObserver] = ()
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._loader = loader
+        self._observers = tuple(observers)
+
+    @activity.defn(dynamic=True)
+    async def perform(self, args: Sequence[RawValue]) -> Any:
+        """Make one attempt of whatever the activity type names."""
+        info = activity.info()
+        argument = activity.payload_converter().from_payload(args[0].payload)
+        if info.activity_type == LOAD_ACTIVITY:
+            return await self._load(argument)
+        try:
+            invocation = decode_call(info.activity_type, argument)
+        except (KeyError, TypeError, AttributeError):
+            raise ApplicationError(
+                f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
+            ) from None
+        watched = ObservedAttempt(
+            invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt
+        )
+        with contextlib.ExitStack() as watching:
+            for watcher in self._observers:
+                watching.enter_context(watcher(watched))
+            attempt = _attempt_context(watched)
+            outcome = watched.outcome = await self._perform(invocation, attempt, watched)
+        return _temporal_result(outcome, invocation, attempt.number)
+
+    async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
+        try:
+            if not invocation.beats:
+                work = self._dispatcher.perform(invocation, attempt)
+                return await (_uncancellable(work) if invocation.ignores_cancel else work)
+            async with repeat_heartbeats(attempt) as beaten:
+                return await _uncancellable(
+                    self._dispatcher.perform(invocation, beaten), only_to_cancel=not invocation.ignores_cancel
+                )
+        except ActionNotRegistered as error:
+            raise _not_registered_error(str(error), invocation, attempt.number) from None
+        except ReplyPending:
+            observed.awaits_reply = True
+            activity.raise_complete_async()
+        except asyncio.CancelledError:
+            # The saga goes backward, or this worker stops; nobody can say what the attempt did.
+            observed.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
+            raise
+
+    async def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
+        except SagaError as error:
+            raise ApplicationError(
+                error.message, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
+            ) from None
+
+
+def _not_registered_error(message: str, invocation: Invocation, number: int) -> ApplicationError:
+    """No attempt was made. The first time the saga hears of it at once, and asks again after a while, uncounted.
+
+    Later attempts follow others that may have had an effect, so they stay in the platform's hands until another
+    worker answers; when they end like this, only the earlier ones count, and those are unknown.
+    """
+    details = {"outcome": "unknown", "attempt": number, "details": {}}
+    wait = timedelta(seconds=NOT_REGISTERED_RETRY_INTERVAL)
+    if number == 1:
+        return ApplicationError(message, details, type="NotFoundError", non_retryable=True)
+    return ApplicationError(message, details, type="NotFoundError", next_retry_delay=wait)
+
+
+def _attempt_context(observed: ObservedAttempt) -> AttemptContext:
+    info = activity.info()
+    timeout = info.start_to_close_timeout or timedelta(seconds=30)
+    return AttemptContext(
+        number=info.attempt,
+        scheduled_at=info.current_attempt_scheduled_time.timestamp(),
+        deadline=(info.started_time + timeout).timestamp(),
+        heartbeat=_heartbeat(),
+        logger=activity.logger,
+        traceparent=observed.traceparent,
+        saga=observed.saga,
+        task_token=b"" if info.is_local else info.task_token,
+    )
+
+
+def _heartbeat() -> Callable[[Any], None]:
+    """A beat that also works from the thread of a plain `def` action."""
+    loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
+
+    def beat(details: Any = None) -> None:
+        values = () if details is None else (details,)
+        loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *values))
+
+    return beat
+
+
+async def _uncancellable(work: Any, *, only_to_cancel: bool = False) -> Outcome:
+    """Run to the end whatever is cancelled meanwhile: a pivot's own row decides, nobody else.
+
+    ``only_to_cancel``: go on when the saga turns back, as an attempt does that sends no heartbeats and so never hears
+    of it; but end with the worker, or when the attempt has timed out.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            why = activity.cancellation_details()
+            if only_to_cancel and not (why is not None and why.cancel_requested):
+                task.cancel()
+    return task.result()
+
+
+def _temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> Any:
+    """Return or raise what Temporal records."""
+    if outcome.kind == "done":
+        return encode_result(outcome, number)
+    raise to_application_error(outcome, number, invocation.intervals) from None
+
+
+def to_application_error(outcome: Outcome, number: int, intervals: Sequence[float] = ()) -> SagaApplicationError:
+    """How an attempt that is not done ends for Temporal; ``intervals`` are the waits before the attempts 2, 3 …
+
+    Expected answers are benign: no stack trace in the log for a no.
+    """
+    failure = outcome.failure or Failure("Unknown", "no reason was given")
+    # An attempt that does not count goes back to the saga at once: the platform would count it.
+    final = outcome.kind in ("rejected", "late") or not outcome.retryable or not outcome.counted
+    benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
+    wait = None
+    if not final:
+        seconds = outcome.retry_after
+        if seconds is None and intervals:
+            seconds = intervals[min(number - 1, len(intervals) - 1)]
+        wait = None if seconds is None else timedelta(seconds=seconds)
+    details = json.loads(json.dumps(encode_failure(outcome, number), default=str))
+    size = len(json.dumps(details["details"]))
+    if size > MAX_DETAILS_BYTES:
+        details["details"] = {"omitted": "size", "bytes": size}
+    return SagaApplicationError(
+        failure.message[:MAX_MESSAGE_CHARACTERS],
+        details,
+        type=failure.type,
+        non_retryable=final,
+        next_retry_delay=wait,
+        category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
+    )
+
+
+# The activity `saga.load`: what a run needs to know when its starter did not send the definition along.
+
+ReadMachine = Callable[[str], Awaitable[str | None]]
+ListAttributes = Callable[[], Awaitable[list[str]]]
+
+
+class DefinitionLoader:
+    """Resolves definitions for runs. ``read_machine`` asks a closed run for its state (for `saga undo`)."""
+
+    def __init__(self, project: Project, read_machine: ReadMachine, list_attributes: ListAttributes) -> None:
+        self._project = project
+        self._read_machine = read_machine
+        self._list_attributes = list_attributes
+
+    async def load(self, saga: str, input: Any, undo_of: str | None) -> dict[str, Any]:
+        """The snapshot, the checked input, the variables and the search attributes that exist.
+
+        Raises UsageError: unknown saga or invalid input; RefusedError: the run cannot be undone.
+        """
+        attributes = await self._list_attributes()
+        if undo_of is not None:
+            return {"attributes": attributes, "input": None, **await self._load_undo(undo_of, input)}
+        definition = self._project.definition(saga)
+        checked, problems = validate_input(definition, input)
+        if problems:
+            raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
+        return {
+            "definition": to_snapshot(definition),
+            "input": checked,
+            "vars": dict(self._project.settings.vars),
+            "attributes": attributes,
+        }
+
+    async def _load_undo(self, undo_of: str, request: Any) -> dict[str, Any]:
+        packed = await self._read_machine(undo_of)
+        if packed is None:
+            raise RefusedError(f"the state of {undo_of} is gone, so it cannot be undone")
+        asked = request if isinstance(request, dict) else {}
+        return {
+            "machine": unpack_state(packed),
+            "reason": asked.get("reason"),
+            "who": asked.get("who"),
+        }

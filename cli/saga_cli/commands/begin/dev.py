@@ -1,0 +1,128 @@
+"""`saga dev`: the embedded stack of this project."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import GLOBAL_OPTIONS_HELP, load_settings
+from saga_cli.output import echo, on_ctrl_c, print_document, print_table
+from sagas.errors import SagaError
+
+if TYPE_CHECKING:
+    from saga_workers.devstack.stack import Stack
+
+_OPTIONAL_SERVICES = ("kafka", "relay", "trigger", "spark")
+"""What a project may have no use for: not shown while it does not run."""
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    epilog=GLOBAL_OPTIONS_HELP,
+    help="The embedded stack, in the background: Temporal with its Web UI, PostgreSQL, a worker, Kafka if it is used.",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.command()
+def up(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="start only these of temporal, postgres, kafka, worker, relay, trigger (comma or repeated)"),
+    ] = None,
+) -> None:
+    """Start what is missing and wait until it is ready. Calling it again heals."""
+    from saga_workers.devstack.stack import service_names
+
+    names = service_names(only)
+    stack = _stack()
+    with on_ctrl_c(
+        lambda: "interrupted: what was started goes on; `saga dev up` starts the rest, `saga dev down` stops it"
+    ):
+        stack.up(names)
+    _print_status(stack)
+
+
+@app.command()
+def status() -> None:
+    """What runs, and where."""
+    _print_status(_stack())
+
+
+@app.command()
+def logs(
+    name: Annotated[str, typer.Argument(help="temporal, postgres, worker, kafka, relay or trigger")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on printing")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many lines of the past")] = 200,
+) -> None:
+    """What a service has printed."""
+    from saga_workers.devstack.stack import refuse_unknown
+
+    refuse_unknown([name])
+    log = _stack().folder.log_file(name)
+    if not log.exists():
+        raise SagaError(f"{name} has not been started here, so there is no log.", help="saga dev up")
+    _print_log(log, lines, follow=follow)
+
+
+@app.command()
+def down(wipe: Annotated[bool, typer.Option("--wipe", help="delete the data as well")] = False) -> None:
+    """Stop what `saga dev up` started; the data stays unless --wipe."""
+    stack = _stack()
+    with on_ctrl_c(lambda: "interrupted: some services may still run; `saga dev down` stops them"):
+        stopped = stack.down(wipe=wipe)
+    echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
+    if wipe:
+        echo("the data is deleted")
+
+
+def _stack() -> Stack:
+    from saga_workers.devstack.stack import Stack
+
+    return Stack(load_settings(), echo)
+
+
+def _print_status(stack: Stack) -> None:
+    document = stack.status()
+    print_document(document, human=lambda: _print_table(document))
+
+
+def _print_table(document: dict[str, Any]) -> None:
+    connections, catalogs = document["connections"], document["catalogs"]
+    rows = [
+        (
+            name,
+            service["state"],
+            service["pid"] or "-",
+            service.get("url") or service.get("address") or service.get("health", ""),
+        )
+        for name, service in document.items()
+        if name not in ("connections", "catalogs")
+        and not (name in _OPTIONAL_SERVICES and service["state"] == "stopped")
+    ]
+    print_table(rows, ("service", "state", "pid", "where"))
+    if connections:
+        print()
+        print_table(list(connections.items()), ("connection", "url"))
+    if catalogs:
+        print()
+        print_table([(name, one.get("uri", "-")) for name, one in catalogs.items()], ("catalog", "uri"))
+    if document["temporal"].get("web_ui"):
+        print(f"\nWeb UI  {document['temporal']['web_ui']}")
+
+
+def _print_log(log: Path, lines: int, *, follow: bool) -> None:
+    with log.open(encoding="utf-8", errors="replace") as file:
+        past = file.read().splitlines()
+        for line in past[len(past) - min(lines, len(past)) :]:
+            print(line)
+        while follow:
+            text = file.read()
+            if text:
+                print(text, end="", flush=True)
+            else:
+                time.sleep(0.2)

@@ -1,0 +1,119 @@
+"""`saga cancel`: ask a saga to undo what it has done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import target_line, with_client
+from saga_cli.output import confirm, echo, print_document, warn
+from saga_cli.shared_options import operator_name, print_target
+from sagas.errors import RefusedError, SagaError, UsageError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.settings import Settings
+
+
+def cancel(
+    saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
+    where: Annotated[str | None, typer.Option(help="all running sagas that fit this Temporal list filter")] = None,
+    reason: Annotated[str, typer.Option(help="why; it is kept in the story")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code tells how it ended")] = False,
+    timeout: Annotated[str | None, typer.Option(help="how long to wait, for example 1m")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="who asks; default: SAGA_USER")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> int:
+    """Ask a saga to undo what it has done. Past the point of no return it is refused (exit code 9).
+
+    A cancel is recorded even when no worker answers: the saga finds it when one runs it again. With --where
+    every saga is asked, and the exit code is the highest of all.
+    """
+    if (saga_id is None) == (where is None):
+        raise UsageError("`saga cancel` takes the id of one saga, or --where for many", help="saga cancel --help")
+    if timeout is not None and not wait:
+        raise UsageError("--timeout goes with --wait")
+    by = operator_name(as_)
+    if saga_id is not None:
+        return _one(saga_id, reason, by, wait, timeout)
+    if wait:
+        raise UsageError("--wait goes with the id of one saga", help="saga list    shows how many have ended")
+    assert where is not None
+    return _cancel_many(where, reason, by, yes)
+
+
+def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | None) -> int:
+    from saga_cli.wait import parse_deadline, print_end, wait_for_saga
+
+    parse_deadline(timeout)
+
+    async def ask(client: Client, settings: Settings) -> dict[str, Any]:
+        print_target(settings)
+        row = await _ask(client, saga_id, reason, by)
+        if not wait:
+            return row
+        warn(_sentence(row))
+        return await wait_for_saga(client, saga_id, timeout, web_ui=settings.temporal.web_ui)
+
+    found = with_client(ask)
+    if wait:
+        return print_end(saga_id, found)
+    print_document(found, human=lambda: echo(_sentence(found)))
+    return 0
+
+
+def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
+    async def find(client: Client, settings: Settings) -> list[str]:
+        from saga_cli.shared_options import saga_filter
+        from saga_workers.temporal.temporal_runs import list_runs
+        from saga_workers.views.saga_list import visibility_query
+
+        asked = saga_filter(settings, where=f"({where}) AND ExecutionStatus = 'Running'")
+        warn(target_line(settings))
+        # A nested saga goes the way of its parent.
+        return [run.id async for run in list_runs(client, visibility_query(asked)) if run.parent_id is None]
+
+    ids = with_client(find)
+    if not ids:
+        print_document([], human=lambda: echo("no running saga fits"))
+        return 0
+    confirm(
+        f"This asks {len(ids)} sagas to undo what they have done: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes
+    )
+
+    async def ask_all(client: Client, settings: Settings) -> list[dict[str, Any] | SagaError]:
+        from saga_workers.control.interventions import ask_each
+
+        return await ask_each(ids, lambda id: _ask(client, id, reason, by))
+
+    from saga_workers.control.interventions import worst_code
+
+    answers = with_client(ask_all)
+    told = [_failed(id, one) if isinstance(one, SagaError) else one for id, one in zip(ids, answers, strict=True)]
+
+    def human() -> None:
+        for one in told:
+            echo(_sentence(one))
+        refused, failed = (sum(one["answer"] == word for one in told) for word in ("refused", "failed"))
+        echo(f"{len(told) - refused - failed} asked, {refused} refused" + (f", {failed} failed" if failed else ""))
+
+    print_document(told, human=human)
+    return worst_code(answers)
+
+
+async def _ask(client: Client, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
+    from saga_workers.control.interventions import cancel as ask
+
+    answer = await ask(client, saga_id, reason=reason, who=by)
+    return {"id": saga_id, "answer": answer.answer, "note": answer.note}
+
+
+def _failed(saga_id: str, error: SagaError) -> dict[str, Any]:
+    word = "refused" if isinstance(error, RefusedError) else "failed"
+    return {"id": saga_id, "answer": word, "note": error.message}
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    return f"{row['id']}: {row['answer']}: {row['note']}"

@@ -1,0 +1,53 @@
+"""`saga notify`: how the notifications of a saga stand, and sending one again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import target_line, with_client
+from saga_cli.output import echo, print_document
+from sagas.errors import RefusedError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.settings import Settings
+
+
+def notify(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    name: Annotated[str | None, typer.Argument(help="one of its notifications, as `saga show` names it")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="send it again; without a name all that were given up")
+    ] = False,
+) -> int:
+    """Show what became of a saga's notifications; with --again send them again, under the same event id."""
+
+    async def tell(client: Client, settings: Settings) -> list[dict[str, Any]]:
+        from saga_workers.views.notifications import resend, select_notifications
+        from saga_workers.views.saga_view import read_view
+
+        story = await read_view(client, saga_id)
+        if again:
+            echo(target_line(settings))
+            return await resend(client, story, name)
+        return select_notifications(story, name)
+
+    rows = with_client(tell)
+    print_document(rows, human=lambda: _print_notifications(saga_id, rows))
+    return RefusedError.exit_code if any("failure" in row for row in rows) else 0
+
+
+def _print_notifications(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    from saga_cli.render.saga_view import notification_line
+    from saga_cli.render.text import to_plain
+
+    if not rows:
+        echo(f"{saga_id} has notified nobody")
+    for row in rows:
+        done = ": ".join(row[name] for name in ("id", "done", "failure") if name in row)
+        echo(done if "done" in row else to_plain(notification_line(row, datetime.now(UTC))))

@@ -1,0 +1,63 @@
+"""`saga parked`: what needs a person, grouped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import with_client
+from saga_cli.output import echo, print_list, warn
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from saga_workers.views.parked import ParkedList
+    from sagas.settings import Settings
+
+
+def parked(
+    saga: Annotated[str | None, typer.Option(help="only sagas of this name")] = None,
+    since: Annotated[str | None, typer.Option(help="only sagas begun since then: 2h, 7d, or 2026-03-01")] = None,
+    label: Annotated[list[str] | None, typer.Option("-l", "--label", help="name=value; repeatable")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="also ask sagas whose other branches still run")] = False,
+) -> int:
+    """Show what waits for a person, one group for each saga, step, operation and error, with the command for it."""
+    from saga_cli.shared_options import saga_filter
+
+    async def find(client: Client, settings: Settings) -> ParkedList:
+        from saga_workers.views.parked import read_parked
+
+        return await read_parked(
+            client, saga_filter(settings, saga=saga, since=since, labels=label or ()), include_running=all_, nested=True
+        )
+
+    from saga_workers.views.parked import group_parked
+
+    inbox = with_client(find)
+    groups = group_parked(inbox.operations)
+    print_list(groups, human=lambda rows: _print_groups(rows))
+    if inbox.unreachable:
+        why = next(iter(inbox.unreachable.values()))
+        warn(f"{len(inbox.unreachable)} sagas in trouble could not be asked: {why}")
+    return 0
+
+
+def _print_groups(groups: Any) -> None:
+    from saga_cli.render.text import format_duration, parse_timestamp
+
+    if not groups:
+        echo("nothing waits for a person")
+        return
+    now = datetime.now(UTC)
+    for group in groups:
+        oldest = parse_timestamp(group["oldest"])
+        age = f", the oldest for {format_duration(now, oldest)}" if oldest else ""
+        op = {"do": "", "undo": "the undo of ", "confirm": "the confirm of "}.get(group["op"], "")
+        echo(f"⏸ {group['count']} × {group['saga']}: {op}{group['step']}{age}")
+        echo(f"    {group['error']}")
+        ids = group["ids"]
+        echo(f"    {', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}")
+        echo(f"    possible: {', '.join(group['decisions'])}")
+        echo(f"    {group['command']}")

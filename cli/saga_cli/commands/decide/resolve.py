@@ -1,0 +1,216 @@
+"""`saga resolve`: a person's decision about a step that is stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings, target_line, with_client
+from saga_cli.output import confirm, echo, print_document, warn
+from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
+from sagas.errors import RefusedError, SagaError, UsageError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from saga_workers.views.parked import ParkedOperation
+    from sagas.settings import Settings
+
+DECISIONS = ("retry", "done", "skip", "compensate")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    """Which parked operations a decision with ``--where`` is about. ``step`` also stands for all its items."""
+
+    step: str
+    where: str
+    op: str | None
+    error: str | None
+
+    def matches(self, operation: ParkedOperation) -> bool:
+        return (
+            self.step in (operation.step, operation.definition_step)
+            and self.op in (None, operation.op)
+            and (self.error is None or self.error in operation.error)
+        )
+
+
+def resolve(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="ID STEP DECISION", help="with --where only STEP DECISION; see `saga parked`"),
+    ],
+    reason: Annotated[str | None, typer.Option(help="why; it is kept in the story")] = None,
+    with_: Annotated[str | None, typer.Option("--with", help="retry with these arguments: JSON or @file")] = None,
+    definition: Annotated[Path | None, typer.Option(help="go on with this mended definition of the same steps")] = None,
+    result: Annotated[str | None, typer.Option(help="what a step that is done has given: JSON or @file")] = None,
+    evidence: Annotated[str | None, typer.Option(help="how you know that it is done, or that it is not")] = None,
+    where: Annotated[str | None, typer.Option(help="all parked sagas that fit this Temporal list filter")] = None,
+    op: Annotated[str | None, typer.Option(help="with --where: only do, undo or confirm")] = None,
+    error: Annotated[str | None, typer.Option(help="with --where: only where the error contains this text")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would lead to, and change nothing")] = False,
+    as_: Annotated[str | None, typer.Option("--as", help="who decides; default: SAGA_USER")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> int:
+    """Decide about a parked step: retry, done, skip or compensate. `saga show ID` tells which are possible.
+
+    \b
+    saga resolve ID STEP retry --reason TEXT [--with JSON] [--definition FILE]
+    saga resolve ID STEP done --reason TEXT [--result JSON] [--evidence TEXT]
+    saga resolve --where QUERY STEP skip --reason TEXT
+
+    With --where every saga is asked, and the exit code is the highest of all.
+    """
+    saga_id, step, decision = _parse_words(words, where)
+    if where is None and (op or error):
+        raise UsageError("--op and --error go with --where")
+    made: dict[str, Any] = {
+        "step": step,
+        "decision": decision,
+        "reason": required_text(reason, "--reason", "a decision is kept in the story with its reason"),
+        "who": operator_name(as_),
+        "with": json_object(with_, "--with"),
+        "definition": None if definition is None else _definition_snapshot(definition),
+        "result": json_option(result, "--result"),
+        "evidence": evidence,
+    }
+    _check_options(made)
+    if where is None:
+        assert saga_id is not None
+        return _resolve_one(saga_id, made, dry_run, yes)
+    return _resolve_many(DecisionFilter(step, where, op, error), made, dry_run, yes)
+
+
+def _parse_words(words: Sequence[str], where: str | None) -> tuple[str | None, str, str]:
+    if len(words) != (3 if where is None else 2):
+        what = "ID STEP DECISION" if where is None else "STEP DECISION together with --where"
+        raise UsageError(f"`saga resolve` takes {what}", help="saga parked    has the whole command")
+    *saga_id, step, decision = words
+    if decision not in DECISIONS:
+        from sagas.errors import did_you_mean
+
+        raise UsageError(
+            f"there is no decision {decision}{did_you_mean(decision, DECISIONS)}", help=", ".join(DECISIONS)
+        )
+    return (saga_id[0] if saga_id else None), step, decision
+
+
+def _check_options(fields: dict[str, Any]) -> None:
+    decision = fields["decision"]
+    for field, only, option in (("with", "retry", "--with"), ("definition", "retry", "--definition"),
+                                ("result", "done", "--result")):  # fmt: skip
+        if fields[field] is not None and decision != only:
+            raise UsageError(f"{option} goes with `{only}`, not with `{decision}`")
+
+
+def _definition_snapshot(file: Path) -> dict[str, Any]:
+    """The definition in a file, as a run carries it. Raises UsageError: it cannot be read, or has errors."""
+    from saga_cli.inputs import read_text
+    from sagas.definition.loader import parse_text
+    from sagas.definition.snapshot import to_snapshot
+    from sagas.settings.project import Project
+
+    settings = load_settings()
+    connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
+    project = Project(settings)
+    definition, diagnostics = parse_text(
+        read_text(file), str(file), project.actions, connections, project.spark_resources, project.kafka_resources
+    )
+    if definition is None:
+        first = next(one for one in diagnostics if one.severity == "error")
+        raise UsageError(
+            f"{first.file}:{first.line}:{first.column} {first.code} {first.message}", help=f"saga validate {file}"
+        )
+    return to_snapshot(definition)
+
+
+def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
+    if fields["decision"] == "skip" and not dry_run:
+        warn(target_line(load_settings()))
+        confirm(f"Skipping {fields['step']} of {saga_id} may leave an effect behind (RESIDUE).", yes=yes)
+
+    async def run(client: Client, settings: Settings) -> dict[str, Any]:
+        from saga_workers.control.interventions import preview_decision, resolve
+
+        decision = {**fields, "who": fields["who"] or client.identity}
+        if dry_run:
+            return {"id": saga_id, "dry_run": True, "next": await preview_decision(client, saga_id, decision)}
+        print_target(settings)
+        story = await resolve(client, saga_id, decision)
+        return {**story, "id": saga_id}
+
+    answer = with_client(run)
+    if dry_run:
+        print_document(answer, human=lambda: _print_preview(saga_id, fields, answer["next"]))
+        return 0
+
+    def human() -> None:
+        echo(f"{saga_id}: {fields['decision']} {fields['step']} accepted; the saga is {answer['state']}")
+        echo(f"`saga watch {saga_id}` follows it")
+
+    print_document(answer, human=human)
+    return 0
+
+
+def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:
+    echo(f"{saga_id}: {fields['decision']} {fields['step']} is possible, and would at once")
+    for one in effects or ["change the story only"]:
+        echo(f"  {one}")
+    echo("nothing was changed")
+
+
+def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
+    async def find(client: Client, settings: Settings) -> list[ParkedOperation]:
+        from saga_cli.shared_options import saga_filter
+        from saga_workers.views.parked import read_parked
+
+        inbox = await read_parked(client, saga_filter(settings, where=decision_filter.where))
+        return [one for one in inbox.operations if decision_filter.matches(one)]
+
+    found = with_client(find)
+    if not found:
+        print_document([], human=lambda: echo("nothing that is parked fits"))
+        return 0
+    if not dry_run:
+        warn(target_line(load_settings()))
+        several = ", ".join(f"{one.saga_id} {one.step}" for one in found[:5]) + (" …" if len(found) > 5 else "")
+        confirm(f"`{fields['decision']}` for {len(found)} parked steps: {several}", yes=yes)
+
+    async def decide_all(client: Client, _: Settings) -> list[dict[str, Any] | SagaError]:
+        from saga_workers.control.interventions import ask_each, preview_decision, resolve
+
+        async def decide(one: ParkedOperation) -> dict[str, Any]:
+            decision = {**fields, "step": one.step, "who": fields["who"] or client.identity}
+            if dry_run:
+                return {"next": await preview_decision(client, one.saga_id, decision)}
+            await resolve(client, one.saga_id, decision)
+            return {}
+
+        return await ask_each(found, decide, saga_of=lambda one: one.saga_id)
+
+    from saga_workers.control.interventions import worst_code
+
+    answers = with_client(decide_all)
+    told = [
+        {"id": one.saga_id, "step": one.step}
+        | ({"accepted": False, "refusal": it.message} if isinstance(it, SagaError) else {**it, "accepted": True})
+        for one, it in zip(found, answers, strict=True)
+    ]
+
+    def human() -> None:
+        for row, it in zip(told, answers, strict=True):
+            if isinstance(it, SagaError):
+                what = f"{'refused' if isinstance(it, RefusedError) else 'failed'}: {it.message}"
+            else:
+                what = "; ".join(it.get("next") or ()) or "accepted"
+            echo(f"{row['id']} {row['step']}: {what}")
+        if dry_run:
+            echo("nothing was changed")
+
+    print_document(told, human=human)
+    return worst_code(answers)

@@ -1,0 +1,40 @@
+"""`saga signal`: answer a saga that waits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saga_cli.context import with_client
+from saga_cli.output import echo, print_document, warn
+from saga_cli.shared_options import json_option, operator_name, print_target
+from sagas.errors import UsageError
+
+
+def send_signal(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    name: Annotated[str, typer.Argument(help="the signal's name, as the `wait` step has it")],
+    data: Annotated[str | None, typer.Option(help="JSON, @file, or - for standard input")] = None,
+    reject: Annotated[str | None, typer.Option(help="say no, with this text: the step is rejected")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="who answers; default: SAGA_USER")] = None,
+) -> int:
+    """Answer a `wait` step. An early answer is kept; the first answer of a name counts."""
+    if reject is not None and data is not None:
+        raise UsageError("--data answers and --reject refuses: give one of them")
+    if reject is not None and not reject.strip():
+        raise UsageError("--reject needs a text: it becomes the reason of the saga")
+    value = json_option(data, "--data")
+
+    async def send(client, settings) -> bool:
+        from saga_workers.control.interventions import signal
+
+        print_target(settings)
+        return await signal(client, saga_id, name, value, who=operator_name(as_), reject=reject)
+
+    checked = with_client(send)
+    what = "rejected" if reject is not None else "sent"
+    print_document({"id": saga_id, "signal": name, "answer": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
+    if not checked:
+        warn(f"{saga_id} could not be asked whether it waits for {name}; it finds the signal when a worker runs it")
+    return 0

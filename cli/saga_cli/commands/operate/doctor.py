@@ -1,0 +1,32 @@
+"""`saga doctor`: is everything there that a saga needs, and if not, what is the next step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from saga_cli.context import load_settings
+from saga_cli.output import print_list, wants_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def doctor() -> int:
+    """Check server, namespace, search attributes, workers, databases, clocks, and what Spark steps and Kafka need."""
+    import asyncio
+
+    from saga_workers.doctor.checks import run_checks
+
+    findings = asyncio.run(run_checks(load_settings()))
+    print_list([finding.to_json() for finding in findings], human=_print_results)
+    return 1 if any(finding.ok is False for finding in findings) else 0
+
+
+def _print_results(findings: Sequence[dict]) -> None:
+    assert not wants_json()
+    width = max(len(finding["check"]) for finding in findings)
+    for finding in findings:
+        mark = {True: "✔", False: "✖", None: "·"}[finding["ok"]]
+        print(f"{mark} {finding['check']:<{width}}  {finding['message']}")
+        if finding["ok"] is not True and finding["help"]:
+            print(f"  {'':<{width}}  → {finding['help']}")

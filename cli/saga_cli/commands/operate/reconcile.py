@@ -1,0 +1,151 @@
+"""`saga reconcile`: do the books agree?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings, target_line, with_client
+from saga_cli.output import confirm, echo, on_ctrl_c, print_document, warn
+from saga_cli.shared_options import operator_name
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.settings import Settings
+
+DIFFERENCES = 8
+LAST = "last"
+
+_SHOWN = 5
+
+
+def reconcile(
+    saga_id: Annotated[str | None, typer.Argument(help="only this saga and those nested in it")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="only what has happened since then: 2h, 7d, 2026-03-01, or last")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="write a page with counts, samples and commands")] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="mend what is safe to mend without a person")] = False,
+    as_: Annotated[str | None, typer.Option("--as", help="who asks; default: SAGA_USER")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+) -> int:
+    """Hold what the sagas say against the guards, the business tables, the outbox and its topics, and what is staged
+    and published.
+
+    Exit code 0: the books agree; 8: differences were found (and, with --repair, not all of them could be mended).
+    `--since last` goes on where the last reconciliation that found nothing has stopped.
+    """
+    _check_packages()
+    if saga_id is not None and since is not None:
+        raise UsageError("--since is about all sagas; leave it out for one")
+    settings = load_settings()
+    from saga_spark.reconcile.extracts import ReconciliationScope
+
+    scope = ReconciliationScope(_parse_since(settings, since), saga_id)
+    if repair:
+        warn(target_line(settings))
+        confirm(
+            "What is safe to mend will be mended: open effects of terminated runs are undone, events that a saga has "
+            "left held are released or dropped as it ended, stages are removed.",
+            yes=yes,
+        )
+
+    async def run(client: Client, settings: Settings) -> dict[str, Any]:
+        from saga_spark.runner.runner_client import RunnerClient
+        from saga_spark.settings import spark_settings
+        from saga_workers.reconcile.reconciliation import reconcile as look
+        from saga_workers.reconcile.repair import repair_findings
+
+        runner = RunnerClient(spark_settings(settings))
+        try:
+            found = await look(client, settings, scope, runner)
+            if repair and not found["agree"]:
+                mended = await repair_findings(
+                    client, settings, found["findings"], who=operator_name(as_) or client.identity
+                )
+                found = {**await look(client, settings, scope, runner), "mended": mended}
+            return found
+        finally:
+            await runner.close()
+
+    changed = "what was repaired stays; run it again to go on" if repair else "nothing was changed"
+    with on_ctrl_c(lambda: f"interrupted: {changed}"):
+        found = with_client(run)
+    if report is not None:
+        from saga_cli.render.reconciliation import reconciliation_html
+
+        report.write_text(reconciliation_html(found), encoding="utf-8")
+    if saga_id is None and found["agree"]:
+        _save_last_run(settings, found["until"])
+    print_document(found, human=lambda: _print_report(found, report))
+    return 0 if found["agree"] else DIFFERENCES
+
+
+def _check_packages() -> None:
+    import importlib.util
+
+    for name in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(
+                f"A reconciliation runs on Spark, and the package {name} is not installed.",
+                help="pip install 'saga-orchestrator[spark]'",
+            )
+
+
+def _parse_since(settings: Settings, text: str | None) -> float | None:
+    from saga_cli.shared_options import parse_time
+
+    if text is None:
+        return None
+    if text != LAST:
+        return parse_time(text, now=datetime.now(UTC)).timestamp()
+    file = _last_run_file(settings)
+    if not file.is_file():
+        return None  # the first time everything is new
+    return datetime.fromisoformat(file.read_text(encoding="utf-8").strip().replace("Z", "+00:00")).timestamp()
+
+
+def _save_last_run(settings: Settings, until: str) -> None:
+    file = _last_run_file(settings)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(until + "\n", encoding="utf-8")
+
+
+def _last_run_file(settings: Settings) -> Path:
+    return settings.dev_folder / "reconciled-until"
+
+
+def _print_report(found: Mapping[str, Any], report: Path | None) -> None:
+    from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
+
+    read = found["read"]
+    what = "; ".join(f"{count:,} {name}" for name, count in read.items())
+    window = f" since {found['since']}" if found["since"] else ""
+    for one in found.get("mended") or ():
+        echo(f"↩ {one['saga_id']}: {one['done']}")
+    if found["agree"]:
+        echo(f"✔ the books agree{window} ({what}; {found['seconds']:g} s)")
+    else:
+        echo(f"✖ {count_text(sum(found['counts'].values()))}{window} ({what}; {found['seconds']:g} s)")
+    for kind, count in found["counts"].items():
+        echo(f"\n{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
+        _print_findings([one for one in found["findings"] if one["class"] == kind], count)
+    if report is not None:
+        echo(f"\nthe whole report: {report}")
+
+
+def _print_findings(findings: Sequence[Mapping[str, Any]], count: int) -> None:
+    for one in findings[:_SHOWN]:
+        row = ", ".join(f"{name}={value}" for name, value in (one["row"] or {}).items())
+        topic = f"topic {one['details']['topic']}" if "topic" in one["details"] else ""
+        words = [one["saga_id"] or "nobody's", one["step"] or "", one["place"] or "", row, topic]
+        echo("  " + "  ".join(word for word in words if word))
+        echo(f"      {one['command']}")
+    if count > _SHOWN:
+        echo(f"  … and {count - _SHOWN} more; --report FILE.html or -o json has them")

@@ -1,0 +1,125 @@
+"""`saga relay`: publish the events of the outboxes, or tell how they stand."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.output import print_document, print_table
+from saga_cli.shared_options import operator_name, parse_duration_option, required_text, start_logging
+
+if TYPE_CHECKING:
+    from sagas.settings import Settings
+
+
+def relay(
+    connection: Annotated[str | None, typer.Option(help="only the outbox of this connection")] = None,
+    once: Annotated[bool, typer.Option("--once", help="publish what is new, and end")] = False,
+    status: Annotated[bool, typer.Option("--status", help="who publishes, what waits; publish nothing")] = False,
+    health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
+    grace: Annotated[str, typer.Option(help="how long a batch under way may take to end after SIGTERM")] = "30s",
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+    release: Annotated[str | None, typer.Option(metavar="EVENT", help="publish this held or refused event")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="EVENT", help="never publish this held or refused event")] = None,
+    reason: Annotated[str | None, typer.Option(help="why you release or drop it; it is kept with the event")] = None,
+    as_: Annotated[str | None, typer.Option("--as", help="who decides")] = None,
+) -> int:
+    """Publish the events of the outboxes to Kafka, each exactly once and in order per key.
+
+    A person decides about events that wait for one (see --status): --release EVENT or --drop EVENT.
+    """
+    import asyncio
+
+    from saga_workers.relay.relay_process import run_relay
+    from sagas.errors import UsageError
+
+    if status and (once or health is not None):
+        raise UsageError("--status publishes nothing: it goes with --connection alone")
+    if (release, drop) != (None, None):
+        if status or once or health is not None or None not in (release, drop):
+            raise UsageError(
+                "--release and --drop decide about one event: they go with --reason, --as and --connection"
+            )
+        return _decide(load_settings(), connection, release, drop, reason, as_)
+    settings = load_settings()
+    if status:
+        return _status(settings, connection)
+    start_logging(log_format)
+    running = run_relay(
+        settings, connection=connection, once=once, health=health, grace=parse_duration_option(grace, "--grace")
+    )
+    asyncio.run(running)
+    return 0
+
+
+def _status(settings: Settings, connection: str | None) -> int:
+    import asyncio
+
+    from saga_workers.relay.relay_status import relay_status
+
+    found = asyncio.run(relay_status(settings, connection))
+    print_document(found, human=lambda: _print_status(found))
+    return 1 if any("error" in one or "kafka_error" in one for one in found["outboxes"]) else 0
+
+
+def _decide(
+    settings: Settings,
+    connection: str | None,
+    release: str | None,
+    drop: str | None,
+    reason: str | None,
+    as_: str | None,
+) -> int:
+    import asyncio
+
+    from saga_workers.relay.held_events import decide_in_any_outbox
+
+    why = required_text(reason, "--reason", "it is kept with the event")
+    by = operator_name(as_) or getpass.getuser()
+    event, decision = (release, "release") if release is not None else (drop, "drop")
+    said = asyncio.run(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
+    print_document({"event": event, "decision": decision, "message": said}, human=lambda: print(said))
+    return 0
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    if not found["outboxes"]:
+        print("No connection of the project has an outbox: `saga setup` makes it.")
+    for outbox in found["outboxes"]:
+        if "error" in outbox:
+            print(f"{outbox['connection']}: {outbox['error']}")
+            continue
+        oldest = f" (the oldest {_age(outbox['oldest_seconds'])})" if outbox["new"] else ""
+        print(
+            f"{outbox['connection']}: {outbox['new']} new{oldest}, {outbox['held']} held, {outbox['refused']} refused"
+        )
+        rows = [
+            (
+                shard["shard"],
+                shard["new"],
+                _age(shard["oldest_seconds"]) if shard["new"] else "-",
+                {True: "open", False: "-", None: "?"}[shard.get("open_transaction")],
+                shard["owner"] or "nobody",
+            )
+            for shard in outbox["shards"]
+        ]
+        print_table(rows, ("SHARD", "NEW", "OLDEST", "TRANSACTION", "OWNER"), indent=2)
+        for topic in outbox.get("topics", ()):
+            if "error" in topic:
+                print(f"  topic {topic['topic']}: {topic['error']}")
+            elif topic["lso_lag"]:
+                print(f"  topic {topic['topic']}: open transactions hold back {topic['lso_lag']} offsets")
+        for event in outbox["for_a_person"]:
+            print(f"  {event['status']} event {event['event']} of {event['saga']}/{event['step']} for {event['topic']}")
+            print(f"    {event['why']}")
+            print(f"    saga relay --release {event['event']} --reason '…'    (or --drop)")
+        for error in ("kafka_error", "publishing_error"):
+            if error in outbox:
+                print(f"  {outbox[error]}")
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,43 @@
+"""`saga worker`: run a worker in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.shared_options import parse_duration_option, start_logging
+
+
+def worker(
+    health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
+    grace: Annotated[str, typer.Option(help="how long attempts in flight may take to end after SIGTERM")] = "30s",
+    deployment: Annotated[str | None, typer.Option(help="name of the worker deployment, for versioning")] = None,
+    build_id: Annotated[str | None, typer.Option("--build-id", help="build of this worker, for versioning")] = None,
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
+    retention: Annotated[str, typer.Option(help="how long the guards remember a finished saga")] = "30d",
+) -> int:
+    """Serve the project's sagas and actions. SIGTERM drains: nothing new is taken, what runs may end."""
+    import asyncio
+
+    from temporalio.common import WorkerDeploymentVersion
+
+    from saga_workers.worker.worker_process import run_worker
+    from sagas.errors import UsageError
+    from sagas.settings.project import Project
+
+    if (deployment is None) != (build_id is None):
+        raise UsageError("--deployment and --build-id belong together")
+    version = WorkerDeploymentVersion(deployment, build_id) if deployment and build_id else None
+    start_logging(log_format)
+    asyncio.run(
+        run_worker(
+            Project(load_settings()),
+            health=health,
+            grace=parse_duration_option(grace, "--grace"),
+            deployment=version,
+            retention=parse_duration_option(retention, "--retention"),
+        )
+    )
+    return 0

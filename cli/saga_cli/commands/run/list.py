@@ -1,0 +1,97 @@
+"""`saga list`: one line for each saga."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import global_options, with_client
+from saga_cli.output import echo, make_console, print_document, to_json
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.settings import Settings
+
+
+def list_sagas(
+    saga: Annotated[str | None, typer.Option(help="only sagas of this name")] = None,
+    state: Annotated[list[str] | None, typer.Option(help="only in this state; repeatable, or a,b")] = None,
+    since: Annotated[str | None, typer.Option(help="only begun since then: 2h, 7d, or 2026-03-01")] = None,
+    label: Annotated[list[str] | None, typer.Option("-l", "--label", help="name=value; repeatable")] = None,
+    stuck: Annotated[bool, typer.Option("--stuck", help="only those that will not end by themselves, and why")] = False,
+    where: Annotated[str | None, typer.Option(help="one more filter in Temporal's own language")] = None,
+    limit: Annotated[int, typer.Option(help="at most so many", min=1)] = 50,
+) -> int:
+    """List sagas, the newest first. Temporal's index lags behind by a moment: `saga show` is always exact."""
+    from saga_cli.shared_options import saga_filter
+
+    async def find(client: Client, settings: Settings) -> int:
+        asked = saga_filter(settings, saga=saga, states=state or (), since=since, labels=label or (), where=where)
+        web_ui = settings.temporal.web_ui
+        if stuck:
+            from saga_workers.views.stuck import list_stuck
+
+            found = list_stuck(client, asked, limit=limit, web_ui=web_ui)
+        else:
+            from saga_workers.views.saga_list import query_sagas
+
+            ask = global_options().format != "human"  # people wait for the list, programs for whole documents
+            found = query_sagas(client, asked, limit=limit, web_ui=web_ui, ask_running=ask)
+        rows: list[dict[str, Any]] = []
+        async for row in found:
+            if global_options().format == "jsonl":
+                print(to_json(row), flush=True)
+            rows.append(row)
+        if global_options().format != "jsonl":
+            print_document(rows, human=lambda: _print_list(rows, stuck, limit))
+        return 0
+
+    return with_client(find)
+
+
+def _print_list(rows: Sequence[dict[str, Any]], stuck: bool, limit: int) -> None:
+    if not rows:
+        echo("nothing is stuck" if stuck else "no sagas")
+        return
+    _print_table(rows)
+    if len(rows) >= limit:
+        echo(f"… the first {limit}; --limit N shows more")
+
+
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    from saga_cli.render.saga_view import STATE_STYLES
+
+    now = datetime.now(UTC)
+    cells = [_cells(row, now) for row in rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(4)]
+    out = make_console()
+    for row, line in zip(rows, cells, strict=True):
+        text = Text()
+        for at, (cell, width) in enumerate(zip(line, widths, strict=False)):
+            text.append(cell.ljust(width) + "  ", STATE_STYLES.get(cell, "") if at == 2 else "")
+        text.append(line[4], "dim")
+        text.rstrip()
+        out.print(text, soft_wrap=True)
+        for reason in row.get("stuck") or ():
+            out.print(Text(f"    {reason}", "yellow"), soft_wrap=True)
+
+
+def _cells(row: dict[str, Any], now: datetime) -> list[str]:
+    from saga_cli.render.text import format_duration, parse_timestamp
+
+    started, ended = parse_timestamp(row["started_at"]), parse_timestamp(row.get("ended_at"))
+    when = "" if started is None else f"{format_duration(now, started)} ago"
+    if started is not None and ended is not None:
+        when += f", took {format_duration(ended, started)}"
+    reason = row.get("reason") or {}
+    where = f" at {reason['step']}" if reason.get("step") else ""
+    message = f": {reason['message']}" if reason.get("message") else ""
+    because = f"{reason['kind']}{where}{message}" if reason else ""
+    labels = " ".join(f"{name}={value}" for name, value in (row.get("labels") or {}).items())
+    return [row["id"], row["saga"], row["state"], when, "  ".join(one for one in (because, labels) if one)]

@@ -1,0 +1,31 @@
+"""`saga show`: the whole story of one saga."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saga_cli.context import with_client
+from saga_cli.output import print_document
+from sagas.errors import UsageError
+
+
+def show(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    html: Annotated[str | None, typer.Option(help="not in this version")] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="not in this version")] = False,
+) -> int:
+    """Tell what happened, what was undone, what is stuck and what to do.
+
+    A closed saga needs no worker; a running one is asked through its worker.
+    """
+    if html is not None or reveal:
+        option = "--html" if html is not None else "--reveal"
+        raise UsageError(f"{option} is not in this version of saga", help="saga show ID -o json    has all there is")
+    from saga_cli.render.saga_view import print_view
+    from saga_workers.views.stuck import story_and_why_stuck
+
+    story = with_client(lambda client, settings: story_and_why_stuck(client, saga_id, web_ui=settings.temporal.web_ui))
+    print_document(story, human=lambda: print_view(story))
+    return 0

@@ -1,0 +1,154 @@
+"""`saga watch`: the story while it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import global_options, with_client
+from saga_cli.output import echo, on_ctrl_c, print_document, to_json, wants_json
+from sagas.errors import UsageError
+from sagas.machine.parked import waits_for_a_person
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from sagas.settings import Settings
+
+
+def watch(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    until: Annotated[
+        str | None, typer.Option(help="`parked`: leave also when the saga, or one nested in it, waits for a person")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="how long to watch, for example 1m")] = None,
+) -> int:
+    """Follow a saga to its end; the exit code tells how it ended. Ctrl-C only ends the watching."""
+    if until not in (None, "parked"):
+        raise UsageError(f"--until takes `parked`, not {until}")
+    with on_ctrl_c(lambda: f"{saga_id} goes on; `saga watch {saga_id}` follows it again"):
+        story = with_client(lambda client, settings: _follow(client, settings, saga_id, until == "parked", timeout))
+    from saga_cli.wait import STILL_RUNNING, exit_code
+    from saga_workers.views.saga_view import FINAL_STATES
+
+    left_early = story["state"] not in FINAL_STATES and not (until == "parked" and waits_for_a_person(story))
+    if global_options().format == "json":
+        print_document(story, human=lambda: None)
+    if left_early:
+        echo(f"{saga_id} still runs")
+        return STILL_RUNNING
+    return exit_code(story)
+
+
+async def _follow(
+    client: Client, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None
+) -> dict[str, Any]:
+    from saga_cli.wait import follow_saga, parse_deadline
+
+    end = parse_deadline(timeout)
+    story: dict[str, Any] = {}
+    screen = _screen()
+    async with (
+        contextlib.aclosing(follow_saga(client, saga_id, web_ui=settings.temporal.web_ui)) as told,
+        screen as draw,
+    ):
+        while True:
+            patience = None if end is None or not story else max(0.0, end - time.monotonic())
+            try:
+                async with asyncio.timeout(patience):
+                    story = await anext(told)
+            except (TimeoutError, StopAsyncIteration):
+                return story
+            draw(story)
+            if until_parked and waits_for_a_person(story):
+                return story
+
+
+@contextlib.asynccontextmanager
+async def _screen() -> AsyncIterator[Any]:
+    """Gives a function that shows a story: live on a terminal, else one line for each change."""
+    if wants_json() or not sys.stdout.isatty():
+        yield _ChangePrinter()
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    from saga_cli.output import make_console
+    from saga_cli.render.saga_view import view_lines
+    from saga_cli.render.text import to_rich
+
+    with Live(console=make_console(), auto_refresh=False, transient=False, vertical_overflow="crop") as live:
+
+        def draw(story: dict[str, Any]) -> None:
+            lines = view_lines(story, now=datetime.now(UTC))
+            live.update(Group(*(to_rich(line) for line in lines)), refresh=True)
+
+        yield draw
+
+
+class _ChangePrinter:
+    """Prints what has changed since the last story: lines for people, documents with ``--jsonl``."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] | None = None
+        self._shown: dict[str, str] = {}
+
+    def __call__(self, story: dict[str, Any]) -> None:
+        if story == self._last:
+            return
+        self._last = story
+        match global_options().format:
+            case "jsonl":
+                print(to_json(story), flush=True)
+            case "json":
+                return  # only the last one, printed at the end
+            case _:
+                self._print_lines(story)
+
+    def _print_lines(self, story: dict[str, Any]) -> None:
+        from saga_cli.render.text import local_time, progress_text, reason_text
+
+        now = local_time(datetime.now(UTC))
+        reason = story.get("reason") or {}
+        because = f": {reason.get('kind')}: {reason_text(story)}" if reason else ""
+        facts = {"": f"{story['id']} {story['state']}{because}"}
+        if story.get("incomplete"):
+            facts["incomplete"] = f"not the whole story: {story['incomplete']}"
+        for step in story.get("steps") or ():
+            undoing = step.get("compensation") or {}
+            undo = undoing.get("state")
+            undone = f", undo {undo}" if undo not in (None, "PENDING") else ""
+            if step["state"] != "PENDING" or undone:
+                doing = f": {progress_text(step['progress'])}" if step.get("progress") else ""
+                facts[step["id"]] = (
+                    f"  {step['id']} {step['state']}{_retry_text(step)}{undone}{_retry_text(undoing)}{doing}"
+                )
+        for row in story.get("notifications") or ():
+            attempts = f", attempt {row['attempts']}" if row["attempts"] else ""
+            why = f": {row['error']['message']}" if row["error"] else ""
+            facts[row["id"]] = f"  {row['id']} {row['state'] or 'PENDING'}{attempts}{why}"
+        for number, one in enumerate(story.get("parked") or []):
+            commands = "".join(f"\n      {command}" for command in one.get("commands") or ())
+            facts[f"parked {number}"] = f"  {one['step']} waits for a person: {one['why']}{commands}"
+        for name, text in facts.items():
+            if self._shown.get(name) != text:
+                print(f"{now}  {text}", flush=True)
+        self._shown = facts
+
+
+def _retry_text(row: dict[str, Any]) -> str:
+    """Why a call that goes on is tried again."""
+    from saga_cli.render.text import error_text
+
+    error = row.get("error")
+    if row.get("state") != "RUNNING" or not error:
+        return ""
+    times = f"{row['attempts']} attempts, the last one: " if (row.get("attempts") or 0) > 1 else ""
+    return f" ({times}{error_text(error)})"

@@ -1,0 +1,142 @@
+"""`saga actions`: what a definition can use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.output import echo, make_console, print_document, print_list
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from sagas.actions import Action
+    from sagas.step import Parameter
+
+
+def actions(
+    name: Annotated[str | None, typer.Argument(help="one action, with its arguments in full")] = None,
+) -> None:
+    """List the actions of this project and the built-in ones, with their arguments."""
+    from sagas.builtins.registry import BUILTINS
+    from sagas.settings.project import Project
+
+    own = Project(load_settings()).actions
+    rows = [_project_action(action) for action in own.values()]
+    rows += [_built_in(one.name, one.summary, one.parameters) for one in BUILTINS.values()]
+    if name is None:
+        print_list(rows, human=_print_table)
+        return
+    found = next((row for row in rows if row["name"] == name), None)
+    if found is None:
+        from sagas.errors import did_you_mean
+
+        known = tuple(row["name"] for row in rows)
+        raise UsageError(f"There is no action {name}{did_you_mean(name, known)}", help="saga actions    lists all")
+    print_document(found, human=lambda: _print_action(found))
+
+
+def _project_action(action: Action) -> dict[str, Any]:
+    from sagas.actions import result_schema
+
+    rest = action.signature.rest
+    return {
+        "name": action.name,
+        "summary": action.summary,
+        "built_in": False,
+        "connection": action.connection,
+        "rejects": action.rejects,
+        "idempotent": action.idempotent,
+        "seals": action.seals,
+        "arguments": [_argument(one) for one in action.signature.parameters],
+        "other_arguments": None if rest is None else {"type": type_text(rest.schema), "schema": rest.schema},
+        "result": result_schema(action),
+    }
+
+
+def _argument(one: Parameter) -> dict[str, Any]:
+    return {"name": one.name, "required": one.required, "type": type_text(one.schema), "schema": one.schema}
+
+
+def _built_in(name: str, summary: str, parameters: Any) -> dict[str, Any]:
+    from sagas.builtins.registry import PLANNED
+
+    required = parameters.get("required", ())
+    return {
+        "name": name,
+        "summary": summary,
+        "built_in": True,
+        "arguments": [
+            {"name": one, "required": one in required, "type": type_text(schema), "schema": schema}
+            for one, schema in parameters["properties"].items()
+            if PLANNED not in schema
+        ],
+    }
+
+
+def type_text(schema: Any) -> str:
+    """A JSON Schema in a few words: `text`, `list of integer`, `"a" or "b"`."""
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return " or ".join(dict.fromkeys(type_text(one) for one in schema[key]))
+    if "enum" in schema:
+        return " or ".join(json.dumps(one, ensure_ascii=False) for one in schema["enum"])
+    if "const" in schema:
+        return json.dumps(schema["const"], ensure_ascii=False)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " or ".join(_TYPE_NAMES.get(one, str(one)) for one in kind)
+    if kind == "array" and schema.get("items"):
+        return f"list of {type_text(schema['items'])}"
+    if kind is None:
+        return schema["$ref"].rsplit("/", 1)[-1] if "$ref" in schema else "anything"
+    return _TYPE_NAMES.get(kind, str(kind))
+
+
+_TYPE_NAMES = {"string": "text", "object": "mapping", "array": "list", "boolean": "true or false", "null": "nothing"}
+
+
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = make_console()
+    wide = out.width >= 120
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    for title in ("action", "runs in", *(["arguments"] if wide else []), "what it does"):
+        table.add_column(title, no_wrap=title in ("action", "runs in"))
+    for row in rows:
+        where = "built in" if row["built_in"] else row["connection"] or "no transaction"
+        names = [one["name"] + ("" if one["required"] else "?") for one in row["arguments"]]
+        given = ", ".join([*names, *(["…"] if row.get("other_arguments") else [])])
+        cells = [Text(row["name"], style="bold"), Text(where, style="dim"), *([given] if wide else []), row["summary"]]
+        table.add_row(*cells)
+    out.print(table)
+    out.print(Text("saga actions NAME    its arguments in full", style="dim"))
+
+
+def _print_action(row: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = make_console()
+    out.print(Text.assemble((row["name"], "bold"), f"  {row['summary']}"))
+    if not row["built_in"]:
+        if row["connection"]:
+            echo(f"guarded: runs in one transaction on {row['connection']}")
+        else:
+            honours = "honours the idempotency key" if row["idempotent"] else "does not honour the idempotency key"
+            echo(f"unguarded: the participant {honours}")
+        echo("may reject" if row["rejects"] else "never rejects")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    for title in ("argument", "", "type"):
+        table.add_column(title)
+    for one in row["arguments"]:
+        table.add_row(Text(one["name"], style="bold"), "required" if one["required"] else "optional", one["type"])
+    if others := row.get("other_arguments"):
+        table.add_row("any other", "optional", others["type"])
+    if table.row_count:
+        out.print(table)

@@ -1,0 +1,108 @@
+"""`saga explain`: the plan in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.output import echo, make_console, print_document
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from sagas.presentation.explain import Explanation
+
+
+def explain(
+    name: Annotated[str, typer.Argument(help="the saga's name")],
+    fail: Annotated[str | None, typer.Option(metavar="STEP", help="what is undone when this step fails")] = None,
+    input: Annotated[str | None, typer.Option(help="with --fail: the input, JSON, @file or -; else made up")] = None,
+) -> None:
+    """Say what a saga does, in which order, what undoes it, and how sure each step is."""
+    from saga_cli.inputs import read_input
+    from sagas.presentation.explain import explain as plan_of
+    from sagas.settings.project import Project
+    from sagas.simulation import environment_of
+
+    if input is not None and fail is None:
+        raise UsageError("--input says with what a failure is played, so it needs --fail STEP.")
+    project = Project(load_settings())
+    definition = project.definition(name)
+    given = None if input is None else read_input(input, [])
+    plan = plan_of(definition, fail, given, environment=environment_of(project) if fail else None)
+    print_document(plan.to_json(), human=lambda: _print_failure(plan) if plan.failure else _print_plan(plan))
+
+
+def _print_plan(plan: Explanation) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from sagas.definition.model import is_read
+    from sagas.presentation.explain import (
+        KIND_DESCRIPTIONS,
+        describe_commit_point,
+        describe_compensation,
+        describe_confirm,
+        describe_notification,
+        explain_guarantee,
+    )
+
+    definition, out = plan.definition, make_console()
+    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
+    out.print()
+    previous: tuple[str, ...] = ()
+    for number, step in enumerate(definition.steps, 1):
+        title = Text.assemble(
+            (f"{number:>2}  ", "dim"),
+            (step.id, "bold"),
+            "" if step.name == step.id else f"  {step.name}",
+        )
+        out.print(title)
+        lines = [Text.assemble(step.do.uses, (f" · {KIND_DESCRIPTIONS[step.kind]}", _STYLES[step.kind]))]
+        if step.needs != previous and number > 1:
+            lines.append(Text(f"after {', '.join(step.needs)}" if step.needs else "starts at once"))
+        if step.for_each is not None:
+            lines.append(Text(f"once for each of {step.for_each}, {step.max_parallel} at a time"))
+        if step.if_ is not None:
+            lines.append(Text(f"only if {step.if_}"))
+        if (phrase := describe_compensation(step)) is not None:
+            lines.append(Text(f"↩ {phrase}"))
+        if (phrase := describe_confirm(step)) is not None:
+            lines.append(Text(f"✔ {phrase}"))
+        if step.on_failure != "compensate":
+            words = {"park": "waits for a person", "continue": "the saga goes on without it"}
+            lines.append(Text(f"when it fails: {words[step.on_failure]}"))
+        # A read has nothing that could be doubled, so the word for its guarantee would only raise questions.
+        word = "" if is_read(step) else f"{step.guarantee}: "
+        lines.append(Text.assemble((word, _GUARANTEES[step.guarantee]), explain_guarantee(step)))
+        for line in lines:
+            out.print(Padding(line, (0, 0, 0, 4), expand=False))
+        out.print()
+        previous = (step.id,)
+    out.print(describe_commit_point(definition))
+    for notification in definition.notify:
+        out.print(Text(f"✉ {describe_notification(notification)}"))
+    out.print(Text(f"saga explain {definition.saga} --fail STEP    what is undone, in which order", style="dim"))
+
+
+def _print_failure(plan: Explanation) -> None:
+    from sagas.presentation.explain import describe_undo_after_failure
+
+    run, definition = plan.failure, plan.definition
+    assert run is not None
+    echo(f"When {plan.failed_step} of {definition.saga} is rejected, the saga ends {run.state}.")
+    done = [row["id"] for row in run.steps if row["outcome"] == "done"]
+    if done:
+        echo(f"Done by then: {', '.join(done)}.")
+    for number, id in enumerate(run.undone, 1):
+        step = definition.step(id.split("/")[0].partition("#")[0])
+        echo(f"  {number}. ↩ {id}  {describe_undo_after_failure(step)}")
+    if not run.undone:
+        echo("Nothing is undone." if run.state != "COMPENSATED" else "Nothing has been done, so nothing is undone.")
+    for row in run.parked:
+        echo(f"{row['step']} waits for a person ({row['why']}): {', '.join(row['decisions'])}.")
+
+
+_STYLES = {"compensatable": "green", "pivot": "bold magenta", "retriable": "cyan", "read": "dim"}
+_GUARANTEES = {"guarded": "green", "participant-keyed": "yellow", "at-least-once": "red"}

@@ -1,0 +1,46 @@
+"""`saga graph`: the way forward and the way back, drawn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from saga_cli.context import load_settings, with_client
+from saga_cli.output import print_document
+from sagas.errors import UsageError
+
+
+def graph(
+    name: Annotated[str, typer.Argument(help="the saga's name")],
+    run: Annotated[str | None, typer.Option(metavar="ID", help="coloured by the state of this run")] = None,
+    format: Annotated[
+        Literal["mermaid", "svg"], typer.Option(help="mermaid: text for Markdown; svg: a picture")
+    ] = "mermaid",
+) -> None:
+    """Draw a saga: solid arrows lead forward, dotted ones back. `--format svg > checkout.svg` is a picture."""
+    from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
+    from sagas.settings.project import Project
+
+    definition = Project(load_settings()).definition(name)
+    story = None
+    if run is not None:
+        from saga_workers.views.saga_view import read_view
+
+        story = with_client(lambda client, settings: read_view(client, run))
+        if story["saga"] != name:
+            raise UsageError(f"{run} is a run of {story['saga']}, not of {name}.")
+    built = build_saga_graph(definition, story)
+    text = to_mermaid(built) if format == "mermaid" else to_svg(built)
+    document = {
+        "saga": name,
+        "state": built.state,
+        "nodes": [
+            {"id": node.step.id, "kind": node.step.kind, "undo": list(node.undo), "state": node.note or None}
+            for node in built.nodes
+        ],
+        "forward": [list(edge) for edge in built.forward],
+        "back": [list(edge) for edge in built.back],
+        format: text,
+    }
+    print_document(document, human=lambda: print(text, flush=True))

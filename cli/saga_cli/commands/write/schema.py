@@ -1,0 +1,23 @@
+"""`saga schema`: the language for editors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.output import to_json
+
+
+def schema(
+    with_actions: Annotated[
+        bool, typer.Option("--with-actions", help="also the arguments of this project's actions")
+    ] = False,
+) -> None:
+    """Print the JSON Schema of a definition: `saga schema --with-actions > saga.schema.json`."""
+    from sagas.definition.language import language_schema
+    from sagas.settings.project import Project
+
+    actions = Project(load_settings()).actions if with_actions else None
+    print(to_json(language_schema(actions), indent=2), flush=True)

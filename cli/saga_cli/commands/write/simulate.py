@@ -1,0 +1,57 @@
+"""`saga simulate`: every failure point without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.inputs import read_input
+from saga_cli.output import echo, print_list
+from sagas.definition.model import Definition
+from sagas.errors import UsageError
+from sagas.simulation import Environment, sample_input
+
+
+def simulate(
+    name: Annotated[str, typer.Argument(help="the saga's name")],
+    input: Annotated[str | None, typer.Option(help="JSON, @file or -; default: made up from the schema")] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="also write the table as one HTML page")] = None,
+) -> int:
+    """Play every failure point: each step × each fault. Exit code 1 when one of them leaves an effect behind."""
+    pass
+    from saga_cli.render.simulation import print_failure_table
+    from sagas.settings.project import Project
+    from sagas.simulation import Script, environment_of, failure_points
+
+    project = Project(load_settings())
+    definition = project.definition(name)
+    outside = environment_of(project)
+    given, made_up = read_or_sample_input(definition, input, outside)
+    cells = failure_points(definition, given, Script(input_is_sample=made_up), outside)
+    if html is not None:
+        from saga_cli.render.simulation import failure_table_page
+
+        try:
+            Path(html).write_text(failure_table_page(definition, given, cells), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{html} cannot be written: {error.strerror}.") from error
+    print_list(
+        [cell.to_json() for cell in cells],
+        human=lambda _: print_failure_table(definition, given, cells, is_sample=made_up),
+    )
+    if html is not None:
+        echo(f"written: {html}")
+    return int(any(cell.residue for cell in cells))
+
+
+# The input of commands that only play: given, or made up from the saga's schema.
+
+
+def read_or_sample_input(definition: Definition, json_text: str | None, outside: Environment) -> tuple[Any, bool]:
+    """The input, and whether it is made up. Raises UsageError: ``text`` is no JSON."""
+    if json_text is not None:
+        return read_input(json_text, []), False
+    return sample_input(definition, outside), True

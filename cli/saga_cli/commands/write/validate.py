@@ -1,0 +1,118 @@
+"""`saga validate`: what is wrong with the definitions, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.output import make_console, print_list, wants_json
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from sagas.definition.diagnostics import Diagnostic
+    from sagas.settings import Settings
+
+
+def validate(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH]…", help="files or folders; default: those of saga.toml")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="turn every warning into an error")] = False,
+    format: Annotated[
+        Literal["text", "json", "github", "sarif"], typer.Option(help="text for people, or for programs")
+    ] = "text",
+) -> int:
+    """Check definitions without running anything. Exit code 1 when there is an error.
+
+    With PATHs only their diagnostics are printed; definitions they nest are found in the project.
+    """
+    from sagas.definition.diagnostics import format_diagnostics
+    from sagas.definition.diagnostics import with_warnings_as_errors as hardened
+
+    settings = load_settings()
+    files, found = _check_files(settings, [Path(path) for path in paths or ()])
+    if not files:
+        where = ", ".join(paths or [str(_relative_path(path)) for path in settings.definitions])
+        raise UsageError(
+            f"There is no definition in {where}.",
+            help="a definition is a file NAME.saga.yaml; saga init DIR makes a project with one",
+        )
+    found = hardened(found) if strict else found
+    if format in ("github", "sarif") or (format == "json" and not wants_json()):
+        print(format_diagnostics(found, format), flush=True)
+    else:
+        print_list([one.to_json() for one in found], human=lambda _: _print_diagnostics(found, len(files)))
+    return int(any(one.severity == "error" for one in found))
+
+
+def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], list[Diagnostic]]:
+    """The files looked at, and what there is to say about them, with paths as a person would type them here."""
+    from dataclasses import replace
+
+    from sagas.definition.loader import find_definition_files, load_definitions
+    from sagas.settings.project import Project
+
+    project = Project(settings)
+    # A folder that is only the default need not exist; a path that somebody typed must.
+    files = find_definition_files(paths or [folder for folder in settings.definitions if folder.exists()])
+    everything = list(files)
+    if paths:
+        # The rest of the project is read as well, so that nested sagas are known; files given by name come first.
+        given = {path.resolve() for path in files}
+        everything += [
+            path
+            for path in find_definition_files(one for one in settings.definitions if one.exists())
+            if path.resolve() not in given
+        ]
+    connections = {name: {"kind": one.kind, **one.options} for name, one in settings.connections.items()}
+    _, found = load_definitions(
+        everything, project.actions, connections, project.spark_resources, project.kafka_resources
+    )
+    wanted = {str(path) for path in files}
+    return files, [replace(one, file=str(_relative_path(Path(one.file)))) for one in found if one.file in wanted]
+
+
+def _relative_path(path: Path) -> Path:
+    """The path from here, where it lies below."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def _print_diagnostics(found: Sequence[Diagnostic], files: int) -> None:
+    from rich.text import Text
+
+    out = make_console()
+    for one in found:
+        red = one.severity == "error"
+        line = Text.assemble(
+            (f"{one.file}:{one.line}:{one.column}", "bold"),
+            " ",
+            (one.code, "dim"),
+            " ",
+            (one.severity, "bold red" if red else "yellow"),
+            f" {one.message}",
+        )
+        out.print(line, soft_wrap=True)
+        if one.help:
+            out.print(Text(f"    {one.help}", style="dim"), soft_wrap=True)
+    errors = sum(one.severity == "error" for one in found)
+    warnings = len(found) - errors
+    if found:
+        out.print()
+    what = "1 definition" if files == 1 else f"{files} definitions"
+    if not found:
+        out.print(Text.assemble(("✔ ", "green"), f"{what}, nothing to complain about"))
+        return
+    counts = [_count(errors, "error"), _count(warnings, "warning")]
+    mark = ("✖ ", "red") if errors else ("✔ ", "yellow")
+    out.print(Text.assemble(mark, f"{what}: " + ", ".join(one for one in counts if one)))
+
+
+def _count(number: int, word: str) -> str:
+    return "" if not number else f"1 {word}" if number == 1 else f"{number} {word}s"

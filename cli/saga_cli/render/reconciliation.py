@@ -1,0 +1,76 @@
+"""The report of a reconciliation as one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
+
+SHOWN_ROWS = 200
+"""Rows of each class on the page; the JSON report has more."""
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e }
+@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --bad: #ff7b72 } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
+th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
+thead th { font-weight: 600; opacity: .75 }
+code { overflow-wrap: anywhere } small { display: block; opacity: .75 }
+.good { color: var(--good) } .bad { color: var(--bad) }
+"""
+
+
+def reconciliation_html(report: Mapping[str, Any]) -> str:
+    """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
+    count = sum(report["counts"].values())
+    verdict = (
+        '<p class="good">✔ The books agree.</p>' if report["agree"] else f'<p class="bad">✖ {count_text(count)}.</p>'
+    )
+    about = f"saga {report['saga']}" if report["saga"] else "all sagas"
+    since = f" since {report['since']}" if report["since"] else ""
+    read = "; ".join(f"{number:,} {escape(name)}" for name, number in report["read"].items())
+    repaired = "".join(
+        f"<li>{escape(one['saga_id'])}: {escape(one['done'])}</li>" for one in report.get("mended") or ()
+    )
+    classes = "\n".join(
+        _kind_section(kind, number, [one for one in report["findings"] if one["class"] == kind])
+        for kind, number in report["counts"].items()
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Reconciliation: {escape(about)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>Reconciliation</h1>\n<p>{escape(about + since)}, as of {escape(report['until'])}</p>\n{verdict}\n"
+        f"<p>Read in {report['seconds']:g} s: {read}.</p>\n"
+        + (f"<h2>Mended</h2><ul>{repaired}</ul>\n" if repaired else "")
+        + f"{classes}\n</body></html>\n"
+    )
+
+
+def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) -> str:
+    rows = "\n".join(_finding_row(one) for one in findings[:SHOWN_ROWS])
+    more = f"<p>… and {count - SHOWN_ROWS} more.</p>" if count > SHOWN_ROWS else ""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("saga", "step", "where", "details", "command"))
+    return (
+        f"<h2>{count} × {escape(MISMATCH_KINDS[kind].title)}</h2>\n<p>{escape(MISMATCH_KINDS[kind].meaning)}</p>\n"
+        f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table>{more}"
+    )
+
+
+def _finding_row(one: Mapping[str, Any]) -> str:
+    def text(value: Any) -> str:
+        return escape("" if value is None else value if isinstance(value, str) else json.dumps(value))
+
+    saga = f"{text(one['saga_id']) or '–'}<small>{text(one['saga'])} {text(one['state'])}</small>"
+    where = text(one["place"]) + "".join(
+        f"<small>{text(name)} = {text(value)}</small>" for name, value in (one["row"] or {}).items()
+    )
+    details = "".join(
+        f"<small>{text(name)}: {text(value)}</small>" for name, value in one["details"].items() if value is not None
+    )
+    cells = (saga, text(one["step"]), where, details, f"<code>{text(one['command'])}</code>")
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -1,0 +1,204 @@
+"""The table of `saga simulate` for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from saga_cli.output import make_console, to_json
+from sagas.definition.model import Definition
+from sagas.simulation import FAULTS, FailurePoint
+
+FAULT_HEADINGS = {"crash after effect": "crash\nafter\neffect", "compensation fails": "undo\nfails"}
+STATE_COLORS = {"COMPLETED": "green", "COMPENSATED": "blue", "PARKED": "yellow"}
+
+
+def mark(cell: FailurePoint | None) -> str:
+    """One cell in a few characters."""
+    if cell is None:
+        return "·"
+    if cell.residue:
+        return f"✖ {len(cell.residue)} left"
+    match cell.state:
+        case "COMPLETED":
+            return "✔"
+        case "COMPENSATED":
+            return f"↩ {len(cell.undone)}"
+        case "PARKED":
+            return "⏸"
+    return cell.state
+
+
+LEGEND = (
+    ("✔", "completed", "green"),
+    ("↩ n", "compensated, n undone", "blue"),
+    ("⏸", "parked: a person decides", "yellow"),
+    ("✖ n left", "an effect stays or is missing", "bold red"),
+    ("·", "cannot happen", "dim"),
+)
+
+
+def print_failure_table(definition: Definition, input: Any, cells: Sequence[FailurePoint], *, is_sample: bool) -> None:
+    """Print the table, what its marks mean, and what deserves a closer look."""
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    out = make_console()
+    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
+    shown = to_json(input)
+    words = "made-up input" if is_sample else "input"
+    out.print(Text(f"{words}: {shown}", style="dim"), no_wrap=True, overflow="ellipsis")
+    out.print()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
+    faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
+    table.add_column("step", no_wrap=True, vertical="bottom")
+    for fault in faults:
+        table.add_column(FAULT_HEADINGS.get(fault, fault), no_wrap=True, vertical="bottom")
+    found = {(cell.step, cell.fault): cell for cell in cells}
+    for step in dict.fromkeys(cell.step for cell in cells):
+        row = [found.get((step, fault)) for fault in faults]
+        pivot = definition.pivot is not None and definition.pivot.id == step
+        table.add_row(Text(f"{step} ◆" if pivot else step, style="bold"), *(_text_cell(cell) for cell in row))
+    # A long step id makes the table wider than the window; cut cells would be worse.
+    needed = Measurement.get(out, out.options.update(max_width=1000), table).maximum
+    out.print(table, width=max(needed, 1), crop=False, no_wrap=True)
+    ran = {cell.step.partition("#")[0] for cell in cells}
+    idle = [step.id for step in definition.steps if step.id not in ran]
+    if idle:
+        out.print(Text(f"did not run, or cannot fail: {', '.join(idle)}", style="dim"))
+    out.print()
+    kinds = {_legend_sign(found.get((step, fault))) for step in {cell.step for cell in cells} for fault in faults}
+    legend = [(f"{sign} {words}", style) for sign, words, style in LEGEND if sign in kinds]
+    if definition.pivot is not None:
+        legend.append(("◆ pivot", "dim"))
+    out.print(Text("   ").join(Text(*one) for one in legend))
+    _print_parked(cells)
+    _print_residue(cells)
+    _print_summary(cells)
+
+
+def _legend_sign(cell: FailurePoint | None) -> str:
+    """The sign of the legend that explains a cell."""
+    if cell is None:
+        return "·"
+    if cell.residue:
+        return "✖ n left"
+    return {"COMPLETED": "✔", "COMPENSATED": "↩ n", "PARKED": "⏸"}.get(cell.state, "")
+
+
+def _text_cell(cell: FailurePoint | None) -> Any:
+    from rich.text import Text
+
+    if cell is None:
+        return Text("·", style="dim")
+    return Text(mark(cell), style="bold red" if cell.residue else STATE_COLORS.get(cell.state, ""))
+
+
+def _print_parked(cells: Sequence[FailurePoint]) -> None:
+    """What a person may do, once for each place where a saga can stop."""
+    from rich.text import Text
+
+    places: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for cell in cells:
+        for row in cell.parked:
+            places.setdefault((row["step"], row["op"], tuple(row["decisions"])), []).append(cell.fault)
+    if not places:
+        return
+    out = make_console()
+    out.print()
+    out.print(Text("Where a person decides", style="bold"))
+    operations = {"do": "", "undo": "undo of ", "confirm": "confirm of "}
+    for (step, op, decisions), faults in places.items():
+        why = ", ".join(dict.fromkeys(faults))
+        out.print(Text.assemble(("⏸ ", "yellow"), f"{operations[op]}{step} ({why}): {', '.join(decisions)}"))
+
+
+def _print_residue(cells: Sequence[FailurePoint]) -> None:
+    from rich.text import Text
+
+    bad = [cell for cell in cells if cell.residue]
+    if not bad:
+        return
+    out = make_console()
+    out.print()
+    out.print(Text("What is left behind", style="bold"))
+    for cell in bad:
+        for row in cell.residue:
+            what = "the effect stays" if row["kind"] == "effect_stays" else "the effect is missing"
+            words = f"{cell.step}, {cell.fault}: {cell.state}, but {what}: {row['step']} at {row['system']}"
+            out.print(Text.assemble(("✖ ", "bold red"), words))
+    out.print(Text("A guarded action, or a participant that honours the idempotency key, leaves nothing.", style="dim"))
+
+
+def _print_summary(cells: Sequence[FailurePoint]) -> None:
+    from rich.text import Text
+
+    bad = sum(bool(cell.residue) for cell in cells)
+    out = make_console()
+    out.print()
+    if bad:
+        out.print(Text.assemble(("✖ ", "bold red"), f"{bad} of {len(cells)} failure points leave something behind"))
+    else:
+        out.print(Text.assemble(("✔ ", "green"), f"{len(cells)} failure points, nothing is ever left half done"))
+
+
+# The table of `saga simulate` as one page that needs nothing but itself.
+
+
+_PAGE_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --back: #0b62c4; --wait: #9a6700; --bad: #cf222e }
+@media (prefers-color-scheme: dark) { :root { --good: #4ac26b; --back: #6cb6ff; --wait: #d4a72c; --bad: #ff7b72 } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
+th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
+thead th { font-weight: 600; opacity: .75 }
+small { display: block; opacity: .75 }
+pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-radius: 6px }
+.COMPLETED { color: var(--good) } .COMPENSATED { color: var(--back) } .PARKED { color: var(--wait) }
+.residue { color: var(--bad); font-weight: 600 } .never { opacity: .4 }
+"""
+
+
+def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
+    """The whole page. Every cell tells what is undone, what waits for a person, and what is left."""
+    faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
+    found = {(cell.step, cell.fault): cell for cell in cells}
+    rows = []
+    for step in dict.fromkeys(cell.step for cell in cells):
+        pivot = definition.pivot is not None and definition.pivot.id == step
+        inner = "".join(_html_cell(found.get((step, fault))) for fault in faults)
+        title = escape(step) + ("<small>commit point</small>" if pivot else "")
+        rows.append(f'<tr><th scope="row">{title}</th>{inner}</tr>')
+    heads = "".join(f'<th scope="col">{escape(fault)}</th>' for fault in faults)
+    legend = " &nbsp; ".join(f"{escape(sign)} {escape(words)}" for sign, words, _ in LEGEND)
+    bad = sum(bool(cell.residue) for cell in cells)
+    verdict = (
+        f'<p class="residue">✖ {bad} of {len(cells)} failure points leave something behind</p>'
+        if bad
+        else f'<p class="COMPLETED">✔ {len(cells)} failure points, nothing is ever left half done</p>'
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(definition.saga)}: every failure point</title><style>{_PAGE_STYLE}</style></head><body>\n"
+        f"<h1>{escape(definition.saga)}</h1>\n<p>{escape(definition.description)}</p>\n{verdict}\n"
+        f'<table><thead><tr><th scope="col">step</th>{heads}</tr></thead>\n<tbody>\n'
+        + "\n".join(rows)
+        + f"\n</tbody></table>\n<p>{legend}</p>\n<h2>Input</h2>\n<pre>{escape(to_json(input, indent=2))}</pre>\n"
+        f"<p><small>{escape(definition.digest)}</small></p>\n</body></html>\n"
+    )
+
+
+def _html_cell(cell: FailurePoint | None) -> str:
+    if cell is None:
+        return '<td class="never">·</td>'
+    notes = []
+    if cell.undone:
+        notes.append("undone: " + ", ".join(cell.undone))
+    notes += [f"{row['step']} ({row['op']}): {', '.join(row['decisions'])}" for row in cell.parked]
+    notes += [f"{row['step']}: {row['kind'].replace('_', ' ')}" for row in cell.residue]
+    small = "".join(f"<small>{escape(note)}</small>" for note in notes)
+    style = "residue" if cell.residue else cell.state
+    return f'<td class="{escape(style)}" title="{escape(cell.state)}">{escape(mark(cell))}{small}</td>'

@@ -1,0 +1,96 @@
+"""Words and lengths of time as people read them, and lines of styled text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+Span = tuple[str, str]
+"""A text and its style (rich's words; empty: plain)."""
+
+Line = list[Span]
+Story = Mapping[str, Any]
+
+
+def to_plain(line: Line) -> str:
+    """The line without its styles."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+def to_rich(line: Line) -> Any:
+    """The line as a `rich.text.Text`."""
+    from rich.text import Text
+
+    return Text.assemble(*line)
+
+
+def join_names(names: Sequence[str], limit: int = 12) -> str:
+    """`reserve, charge and 3 more`."""
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """A value on one line of at most ``most`` characters."""
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def parse_timestamp(text: Any) -> datetime | None:
+    """A point in time of a story."""
+    return datetime.fromisoformat(text) if isinstance(text, str) else None
+
+
+def local_time(at: datetime) -> str:
+    """In the reader's own time zone."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def format_duration(end: datetime, begin: datetime) -> str:
+    """A length of time for people: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 days`."""
+    seconds = max(0.0, (end - begin).total_seconds())
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
+
+
+def reason_text(story: Story) -> str:
+    """Why the saga went backward or ended, after the kind of reason: its message, or that there is none."""
+    reason = story["reason"]
+    if reason.get("message"):
+        return reason["message"]
+    if story.get("incomplete"):
+        return "who or what led to it is not known while the saga cannot be asked"
+    return "no reason was given"
+
+
+def error_text(error: Mapping[str, Any]) -> str:
+    """What the ``error`` of a step or of its undo says."""
+    return str(error.get("message") or error.get("type") or "no message")
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """One line for people: what a Spark step is doing, or the heartbeat as it stands."""
+    if "doing" not in progress and "tasks" not in progress:
+        return json.dumps(progress, ensure_ascii=False)
+    words = [str(progress["doing"])] if progress.get("doing") else []
+    if progress.get("tasks"):
+        words.append(f"{progress.get('tasks_done', 0)} of {progress['tasks']} tasks")
+    if progress.get("rows"):
+        words.append(f"{progress['rows']:,} rows")
+    if progress.get("spark_ui"):
+        words.append(str(progress["spark_ui"]))
+    return ", ".join(words)

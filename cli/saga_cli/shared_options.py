@@ -1,0 +1,133 @@
+"""Who decides, where, and with which words: what the verbs that change something have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from saga_cli.context import global_options, target_line
+from saga_cli.output import warn
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from saga_workers.client import Client
+    from saga_workers.views.saga_list import SagaFilter
+    from sagas.settings import Settings
+
+
+def operator_name(given: str | None) -> str | None:
+    """``--as``, else SAGA_USER, else None: then the identity of the Temporal client is recorded."""
+    return given or os.environ.get("SAGA_USER") or None
+
+
+def print_target(settings: Settings) -> None:
+    """Say where something is about to change, unless it is the embedded stack."""
+    if not settings.temporal.embedded:
+        warn(target_line(settings))
+
+
+def required_text(text: str | None, option: str, reason: str) -> str:
+    """A text that must not be empty. Raises UsageError."""
+    if text is None or not text.strip():
+        raise UsageError(f"{option} is missing: {reason}", help=f"{option} 'a sentence'")
+    return text.strip()
+
+
+def json_option(text: str | None, option: str) -> Any:
+    """The JSON value of an option, or the content of ``@file``. Raises UsageError: it is not JSON."""
+    from saga_cli.inputs import parse_json
+
+    return None if text is None else parse_json(text, option)
+
+
+def json_object(text: str | None, option: str) -> dict[str, Any] | None:
+    value = json_option(text, option)
+    if value is not None and not isinstance(value, dict):
+        raise UsageError(f"{option} is a JSON object, not {json.dumps(value)[:60]}")
+    return value
+
+
+async def warn_without_poller(client: Client) -> None:
+    """A saga without a worker waits for one: worth a word, but no error."""
+    from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, no_poller_message
+
+    queue = client.project.settings.temporal.task_queue
+    if not await count_pollers(client.temporal, queue):
+        warn(f"warning: {no_poller_message(queue)}, so nothing happens until one does\nhelp: {START_WORKER_HELP}")
+
+
+# The filters of `list` and `parked`, from the command line to what is asked of Temporal.
+
+
+def saga_filter(
+    settings: Settings,
+    *,
+    saga: str | None = None,
+    states: Sequence[str] = (),
+    since: str | None = None,
+    labels: Sequence[str] = (),
+    where: str | None = None,
+) -> SagaFilter:
+    """Raises UsageError: a state, a point in time or a label that cannot be read."""
+    from saga_workers.views.saga_list import SagaFilter
+
+    return SagaFilter(
+        saga=saga,
+        states=tuple(one.strip().upper() for state in states for one in state.split(",")),
+        since=None if since is None else parse_time(since, now=datetime.now(UTC)),
+        labels=dict(_parse_label(one) for one in labels),
+        where=where,
+        task_queue=settings.temporal.task_queue,
+    )
+
+
+def parse_time(text: str, *, now: datetime) -> datetime:
+    """`2h` is two hours ago; otherwise a date or a point in time, of this machine's time zone if none is given."""
+    from sagas.definition.times import parse_duration
+
+    try:
+        return now - timedelta(seconds=parse_duration(text))
+    except ValueError:
+        pass  # not a duration: then a date
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--since: {text} is neither a length of time nor a point in time",
+            help="for example --since 2h, or --since 2026-03-01",
+        ) from None
+    return found.astimezone(UTC)
+
+
+def _parse_label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"-l takes name=value, not {text!r}")
+    return name, value
+
+
+# What the verbs share that run until they are told to stop.
+
+
+def parse_duration_option(text: str, option: str) -> timedelta:
+    """The value of an option such as ``--grace 30s``. Raises UsageError: it is no duration."""
+    from datetime import timedelta
+
+    from sagas.definition.times import parse_duration
+
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", help=f"for example {option} 30s") from None
+
+
+def start_logging(log_format: str) -> None:
+    """The log of a process that serves, as ``--log-format`` says. Raises UsageError: there is no such form."""
+    from saga_workers.runtime.logs import configure_logs
+
+    if log_format not in ("text", "json"):
+        raise UsageError(f"--log-format is text or json, not {log_format}")
+    configure_logs(log_format, debug=global_options().debug)

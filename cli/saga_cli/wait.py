@@ -1,0 +1,119 @@
+"""Waiting for the end of a saga, and the exit code that tells how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from saga_cli.output import echo, print_document
+from sagas.machine.parked import waits_for_a_person
+
+if TYPE_CHECKING:
+    from temporalio.client import Client as Temporal
+
+    from saga_workers.client import Client
+
+DONE, FAILED, USAGE, COMPENSATED, PARKED, RESIDUE, CANCELLED, STILL_RUNNING = range(8)
+_FIRST_POLL = 0.1
+_MAX_POLL = 1.0
+
+
+def exit_code(story: Mapping[str, Any]) -> int:
+    """The exit code for a `saga show` document (cli.md): 7 while something can still happen by itself."""
+    reason = story.get("reason") or {}
+    if waits_for_a_person(story):
+        return PARKED
+    match story["state"]:
+        case "COMPLETED":
+            return DONE
+        case "COMPENSATED":
+            return CANCELLED if reason.get("kind") == "cancelled" else COMPENSATED
+        case "RESIDUE":
+            return RESIDUE
+        case "RUNNING" | "COMMITTED" | "COMPENSATING":
+            return STILL_RUNNING
+        case "FAILED" if reason.get("type") == "SagaRefused":
+            return USAGE
+        case _:
+            return FAILED
+
+
+def parse_deadline(timeout: str | None) -> float | None:
+    """When to give up, on the monotonic clock. Raises UsageError: not a duration."""
+    from sagas.definition.times import parse_duration
+    from sagas.errors import UsageError
+
+    try:
+        return None if timeout is None else time.monotonic() + parse_duration(timeout)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}", help="for example --timeout 1m") from None
+
+
+async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -> AsyncGenerator[dict[str, Any]]:
+    """The story again and again, the first at once, later ones soon after something may have changed.
+
+    The caller decides when it has seen enough; after a final state nothing more comes.
+    """
+    from temporalio.client import WorkflowFailureError
+
+    from saga_workers.temporal.temporal_runs import describe_run
+    from saga_workers.views.saga_view import FINAL_STATES, read_view, with_blocking_checked
+    from sagas.protocol.payloads import UNDO_SUFFIX
+
+    async def end() -> None:
+        undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+        id = saga_id + UNDO_SUFFIX if undoing is not None and undoing.run.running else saga_id
+        try:
+            await temporal.get_workflow_handle(id).result()
+        except WorkflowFailureError:
+            return  # how it ended is in the story
+
+    closed = asyncio.ensure_future(end())
+    pause = _FIRST_POLL
+    try:
+        while True:
+            story = await with_blocking_checked(temporal, await read_view(temporal, saga_id, web_ui=web_ui))
+            yield story
+            if story["state"] in FINAL_STATES:
+                return
+            await asyncio.wait({closed}, timeout=pause)
+            if closed.done():
+                closed.result()
+                await asyncio.sleep(0 if pause == _FIRST_POLL else _FIRST_POLL)
+            pause = min(pause * 1.3, _MAX_POLL)
+    finally:
+        closed.cancel()
+        await asyncio.gather(closed, return_exceptions=True)
+
+
+async def wait_for_end(client: Client, saga_id: str, timeout: str | None) -> dict[str, Any]:
+    """The story when the saga is over or parked, or as it is when ``timeout`` (a duration) has passed."""
+    web_ui = client.project.settings.temporal.web_ui
+    return await wait_for_saga(client.temporal, saga_id, timeout, web_ui=web_ui)
+
+
+async def wait_for_saga(temporal: Temporal, saga_id: str, timeout: str | None, *, web_ui: str | None) -> dict[str, Any]:
+    """The same, with Temporal's client."""
+    end = parse_deadline(timeout)
+    async with contextlib.aclosing(follow_saga(temporal, saga_id, web_ui=web_ui)) as told:
+        story = await anext(told)
+        while exit_code(story) == STILL_RUNNING:
+            try:
+                async with asyncio.timeout(None if end is None else end - time.monotonic()):
+                    story = await anext(told)
+            except TimeoutError:
+                break
+    return story
+
+
+def print_end(saga_id: str, story: Mapping[str, Any]) -> int:
+    """Print a story that was waited for; the exit code."""
+    from saga_cli.render.saga_view import print_view
+
+    print_document(story, human=lambda: print_view(story))
+    if exit_code(story) == STILL_RUNNING:
+        echo(f"{saga_id} still runs: `saga watch {saga_id}` follows it")
+    return exit_code(story)

@@ -1,0 +1,8 @@
+"""`python -m demo` in the folder of the demo's project; `make demo` and `saga demo` run it."""
+
+from __future__ import annotations
+
+from saga_cli.main import Command, main
+
+if __name__ == "__main__":
+    main(Command("demo", "demo.command:demo", "real shopping baskets through real databases", ""))

@@ -1,0 +1,256 @@
+"""`saga demo`: real baskets through the whole engine, one stuck and helped on, what leaves the shop followed, the days
+closed, the books checked."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saga_cli.context import global_options
+from saga_cli.output import echo, make_console, print_document, wants_json
+from sagas.errors import SagaError
+
+from . import report
+from .day_close import DaysReport
+from .messages import report_messages
+
+if TYPE_CHECKING:
+    from .day_close import DayClosing, DayOutcome
+    from .reconciliation import Reconcile
+    from .scenario import BasketOutcome, Demo, OnEnd
+
+
+RETRY_REASON = "A lorry was hired"
+
+
+def demo(
+    baskets: Annotated[int, typer.Option("--baskets", "-n", min=1, help="how many real baskets to run")] = 200,
+) -> int:
+    """Run real shopping baskets as sagas, follow their events, close their days with Spark, and check the books.
+
+    The stack goes on running afterwards.
+    """
+    return asyncio.run(_demo(baskets))
+
+
+async def _demo(baskets: int) -> int:
+    from .scenario import open_demo
+
+    began = time.monotonic()
+    shop = await open_demo(baskets, echo, global_options().config)
+    try:
+        opened = time.monotonic()
+        echo(report.describe_shop(shop))
+        with _ProgressBar(len(shop.plan.orders)) as progress:
+            outcomes = await shop.run(progress.on_end)
+        ran = time.monotonic() - opened
+        before = await shop.check(outcomes)
+        report.print_accounts(before, outcomes)
+
+        parked = [outcome for outcome in outcomes if outcome.story["state"] == "PARKED"]
+        outcomes = await _resolve_one(shop, outcomes)
+        after = await shop.check(outcomes)
+        report.print_verdict(before, after)
+        messages = await report_messages(shop, outcomes, parked, after)
+        days = await close_days(shop)
+        looks = (before, after, await shop.check(outcomes))
+        report.print_days(days, looks[-1])
+    finally:
+        await shop.close()
+    document = report.document(shop, outcomes, looks, messages, days, seconds=time.monotonic() - began)
+    print_document(document, human=lambda: report.print_farewell(shop, outcomes, days, ran, time.monotonic() - began))
+    return 0 if document["balanced"] else 1
+
+
+async def _resolve_one(shop: Demo, outcomes: list[BasketOutcome]) -> list[BasketOutcome]:
+    """Show what is parked, and help the first one on with the command that a person would type."""
+    stuck = [outcome for outcome in outcomes if outcome.story["state"] == "PARKED"]
+    if not stuck:
+        echo("\nNothing is parked: every order found a carrier.")
+        return outcomes
+    report.print_parked(stuck)
+    first = stuck[0]
+    echo("\nThe warehouse hires a lorry, and somebody says so:")
+    echo(f"  sql> {await shop.hire_lorry()};")
+    command = [
+        "saga",
+        "resolve",
+        first.story["id"],
+        first.story["parked"][0]["step"],
+        "retry",
+        "--reason",
+        RETRY_REASON,
+    ]
+    echo(f"  $ {shlex.join(command)}")
+    await asyncio.to_thread(run_saga_command, command[1:], shop.settings.root)
+    helped = await shop.wait_again(first)
+    echo(f"  {helped.story['id']} is {helped.story['state']}.")
+    if len(stuck) > 1:
+        echo("  The others are left to you: `saga parked` shows what to type.")
+    return [helped if outcome is first else outcome for outcome in outcomes]
+
+
+class _ProgressBar:
+    """A bar on a terminal; a line now and then anywhere else."""
+
+    MAX_LINES = 5
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.states: Counter[str] = Counter()
+        self._advance: Callable[[], None] = self._print_some
+        self._stop: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> _ProgressBar:
+        screen = make_console(stderr=wants_json())
+        if screen.is_terminal:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            bar = Progress(
+                BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=screen
+            )
+            task = bar.add_task("", total=self.total)
+            self._advance = lambda: bar.update(task, advance=1, description=self._text())
+            bar.start()
+            self._stop = bar.stop
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    @property
+    def on_end(self) -> OnEnd:
+        def told(order: object, story: object) -> None:
+            assert isinstance(story, dict)
+            self.states[story["state"]] += 1
+            self._advance()
+
+        return told
+
+    def _print_some(self) -> None:
+        done = self.states.total()
+        if done == self.total or done % max(1, self.total // self.MAX_LINES) == 0:
+            echo(f"  {done} of {self.total}: {self._text()}")
+
+    def _text(self) -> str:
+        return ", ".join(f"{count} {state}" for state, count in self.states.most_common())
+
+
+# The second half of `saga demo`: days are closed with Spark, one is undone, and `saga reconcile` proves the books.
+
+
+UNDO_REASON = "A till was counted twice"
+
+
+async def close_days(shop: Demo) -> DaysReport:
+    """Close the days of the shop, undo one, and reconcile. Where Spark cannot run, it says so and does nothing."""
+    from .day_close import open_closing, spark_unavailable_reason
+    from .reconciliation import open_reconciler
+
+    began = time.monotonic()
+    why = spark_unavailable_reason()
+    if why is not None:
+        echo(f"\nThe days are not closed, because that takes Spark: {why}.")
+        return DaysReport(why)
+    echo("\nmaking the promotions ready, and starting Spark …")
+    closing = await open_closing(shop.settings, shop.client, shop.engine, shop.round)
+    done = DaysReport()
+    if not closing.days.closes:
+        done.left_out = "nothing was sold on any day"
+        echo(f"There is no day to close: {done.left_out}.")
+        return done
+    echo(report.describe_days(closing))
+    outcomes = await closing.run(lambda outcome: echo(report.describe_day(outcome)))
+    before = await closing.check(outcomes)
+    done.surprises += _unexpected_ends(outcomes)
+    async with open_reconciler(shop.client, shop.settings, shop.opened_at) as look:
+        done.outcomes = await _undo_one(closing, outcomes)
+        after = await closing.check(done.outcomes)
+        done.findings = [*(one for one in before if one.count), *after]
+        report.print_lake(await closing.lake(), done.outcomes, done.findings)
+        await _reconcile_twice(shop, look, done)
+    done.seconds = time.monotonic() - began
+    return done
+
+
+# How each day has to end, and which step says no.
+_EXPECTED_ENDS = {
+    "good": ("COMPLETED", None),
+    "refused": ("COMPENSATED", "commission"),
+    "undone": ("COMPLETED", None),
+    "tampered": ("COMPENSATED", "facts"),
+}
+
+
+def _unexpected_ends(outcomes: Sequence[DayOutcome]) -> list[str]:
+    found: list[str] = []
+    for one in outcomes:
+        ended = (one.story["state"], (one.story["reason"] or {}).get("step"))
+        if ended != _EXPECTED_ENDS[one.close.role]:
+            found.append(f"{one.story['id']} is {ended[0]}, because of {ended[1] or 'nothing'}")
+    return found
+
+
+async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list[DayOutcome]:
+    """Take a published day back with the command that a person would type."""
+    done: list[DayOutcome] = []
+    for one in outcomes:
+        if one.close.role == "undone" and one.story["state"] == "COMPLETED":
+            command = ["saga", "undo", one.story["id"], "--reason", UNDO_REASON, "--yes"]
+            echo(f"\nFinance wants {one.close.sales.day} open again:\n  $ {shlex.join(command)}")
+            await asyncio.to_thread(run_saga_command, command[1:], closing.settings.root)
+            one = await closing.refresh(one)
+            echo(f"  {one.story['id']} is {one.story['state']}: both tables were taken back together.")
+        done.append(one)
+    return done
+
+
+async def _reconcile_twice(shop: Demo, reconcile: Reconcile, done: DaysReport) -> None:
+    """Once when all is well, and once while an order is missing."""
+    from .reconciliation import delete_order, restore_order
+
+    since = datetime.fromtimestamp(shop.opened_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    command = f"saga reconcile --since {since}"
+    topic = ", the topic" if shop.channel.start is not None else ""
+    echo(f"\nDo all of the books agree, those of the sagas, the shop{topic}, the stage and the lake?")
+    await _reconcile_once(reconcile, command, done, {})
+    deleted = await delete_order(shop.engine)
+    try:
+        echo(f"\nSomebody deletes an order by hand:\n  sql> {deleted.statement};")
+        await _reconcile_once(reconcile, command, done, {"saga_without_effect": 1})
+    finally:
+        await restore_order(shop.engine, deleted)
+    echo("  The order is put back.")
+
+
+async def _reconcile_once(reconcile: Reconcile, command: str, done: DaysReport, expected: Mapping[str, int]) -> None:
+    echo(f"  $ {command}")
+    found = await reconcile()
+    report.print_reconciliation(found)
+    if found["counts"] != expected:
+        done.surprises.append(
+            f"`{command}` has found {found['counts'] or 'nothing'} instead of {expected or 'nothing'}"
+        )
+
+
+# The demo types commands as a person would.
+
+
+def run_saga_command(words: Sequence[str], folder: Path) -> None:
+    """Run `saga` with these words in the demo's folder. Raises SagaError with what it said when it fails."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "saga_cli.main", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip() or f"it ended with exit code {done.returncode}"
+        raise SagaError(f"`saga {shlex.join(words)}` did not work: {said}")

@@ -1,0 +1,264 @@
+"""What has left the shop: order events, what finance has booked of them, and notifications; held against the sagas."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from saga_cli.output import echo
+from saga_workers.client import Client
+
+from .accounts import (
+    Accounts,
+    Invariant,
+    InvariantResult,
+    format_money,
+    print_columns,
+    print_results,
+)
+from .order_channel import TOPIC, OrderAmount, OrderChannel
+from .shopfront import ReceivedEvent
+
+if TYPE_CHECKING:
+    from .scenario import BasketOutcome, Demo
+
+
+NOTIFICATION_TIMEOUT = 60.0
+"""Seconds until a notification that is still tried counts as not delivered."""
+
+_POLL_INTERVAL = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSum:
+    """A number of orders and their money."""
+
+    orders: int
+    amount: Decimal
+
+    @classmethod
+    def of(cls, seen: Iterable[OrderAmount]) -> OrderSum:
+        found = list(seen)
+        return cls(len(found), sum((Decimal(one.amount) for one in found), Decimal()))
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """The order events: sums by where they were counted, and the checks. ``sagas``: state → sum, of those that have
+    placed an order."""
+
+    sagas: Mapping[str, OrderSum]
+    shop: OrderSum
+    topic: OrderSum
+    finance: OrderSum
+    results: Sequence[InvariantResult]
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationReport:
+    """The notifications: ``attempts`` → how many were delivered after so many."""
+
+    total: int
+    attempts: Mapping[int, int]
+    results: Sequence[InvariantResult]
+
+
+async def check_events(channel: OrderChannel, books: Accounts) -> EventReport:
+    """Wait until all events have got through, and count them where they are. Raises SagaError: they do not."""
+    await channel.drain()
+    orders, events, bookings = await channel.orders(), await channel.events(), await channel.bookings()
+    states = await channel.outbox_counts()
+    waiting = {state: count for state, count in states.items() if state not in ("PUBLISHED", "DROPPED")}
+    undecided = await channel.undecided_records()
+    return EventReport(
+        sagas={one.state: OrderSum(one.orders, one.money) for one in books.totals if one.orders},
+        shop=OrderSum.of(orders),
+        topic=OrderSum.of(events),
+        finance=OrderSum.of(bookings),
+        results=(
+            _result(
+                "outbox",
+                "every event has been published; none is held or refused",
+                [f"{count} {state}" for state, count in waiting.items()],
+            ),
+            _result(
+                "topic",
+                "every order that was placed is one event under read_committed, to the cent, and no other is",
+                differing(orders, events),
+            ),
+            _result("topic", f"nothing in {TOPIC} is undecided", [f"{undecided} records"] if undecided else []),
+            _result(
+                "finance",
+                "every order event is booked once, to the cent, and nothing else is",
+                differing(events, bookings),
+            ),
+        ),
+    )
+
+
+def differing(left: Sequence[OrderAmount], right: Sequence[OrderAmount]) -> list[str]:
+    """The orders that are not equally often on both sides with the same money."""
+    one, other = Counter(left), Counter(right)
+    return sorted({f"order {seen.order}" for seen in ((one - other) + (other - one))})
+
+
+async def check_notifications(client: Client, sagas: Iterable[str], received: Any) -> NotificationReport:
+    """Wait until the notifications of these sagas have been delivered or given up.
+
+    ``arrived`` gives what the receiver has seen, event id → :class:`Arrived`.
+    """
+    ids = sorted(set(sagas))
+    end = time.monotonic() + NOTIFICATION_TIMEOUT
+    while True:
+        stories = await asyncio.gather(*map(client.show, ids))
+        rows = {f"{story['id']}/{row['id']}": row for story in stories for row in story["notifications"]}
+        if all(row["state"] != "PENDING" for row in rows.values()) or time.monotonic() > end:
+            break
+        await asyncio.sleep(_POLL_INTERVAL)
+    return compare_deliveries(rows, received())
+
+
+def compare_deliveries(
+    rows: Mapping[str, Mapping[str, Any]], received: Mapping[str, ReceivedEvent]
+) -> NotificationReport:
+    """Hold what the sagas say of their notifications against what has arrived."""
+    delivered = {id: row for id, row in rows.items() if row["state"] == "DELIVERED"}
+    accepted = {id for id, one in received.items() if one.accepted}
+    return NotificationReport(
+        total=len(rows),
+        attempts=Counter(row["attempts"] for row in delivered.values()),
+        results=(
+            _result("notices", "every notification was delivered in the end", sorted(rows.keys() - delivered.keys())),
+            _result(
+                "notices",
+                "what the web site has accepted, signed by the sagas, is what was delivered",
+                sorted(accepted ^ delivered.keys()),
+            ),
+        ),
+    )
+
+
+def _result(subject: str, rule: str, wrong: Sequence[str]) -> InvariantResult:
+    return InvariantResult(Invariant(subject, rule, ""), len(wrong), tuple(wrong[:3]))
+
+
+# The part of `saga demo` about what leaves the shop: order events, the books of finance, and notifications.
+
+
+@dataclass(slots=True)
+class MessagesReport:
+    """What came of it. None: it was left out, and ``left_out`` has a sentence for each that was."""
+
+    events: EventReport | None
+    notifications: NotificationReport | None
+    left_out: Sequence[str]
+
+    @property
+    def results(self) -> list[InvariantResult]:
+        return [
+            *(self.events.results if self.events else ()),
+            *(self.notifications.results if self.notifications else ()),
+        ]
+
+    @property
+    def ok(self) -> bool:
+        """Every check holds."""
+        return not any(one.count for one in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        told, notices = self.events, self.notifications
+        return {
+            "left_out": list(self.left_out),
+            "orders": None
+            if told is None
+            else {
+                "sagas": {state: _sum_json(one) for state, one in told.sagas.items()},
+                "shop": _sum_json(told.shop),
+                "topic": _sum_json(told.topic),
+                "finance": _sum_json(told.finance),
+            },
+            "notifications": None
+            if notices is None
+            else {"total": notices.total, "delivered_after": {str(n): count for n, count in notices.attempts.items()}},
+            "checks": [
+                {"subject": one.invariant.subject, "rule": one.invariant.rule, "wrong": one.count}
+                for one in self.results
+            ],
+        }
+
+
+async def report_messages(
+    shop: Demo, outcomes: Sequence[BasketOutcome], parked: Sequence[BasketOutcome], books: Accounts
+) -> MessagesReport:
+    """Wait until everything has got out, and show the counts. ``parked``: what was parked before anybody helped."""
+    pass
+
+    published = ", which a relay publishes and finance books" if shop.channel.start is not None else ""
+    echo(f"\nWhat has left the shop? Each order is an event of its outbox{published}.")
+    left_out: list[str] = []
+    told = notices = None
+    if shop.channel.start is None:
+        left_out.append("There is no Kafka here, so the order events stay in the outbox, and finance books nothing")
+    else:
+        told = await check_events(shop.channel, books)
+        _print_events(told)
+    if shop.shopfront is None:
+        url = shop.settings.connection("shopfront").url
+        left_out.append(f"Somebody else listens at {url}, so nobody hears the notifications")
+    else:
+        receiver = shop.shopfront
+        sagas = [one.story["id"] for one in parked]
+        sagas += [shop.saga_id(one.order) for one in outcomes if one.order.saga == "weekly-order"]
+        notices = await check_notifications(shop.client, sagas, lambda: receiver.received)
+        _print_notifications(notices)
+    for sentence in left_out:
+        echo(f"  {sentence}.")
+    done = MessagesReport(told, notices, left_out)
+    _print_verdict(done)
+    return done
+
+
+def _print_events(told: EventReport) -> None:
+    rows = [
+        *((f"sagas {state}", one) for state, one in told.sagas.items()),
+        ("the shop has", told.shop),
+        ("events in the topic", told.topic),
+        ("booked by finance", told.finance),
+    ]
+    echo("")
+    print_columns(
+        [("", "orders", "money"), *([name, f"{one.orders:,}", format_money(one.amount)] for name, one in rows)]
+    )
+    echo("")
+    print_results(told.results)
+
+
+def _print_notifications(notices: NotificationReport) -> None:
+    print_results(notices.results)
+    for attempts, count in sorted(notices.attempts.items()):
+        echo(
+            f"    {count} notification{'' if count == 1 else 's'} delivered after {attempts} attempts: "
+            "the shop's web site was down at first"
+        )
+
+
+def _print_verdict(done: MessagesReport) -> None:
+    if not done.ok:
+        echo("\n✖ What has left the shop is not what the sagas did.")
+    elif done.events is not None:
+        completed = done.events.sagas.get("COMPLETED")
+        finance = done.events.finance
+        others = f" and {finance.orders - completed.orders} PARKED" if completed and finance != completed else ""
+        echo(
+            f"\n✔ {completed.orders if completed else 0} orders COMPLETED{others} = {done.events.topic.orders} events "
+            f"= {finance.orders} bookings, {format_money(finance.amount)} each."
+        )
+
+
+def _sum_json(one: OrderSum) -> dict[str, Any]:
+    return {"orders": one.orders, "amount": str(one.amount)}

@@ -1,0 +1,219 @@
+"""Runs a whole demo: starts the stack, opens the shop, lets the week's baskets through, and steps in where needed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import WorkflowFailureError
+
+from saga_spark.settings import spark_settings
+from saga_workers.client import Client
+from saga_workers.devstack.stack import Stack
+from saga_workers.runtime.databases import open_engine, set_up_database
+from sagas.settings import Settings, load_settings
+from sagas.settings.project import Project
+
+from .accounts import Accounts, BasketState, check_accounts
+from .order_channel import FINANCE_CONNECTION as FINANCE
+from .order_channel import OrderChannel, open_channel
+from .plan import DemoPlan, Order, make_plan
+from .shop import hire_lorry, next_round, open_shop, reset_earlier_demo
+from .shopfront import SHOPFRONT_CONNECTION as SHOPFRONT
+from .shopfront import Shopfront, open_shopfront, shared_secret
+from .week import Week, read_week
+
+SAGAS = ("checkout", "checkout-tcc", "weekly-order", "day-close")
+IN_FLIGHT = 40  # sagas under way at once; more would only wait in queues
+# Seconds between two questions whether a saga is parked: a parked one never ends by itself. The first order is known
+# to park, and all others wait for it; each question costs the worker some work.
+FIRST_POLL_INTERVAL = 0.5
+POLL_INTERVAL = 5.0
+SETTLE_SECONDS = 2.0  # seconds
+APPROVAL = "approve"
+
+Story = Mapping[str, Any]
+
+
+OnEnd = Callable[[Order, Story], None]
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BasketOutcome:
+    """One order and how its saga stands."""
+
+    order: Order
+    story: Story
+
+
+def project_file() -> Path:
+    """The settings of the project that this program belongs to."""
+    return Path(__file__).resolve().parents[1] / "saga.toml"
+
+
+async def open_demo(baskets: int, report: Report, config: Path | str | None = None) -> Demo:
+    """Start the stack and open the shop for the first ``baskets`` baskets of the week.
+
+    ``config`` is the saga.toml of a copy of the demo's project; default: see :func:`project_file`.
+
+    Raises UsageError or SagaError, one sentence, when something is missing or does not start.
+    """
+    config = config or project_file()
+    report("reading a week of the shop, and starting Temporal, PostgreSQL, Kafka and a worker …")
+    # Side by side: reading keeps one core busy, starting mostly waits.
+    week, settings = await asyncio.gather(
+        asyncio.to_thread(read_week, baskets), asyncio.to_thread(_start_stack, config, report)
+    )
+    client = await Client.connect(Project(settings))
+    for name in ("shop", FINANCE):
+        await set_up_database(settings.connection(name), settings.kafka.shards)
+    engine = open_engine(settings.connection("shop"))
+    channel = open_channel(settings, engine)
+    ended = await _terminate_earlier(client)
+    if ended:
+        report(f"the shop opens anew; unfinished sagas of an earlier demo that were terminated: {ended}")
+    plan = make_plan(week)
+    number = await next_round(engine)
+    if number > 1:
+        # An attempt that the worker already holds still writes; it must not write into the new shop.
+        stage = spark_settings(settings).stage
+        await reset_earlier_demo(engine, stage, SETTLE_SECONDS if ended else 0.0, channel.drain)
+    await open_shop(engine, week, plan)
+    channel = await channel.from_now_on()
+    return Demo(settings, client, engine, week, plan, number, time.time(), channel, _open_shopfront(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A shop that is open. ``round`` counts the demos of this database and keeps their saga ids apart; ``opened_at`` is
+    in seconds since the epoch. ``shopfront`` hears notifications; None: somebody else listens where it should."""
+
+    settings: Settings
+    client: Client
+    engine: AsyncEngine
+    week: Week
+    plan: DemoPlan
+    round: int
+    opened_at: float
+    channel: OrderChannel
+    shopfront: Shopfront | None
+
+    def saga_id(self, order: Order) -> str:
+        return f"{order.saga}-{order.basket.id}-r{self.round}"
+
+    async def run(self, on_end: OnEnd) -> list[BasketOutcome]:
+        """Start a saga for every basket and follow each until it has ended or is parked."""
+        slots = asyncio.Semaphore(IN_FLIGHT)
+
+        async def one(order: Order, look_again: float = POLL_INTERVAL) -> BasketOutcome:
+            async with slots:
+                story = await self._run_one(order, look_again)
+            on_end(order, story)
+            return BasketOutcome(order, story)
+
+        # The oversized order goes first and alone: so the shelves hold what it wants, and it gets to the warehouse.
+        first, *others = self.plan.orders
+        outcomes = [await one(first, FIRST_POLL_INTERVAL)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(order)) for order in others]
+        return outcomes + [task.result() for task in tasks]
+
+    async def wait_again(self, outcome: BasketOutcome) -> BasketOutcome:
+        """Wait again for a saga that somebody has helped on."""
+        return BasketOutcome(outcome.order, await wait_for_end(self.client, self.saga_id(outcome.order), None))
+
+    async def hire_lorry(self) -> str:
+        """What the warehouse does about an order that no carrier takes; returns the SQL of it."""
+        return await hire_lorry(self.engine)
+
+    async def check(self, outcomes: Sequence[BasketOutcome]) -> Accounts:
+        """Hold the books of the shop against what the sagas say."""
+        runs = [
+            BasketState(outcome.order.basket.id, outcome.order.saga, outcome.story["state"], outcome.story["phase"])
+            for outcome in outcomes
+        ]
+        return await check_accounts(self.engine, runs)
+
+    async def close(self) -> None:
+        """Let go of the databases, and close the web site; the stack goes on running."""
+        if self.shopfront is not None:
+            await asyncio.to_thread(self.shopfront.close)
+        await self.channel.close()
+        await self.engine.dispose()
+
+    async def _run_one(self, order: Order, look_again: float) -> Story:
+        saga_id = self.saga_id(order)
+        await self.client.start(order.saga, order.input, id=saga_id)
+        if order.saga == "weekly-order":
+            await self._approve_or_reject(saga_id, order)
+        return await wait_for_end(self.client, saga_id, look_again)
+
+    async def _approve_or_reject(self, saga_id: str, order: Order) -> None:
+        """The manager's word on a large order. An order that waits for none never reads it."""
+        limit = self.week.limits[order.basket.household]
+        refusal = f"{order.basket.amount} is above the household's limit of {limit}"
+        await self.client.signal(
+            saga_id,
+            APPROVAL,
+            {"limit": str(limit)},
+            who="manager",
+            reject=refusal if order.basket.amount > limit else None,
+        )
+
+
+def _open_shopfront(settings: Settings) -> Shopfront | None:
+    connection = settings.connection(SHOPFRONT)
+    secret = shared_secret(settings.root / connection.options["signing_secret"]["file"])
+    return open_shopfront(connection.url, secret)
+
+
+def _start_stack(config: Path | str, report: Report) -> Settings:
+    Stack(load_settings(config=config), report).up()
+    return load_settings(config=config)
+
+
+async def _terminate_earlier(client: Client) -> int:
+    """Terminate what an earlier demo left open: its goods and accounts are about to be replaced."""
+    names = ", ".join(f"'{name}'" for name in SAGAS)
+    query = f"ExecutionStatus = 'Running' AND WorkflowType IN ({names})"
+    found = [execution.id async for execution in client.temporal.list_workflows(query)]
+    for saga_id in found:
+        handle = client.temporal.get_workflow_handle(saga_id)
+        await handle.terminate("saga demo: the shop opened anew, with new goods and accounts")
+    return len(found)
+
+
+# Follows one saga until it has ended, or until only a person can help it on.
+
+
+async def wait_for_end(client: Client, saga_id: str, poll_interval: float | None) -> Story:
+    """The story at the end, or once it is parked, which is asked every ``look_again`` seconds (None: never)."""
+    handle = client.temporal.get_workflow_handle(saga_id)
+    while True:
+        try:
+            await asyncio.wait_for(handle.result(), poll_interval)
+        except WorkflowFailureError:
+            pass  # compensated: the story tells
+        except TimeoutError:
+            parked = await _parked_view(client, saga_id)
+            if parked is None:
+                continue
+            return parked
+        return await client.show(saga_id)
+
+
+async def _parked_view(client: Client, saga_id: str) -> Story | None:
+    """The story of the saga that needs a person: this one, or the checkout inside it."""
+    story = await client.show(saga_id)
+    if story["state"] == "PARKED":
+        return story
+    if story["saga"] == "weekly-order" and any(step["id"] == "buy" and step["started_at"] for step in story["steps"]):
+        inner = await client.show(f"{saga_id}/buy")
+        return inner if inner["state"] == "PARKED" else None
+    return None

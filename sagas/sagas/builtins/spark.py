@@ -1,0 +1,206 @@
+"""The arguments of a `spark` step as JSON Schema, and the operations that the engine adds to it.
+
+Facts only: how a job is staged, audited, published and taken back is the business of saga_spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sagas.builtins.messaging import TOPIC
+
+SPARK = "spark"
+RECONCILE = "reconcile"
+PUBLISH = "spark.publish"
+DISCARD = "spark.discard"
+UNPUBLISH = "spark.unpublish"
+"""What the engine adds to a `spark` step: its `confirm`, its `compensate`, and the `confirmed` form of that."""
+
+JOB_TIMEOUT = 3600.0
+JOB_HEARTBEAT = 30.0
+"""Seconds, where neither the step nor `defaults` says something: a job takes longer than a call."""
+
+JOB_ATTEMPTS = 3
+"""Attempts where nothing else is said: most errors of a job are the same each time."""
+
+PUBLISH_TIMEOUT = 600.0
+"""Seconds one attempt to publish or to take back may take."""
+
+MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merge")
+
+_STRING: dict[str, Any] = {"type": "string", "minLength": 1}
+_STRING_OR_LIST = {"anyOf": [_STRING, {"type": "array", "items": _STRING, "minItems": 1}]}
+_WHERE = {"anyOf": [_STRING, {"type": "object", "minProperties": 1}]}
+_NAMES = {"pattern": "^[a-z][a-z0-9_]{0,63}$"}
+"""Names of inputs and outputs are folders of the stage and a column of the ledger."""
+_NUMBER_OR_STRING = {"type": ["number", "string"]}
+
+
+def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+INPUT = _object(
+    {
+        "connection": _STRING,
+        "table": _STRING,
+        "query": _STRING,
+        "columns": {"type": "array", "items": _STRING, "minItems": 1},
+        "where": _WHERE,
+        "parquet": _STRING,
+        "step": _STRING,
+        "output": _STRING,
+        "as_of": {"type": ["string", "integer"]},
+        "topic": TOPIC,
+        "since": _STRING,
+    }
+)
+"""Where rows come from: a table of a connection, files, the staged output of an ancestor, a table of a catalog, a
+topic (with ``since``: its records from that moment on)."""
+
+OUTPUT = _object(
+    {
+        "table": _STRING,
+        "connection": _STRING,
+        "parquet": _STRING,
+        "mode": {"enum": list(MODES)},
+        "where": {"type": "object", "minProperties": 1},
+        "key": _STRING_OR_LIST,
+        "partition_by": _STRING_OR_LIST,
+        "topic": TOPIC,
+        "value": _STRING,
+    }
+)
+
+_COMMON = {"severity": {"enum": ["error", "warn"]}, "where": _WHERE, "output": _STRING, "name": _STRING}
+_RECONCILE = _object(
+    {
+        "with": INPUT,
+        "key": _STRING_OR_LIST,
+        "compare": _STRING_OR_LIST,
+        "tolerance": _NUMBER_OR_STRING,
+        "mapping": {"type": "object"},
+    },
+    ("with", "key"),
+)
+CHECK_KINDS: dict[str, Any] = {
+    "rows": _object(
+        {
+            "equals": _NUMBER_OR_STRING,
+            "min": _NUMBER_OR_STRING,
+            "max": _NUMBER_OR_STRING,
+            "change": {"type": "string", "pattern": r"^\d+(\.\d+)?%$"},
+        }
+    ),
+    "sum": _object(
+        {
+            "column": _STRING,
+            "equals": _NUMBER_OR_STRING,
+            "min": _NUMBER_OR_STRING,
+            "max": _NUMBER_OR_STRING,
+            "tolerance": _NUMBER_OR_STRING,
+        },
+        ("column",),
+    ),
+    "unique": _STRING_OR_LIST,
+    "not_null": _STRING_OR_LIST,
+    "accepted_values": _object({"column": _STRING, "values": {"type": "array", "minItems": 1}}, ("column", "values")),
+    "relationships": _object({"column": _STRING, "to": INPUT, "field": _STRING}, ("column", "to", "field")),
+    "expression": _STRING,
+    "sql": _STRING,
+    "reconcile": _RECONCILE,
+}
+CHECK = _object({**CHECK_KINDS, **_COMMON})
+"""One check; exactly one of the kinds is there."""
+
+SPARK_PARAMETERS = _object(
+    {
+        "job": {
+            "anyOf": [
+                {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"},
+                _object({"sql": _STRING}, ("sql",)),
+                _object(
+                    {
+                        "main": _STRING,
+                        "class": _STRING,
+                        "args": {"type": "array", "items": {"type": ["string", "number"]}},
+                    },
+                    ("main",),
+                ),
+            ]
+        },
+        "sql": _STRING,
+        "inputs": {"type": "object", "propertyNames": _NAMES, "additionalProperties": INPUT},
+        "params": {"type": "object"},
+        "output": OUTPUT,
+        "outputs": {"type": "object", "minProperties": 1, "propertyNames": _NAMES, "additionalProperties": OUTPUT},
+        "conf": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+        "audit": {"type": "array", "items": CHECK},
+    }
+)
+
+SIDE = INPUT
+RECONCILE_PARAMETERS = _object(
+    {
+        "left": SIDE,
+        "right": SIDE,
+        "key": _STRING_OR_LIST,
+        "compare": _STRING_OR_LIST,
+        "tolerance": _NUMBER_OR_STRING,
+        "filter": _WHERE,
+        "mapping": {"type": "object"},
+        "severity": {"enum": ["error", "warn"]},
+    },
+    ("left", "right", "key"),
+)
+"""`uses: reconcile`: two sides that must say the same."""
+
+
+def spark_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a `spark` step as saga_spark reads them: one `job`, `outputs` by name, each with a `mode`."""
+    result = {name: value for name, value in arguments.items() if name not in ("sql", "output", "outputs")}
+    if "sql" in arguments:
+        result["job"] = {"sql": arguments["sql"]}
+    outputs = arguments.get("outputs")
+    if outputs is None and "output" in arguments:
+        outputs = {"output": arguments["output"]}
+    if isinstance(outputs, dict):
+        result["outputs"] = {
+            name: {"mode": "append", **one} if isinstance(one, dict) else one for name, one in outputs.items()
+        }
+    return result
+
+
+def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """The topics that a job, its checks or a `reconcile` step read, as they are written; arguments in their long
+    form."""
+    if uses == RECONCILE:
+        sides = [arguments.get("left"), arguments.get("right")]
+    elif uses == SPARK:
+        checks = [one for one in _as_list(arguments.get("audit")) if isinstance(one, Mapping)]
+        named = [one["relationships"].get("to") for one in checks if isinstance(one.get("relationships"), Mapping)]
+        named += [one["reconcile"].get("with") for one in checks if isinstance(one.get("reconcile"), Mapping)]
+        sides = [*_mapping_values(arguments.get("inputs")), *named]
+    else:
+        sides = []
+    return [side["topic"] for side in sides if isinstance(side, Mapping) and "topic" in side]
+
+
+def topics_written(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """The topics that are outputs of a job, as they are written; arguments in their long form."""
+    outputs = _mapping_values(arguments.get("outputs")) if uses == SPARK else ()
+    return [one["topic"] for one in outputs if isinstance(one, Mapping) and "topic" in one]
+
+
+def _mapping_values(mapping: Any) -> Iterator[Any]:
+    yield from mapping.values() if isinstance(mapping, Mapping) else ()
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,302 @@
+"""From the fields an author wrote to the model: everything explicit, every kind derived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.builtins.messaging import EMITTERS, REQUEST, REQUEST_TIMEOUT
+from sagas.builtins.registry import READ_METHODS, is_read_call, is_spark_job
+from sagas.builtins.spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
+from sagas.definition.draft import (
+    Connections,
+    KafkaResources,
+    OperationDraft,
+    SagaDraft,
+    SparkResources,
+    StepDraft,
+    kafka_triggers,
+)
+from sagas.definition.field_types import ParsedMapping
+from sagas.definition.model import (
+    NOTIFICATION_INTERVALS,
+    Compensation,
+    Definition,
+    Execution,
+    Guarantee,
+    KafkaTrigger,
+    Notification,
+    OnFailure,
+    Operation,
+    Probe,
+    Retry,
+    StepDefinition,
+    StepKind,
+)
+from sagas.definition.operation_builder import (
+    NO_OP_ACTIONS,
+    BuildContext,
+    guard_only_operation,
+    reply_probe,
+    spark_publication,
+    unwrap,
+    with_held_event_operations,
+    with_hold,
+    wrap,
+)
+from sagas.definition.step_graph import StepGraph
+
+DEFAULT_TIMEOUT = 30.0
+MAX_LOCAL_TIMEOUT = 5.0
+
+
+def build_draft(
+    file: str,
+    root: ParsedMapping,
+    graph: StepGraph,
+    actions: Mapping[str, Any],
+    connections: Connections | None,
+    spark: SparkResources | None = None,
+    kafka: KafkaResources | None = None,
+) -> SagaDraft:
+    """The saga with places. ``top`` holds only steps with an id and an action, in file order."""
+    environment = BuildContext(actions, connections, root.get("defaults"), spark, root.get("publish", "each"), kafka)
+    written = {parsed.get("id"): parsed for parsed in root.get("steps")}
+    forward_only = root.get("recovery") == "forward"
+    pivot = next((id for id in graph.order if written[id].get("pivot")), None)
+    steps = []
+    for id in graph.order:
+        after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
+        steps.append(_build_step(written[id], graph.needs[id], environment, after_commit))
+    notify, told = build_notifications(root.get("notify") or [], environment)
+    definition = Definition(
+        saga=root.get("saga", ""),
+        steps=tuple(draft.step for draft in steps),
+        description=root.get("description", ""),
+        id=root.get("id"),
+        labels=root.get("labels", {}),
+        input=root.get("input", {}),
+        output=root.values.get("output"),
+        deadline=root.get("deadline"),
+        warn_after=root.get("warn_after"),
+        recovery=root.get("recovery", "backward"),
+        language=root.get("language", 1),
+        notify=notify,
+        triggers=_build_triggers(root),
+    )
+    return SagaDraft(file, root, definition, tuple(steps), graph, actions, connections, spark, kafka, notify=told)
+
+
+def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildContext, after_commit: bool) -> StepDraft:
+    uses = parsed.get("uses", "")
+    idempotent = parsed.values.get("idempotent")
+    is_job = is_spark_job(uses)
+    written_timeout = parsed.get("timeout") or context.default("timeout")
+    timeout = written_timeout or _default_timeout(uses)
+    queue = parsed.get("task_queue") or context.default("task_queue")
+    arguments = context.long_form_arguments(uses, parsed.get("with", {}), after_commit)
+    do = context.build_operation(
+        parsed,
+        arguments=arguments,
+        forward=arguments,
+        timeout=timeout,
+        retry=context.default("retry"),
+        heartbeat=context.default("heartbeat") or (min(JOB_HEARTBEAT, timeout / 2) if is_job else None),
+        task_queue=queue,
+        idempotent=idempotent,
+    )
+    reads = parsed.get("effect") == "none" or is_read_call(uses, arguments)
+    kind = _step_kind(parsed, reads, after_commit)
+    do = with_hold(do, arguments, context.actions.get(uses), kind)
+    drafts = [OperationDraft("do", do, parsed)]
+
+    def other(role: Any, form: ParsedMapping) -> Operation:
+        # A heartbeat or a retry of the forward action says nothing about the action that undoes it.
+        own = context.long_form_arguments(form.get("uses", ""), form.get("with", {})) if "with" in form else None
+        operation = context.build_operation(
+            form,
+            arguments=own,
+            forward=arguments,
+            timeout=written_timeout or _default_timeout(form.get("uses", "")),
+            retry=context.default("retry"),
+            heartbeat=None,
+            task_queue=queue,
+            idempotent=idempotent,
+        )
+        if operation.uses in NO_OP_ACTIONS:
+            operation = guard_only_operation(do, operation.uses)
+        drafts.append(OperationDraft(role, operation, form))
+        return operation
+
+    compensate = _build_compensation(parsed.get("compensate") or [], other)
+    confirm = parsed.get("confirm")
+    confirm = other("confirm", confirm) if confirm else None
+    if uses == SPARK:
+        own_compensate, own_confirm = spark_publication(do, after_commit)
+        compensate, confirm = compensate or own_compensate, confirm or own_confirm
+    compensate, confirm = with_held_event_operations(do, arguments, compensate, confirm)
+    probe = parsed.get("probe")
+    condition = parsed.get("if")
+    facts = context.action_traits(uses, arguments, idempotent, queue is not None)
+    step = StepDefinition(
+        id=parsed.get("id"),
+        name=parsed.get("name") or parsed.get("id"),
+        kind=kind,
+        do=do,
+        needs=needs,
+        if_=None if condition is None else wrap(condition),
+        for_each=parsed.values.get("for_each"),
+        max_parallel=parsed.get("max_parallel", 1),
+        on_failure=parsed.get("on_failure") or _default_on_failure(kind, context),
+        compensate=compensate,
+        confirm=confirm,
+        probe=_build_probe(probe, other("probe", probe)) if probe else reply_probe(do) if uses == REQUEST else None,
+        settle=parsed.get("settle", facts.settle if facts.settle is not None else do.timeout),
+        priority=parsed.get("priority"),
+        fairness_key=parsed.get("fairness_key"),
+        execution=_execution(parsed, do, context),
+        guarantee=_guarantee(do),
+    )
+    return StepDraft(parsed, step, tuple(drafts), after_commit)
+
+
+def _default_timeout(uses: str) -> float:
+    """Seconds an attempt of this action may take where nothing is said."""
+    if is_spark_job(uses):
+        return JOB_TIMEOUT
+    return REQUEST_TIMEOUT if uses == REQUEST else DEFAULT_TIMEOUT
+
+
+def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
+    """What starts or wakes sagas of this definition; left out where it is not readable."""
+    found = []
+    for one in kafka_triggers(top):
+        condition = one.values.get("filter")
+        written = {"input": one.values["input"]} if "input" in one else {}
+        found.append(
+            KafkaTrigger(
+                topic=one.get("topic", ""),
+                id=one.values.get("id"),
+                signal=one.values.get("signal"),
+                filter=None if condition is None else wrap(condition),
+                **written,
+            )
+        )
+    return tuple(found)
+
+
+def _default_on_failure(kind: StepKind, context: BuildContext) -> OnFailure:
+    default = context.default("on_failure") or "compensate"
+    # Nobody can go on as if the point of no return had not run.
+    return "compensate" if kind == "pivot" and default == "continue" else default
+
+
+def _build_compensation(forms: list[ParsedMapping], other: Any) -> Compensation | None:
+    if not forms:
+        return None
+    alternates = tuple(other("compensate", form) for form in forms)
+    confirmed = next((form.get("confirmed") for form in forms if form.get("confirmed")), None)
+    return Compensation(alternates, other("confirmed", confirmed) if confirmed else None)
+
+
+def _build_probe(parsed: ParsedMapping, operation: Operation) -> Probe:
+    expressions = {name: parsed.get(name) for name in ("done", "absent", "result")}
+    return Probe(operation, **{name: unwrap(text) if text else None for name, text in expressions.items()})
+
+
+def _step_kind(parsed: ParsedMapping, reads: bool, after_commit: bool) -> StepKind:
+    """Kinds follow from the fields. A step that has to be compensatable but is not fails the checks."""
+    if parsed.get("pivot"):
+        return "pivot"
+    if reads:
+        return "read"
+    return "retriable" if after_commit else "compensatable"
+
+
+def can_be_local(do: Operation) -> bool:
+    """True when a local activity is safe: guarded, short, and not bound to a queue."""
+    return do.guarded and do.timeout <= MAX_LOCAL_TIMEOUT and do.heartbeat is None and do.task_queue is None
+
+
+def _execution(parsed: ParsedMapping, do: Operation, context: BuildContext) -> Execution:
+    """A default of `local` holds where it is possible; what a step says itself is checked."""
+    if own := parsed.get("execution"):
+        return own
+    return "local" if context.default("execution") == "local" and can_be_local(do) else "remote"
+
+
+def _guarantee(do: Operation) -> Guarantee:
+    if do.guarded:
+        return "guarded"
+    return "participant-keyed" if do.idempotent else "at-least-once"
+
+
+# From a written notification to the model: what an author leaves out is the event itself.
+
+NOTIFICATION_TIMEOUT = 30.0
+EVENT_EXPRESSION = "${{ event }}"
+"""The whole event: id, type, timestamp and data."""
+
+HTTP_GONE = 410
+"""The status with which a receiver says that it wants no more of this, whatever comes."""
+
+
+def build_notifications(
+    forms: list[ParsedMapping], context: BuildContext
+) -> tuple[tuple[Notification, ...], tuple[OperationDraft, ...]]:
+    """The notifications that can be read, and their operations with their places."""
+    usable = [form for form in forms if form.get("uses")]
+    drafts = tuple(OperationDraft("notify", _notification_operation(form, context), form) for form in usable)
+    made = tuple(
+        Notification(
+            when=tuple(dict.fromkeys(draft.parsed.get("when") or ())),
+            do=draft.operation,
+            intervals=tuple(draft.parsed.get("intervals") or NOTIFICATION_INTERVALS),
+        )
+        for draft in drafts
+    )
+    return made, drafts
+
+
+def _notification_operation(form: ParsedMapping, context: BuildContext) -> Operation:
+    uses = form.get("uses", "")
+    local = uses in context.actions
+    written = _with_event(uses, form.get("with") or {}, context, local=local)
+    arguments = context.long_form_arguments(uses, written)
+    operation = context.build_operation(
+        form,
+        arguments=arguments,
+        forward=arguments,
+        timeout=context.default("timeout") or NOTIFICATION_TIMEOUT,
+        retry=None,
+        heartbeat=None,
+        task_queue=context.default("task_queue"),
+        idempotent=None,
+    )
+    return Operation(
+        uses=uses,
+        with_=arguments,
+        timeout=operation.timeout,
+        retry=Retry(max_attempts=1),  # its intervals say when it is tried again
+        task_queue=operation.task_queue,
+        connection=operation.connection,
+        local=operation.local,
+    )
+
+
+def _with_event(uses: str, written: Mapping[str, Any], context: BuildContext, *, local: bool) -> dict[str, Any]:
+    """The arguments with the event where the author names no content of their own."""
+    arguments = dict(written)
+    if uses == "http":
+        arguments.setdefault("method", "POST")
+        # Everything else is tried again: a receiver that is being repaired may answer anything.
+        arguments.setdefault("rejected", [HTTP_GONE])
+        has_body = {"json", "form", "body"} & arguments.keys()
+        if not has_body and str(arguments["method"]).upper() not in READ_METHODS:
+            arguments["json"] = EVENT_EXPRESSION
+    elif uses in EMITTERS and not {"value", "events"} & arguments.keys():
+        arguments["value"] = EVENT_EXPRESSION
+        arguments.setdefault("key", "${{ saga.id }}")
+    elif local and any(one.name == "event" for one in context.actions[uses].signature.parameters):
+        arguments.setdefault("event", EVENT_EXPRESSION)
+    return arguments

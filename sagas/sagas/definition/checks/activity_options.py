@@ -1,0 +1,86 @@
+"""Times and retries that contradict each other, or that Temporal's own Web UI would flag."""
+
+from __future__ import annotations
+
+from sagas.builtins.registry import BUILTINS
+from sagas.definition.diagnostics import Report
+from sagas.definition.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.times import format_duration
+
+SHORT_TIMEOUT = 1.0
+MAX_HEARTBEAT_RATIO = 0.8
+
+
+def check_activity_options(draft: SagaDraft, report: Report) -> None:
+    """`timeout`, `heartbeat` and `retry` of every operation that becomes a Temporal activity."""
+    for step in draft.steps:
+        for operation in step.operations:
+            builtin = BUILTINS.get(operation.operation.uses)
+            if builtin is None or builtin.executor != "engine":
+                _check_times(step, operation, report)
+                _check_retry(step, operation, report)
+
+
+def _check_times(step: StepDraft, draft: OperationDraft, report: Report) -> None:
+    operation, parsed = draft.operation, draft.parsed
+    timeout, heartbeat = operation.timeout, operation.heartbeat
+    if "timeout" in parsed and timeout <= SHORT_TIMEOUT and step.step.execution == "remote":
+        report.add("SAGA230", parsed.node_of("timeout"), f"`{step.id}` has only {format_duration(timeout)} per attempt")
+    if heartbeat is None or not ("heartbeat" in parsed or "timeout" in parsed or draft.role == "do"):
+        return
+    place = next((parsed.node_of(name) for name in ("heartbeat", "timeout") if name in parsed), parsed.node)
+    beat, limit = format_duration(heartbeat), format_duration(timeout)
+    if heartbeat >= timeout:
+        report.add("SAGA114", place, f"the heartbeat of `{step.id}` ({beat}) is not shorter than its timeout ({limit})")
+    elif heartbeat > MAX_HEARTBEAT_RATIO * timeout:
+        report.add(
+            "SAGA233", place, f"the heartbeat of `{step.id}` ({beat}) is nearly as long as its timeout ({limit})"
+        )
+
+
+def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None:
+    written = draft.parsed.get("retry")
+    if written is None:
+        return
+    retry, timeout = draft.operation.retry, draft.operation.timeout
+    if "max_interval" in written and retry.max_interval < retry.initial_interval:
+        report.add(
+            "SAGA106",
+            written.node_of("max_interval"),
+            "`max_interval` is shorter than `initial_interval`",
+            "Make it longer.",
+        )
+    if "max_attempts" in written and retry.max_attempts == 1:
+        report.add("SAGA231", written.node_of("max_attempts"), f"`{step.id}` is tried only once")
+    if retry.give_up_after is not None and retry.give_up_after < 2 * timeout:
+        limit = format_duration(timeout)
+        report.add(
+            "SAGA232", written.node_of("give_up_after"), f"`{step.id}` may need {limit} for its first attempt alone"
+        )
+
+
+# Fields that are allowed but do nothing where they stand.
+
+_ACTIVITY_FIELDS = ("timeout", "heartbeat", "retry", "task_queue", "priority", "fairness_key")
+_UNGUARDED_FIELDS = ("idempotent", "settle", "probe")
+
+
+def check_no_effect_fields(draft: SagaDraft, report: Report) -> None:
+    """Warn about each field that has no effect."""
+    for step in draft.steps:
+        do = step.step.do
+        builtin = BUILTINS.get(do.uses)
+        if builtin is not None and builtin.executor == "engine":
+            _warn_without_effect(
+                step, (*_ACTIVITY_FIELDS, *_UNGUARDED_FIELDS), f"because `{do.uses}` runs no activity", report
+            )
+        elif do.guarded:
+            _warn_without_effect(step, _UNGUARDED_FIELDS, "because the guard already knows every outcome", report)
+        if step.step.for_each is None:
+            _warn_without_effect(step, ("max_parallel",), "without `for_each`", report)
+
+
+def _warn_without_effect(step: StepDraft, fields: tuple[str, ...], why: str, report: Report) -> None:
+    for field in fields:
+        if field in step.parsed:
+            report.add("SAGA118", step.parsed.position_of(field), f"`{field}` of `{step.id}` has no effect {why}")

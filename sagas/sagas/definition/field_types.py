@@ -1,0 +1,408 @@
+"""What the value of a field may look like. Each shape reads a node and describes itself as JSON Schema.
+
+``read`` returns the plain value, or None after it has reported a mistake. Shapes know nothing about sagas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.times import DURATION_PATTERN, parse_duration
+from sagas.definition.yaml_nodes import YamlNode
+from sagas.step import ENVELOPE
+
+Schema = dict[str, Any]
+
+
+class FieldType(Protocol):
+    """One kind of value."""
+
+    def read(self, node: YamlNode, report: Report) -> Any: ...
+
+    def schema(self) -> Schema: ...
+
+
+def describe_node(node: YamlNode) -> str:
+    """What the author wrote there, in words."""
+    value = node.value
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= 40 else "a text"
+    return str(value)
+
+
+def report_mismatch(node: YamlNode, report: Report, expected: str) -> None:
+    report.add("SAGA106", node, f"expected {expected}, found {describe_node(node)}", f"Write {expected} here.")
+
+
+@dataclass(frozen=True)
+class String:
+    """A string; with ``pattern`` a name (``wanted`` says in words which)."""
+
+    pattern: str | None = None
+    description: str = "a text"
+    reserved: tuple[str, ...] = ()
+    allow_empty: bool = False
+
+    def read(self, node: YamlNode, report: Report) -> str | None:
+        if not isinstance(node.value, str) or (not node.value and not self.allow_empty):
+            return report_mismatch(node, report, self.description)
+        if self.pattern and not re.fullmatch(self.pattern, node.value):
+            report.add("SAGA107", node, f"`{node.value}` is not {self.description}")
+        elif node.value in self.reserved:
+            report.add("SAGA107", node, f"`{node.value}` is a reserved word")
+        return node.value
+
+    def schema(self) -> Schema:
+        result: Schema = {"type": "string"}
+        if not self.allow_empty:
+            result["minLength"] = 1
+        if self.pattern:
+            result["pattern"] = f"^({self.pattern})$"
+        if self.reserved:
+            result["not"] = {"enum": list(self.reserved)}
+        return result
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds. ``zero`` allows 0s."""
+
+    zero: bool = False
+
+    def read(self, node: YamlNode, report: Report) -> float | None:
+        if not isinstance(node.value, str):
+            report.add("SAGA109", node, f"expected a duration, found {describe_node(node)}")
+            return None
+        try:
+            seconds = parse_duration(node.value)
+        except ValueError as error:
+            report.add("SAGA109", node, str(error))
+            return None
+        if seconds <= 0 and not self.zero:
+            report.add("SAGA109", node, "a duration of nothing is not possible here")
+            return None
+        return seconds
+
+    def schema(self) -> Schema:
+        result: Schema = {"type": "string", "pattern": DURATION_PATTERN}
+        return result if self.zero else {**result, "not": {"pattern": "^[0.]+(ms|s|m|h|d)$"}}
+
+
+@dataclass(frozen=True)
+class Integer:
+    minimum: int = 0
+    maximum: int | None = None
+
+    def read(self, node: YamlNode, report: Report) -> int | None:
+        value = node.value
+        upper = self.maximum
+        if not isinstance(value, int) or isinstance(value, bool):
+            return report_mismatch(node, report, "a whole number")
+        if value < self.minimum or (upper is not None and value > upper):
+            bounds = f"of at least {self.minimum}" if upper is None else f"from {self.minimum} to {upper}"
+            return report_mismatch(node, report, f"a whole number {bounds}")
+        return value
+
+    def schema(self) -> Schema:
+        result: Schema = {"type": "integer", "minimum": self.minimum}
+        return result if self.maximum is None else {**result, "maximum": self.maximum}
+
+
+@dataclass(frozen=True)
+class Number:
+    minimum: float
+
+    def read(self, node: YamlNode, report: Report) -> float | None:
+        if isinstance(node.value, bool) or not isinstance(node.value, int | float) or node.value < self.minimum:
+            return report_mismatch(node, report, f"a number of at least {self.minimum:g}")
+        return float(node.value)
+
+    def schema(self) -> Schema:
+        return {"type": "number", "minimum": self.minimum}
+
+
+@dataclass(frozen=True)
+class Boolean:
+    def read(self, node: YamlNode, report: Report) -> bool | None:
+        return node.value if isinstance(node.value, bool) else report_mismatch(node, report, "true or false")
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    options: tuple[Any, ...]
+
+    def read(self, node: YamlNode, report: Report) -> Any:
+        for option in self.options:
+            if type(node.value) is type(option) and node.value == option:
+                return option
+        words = ", ".join(f"`{str(option).lower()}`" for option in self.options)
+        close = suggestion_help(node.value, map(str, self.options)) if isinstance(node.value, str) else ""
+        wanted = f"one of {words}" if len(self.options) > 1 else words
+        report.add("SAGA106", node, f"expected {wanted}, found {describe_node(node)}", close or f"Write {wanted} here.")
+        return None
+
+    def schema(self) -> Schema:
+        return {"enum": list(self.options)}
+
+
+@dataclass(frozen=True)
+class Json:
+    """Any JSON value, perhaps with expressions in it."""
+
+    def read(self, node: YamlNode, report: Report) -> Any:
+        return node.to_json()
+
+    def schema(self) -> Schema:
+        return {}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of an action, by name, perhaps with expressions in them."""
+
+    def read(self, node: YamlNode, report: Report) -> dict[str, Any] | None:
+        if not isinstance(node.value, dict):
+            return report_mismatch(node, report, "a mapping")
+        if ENVELOPE in node.value:
+            report.add(
+                "SAGA107", node.key_position(ENVELOPE), f"the engine itself gives every action an argument `{ENVELOPE}`"
+            )
+        return node.to_json()
+
+    def schema(self) -> Schema:
+        return {"type": "object", "properties": {ENVELOPE: False}}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A CEL expression that gives true or false, bare or in ``${{ }}``, or a literal true or false."""
+
+    def read(self, node: YamlNode, report: Report) -> str | None:
+        if isinstance(node.value, bool):
+            return str(node.value).lower()
+        if not isinstance(node.value, str) or not node.value.strip():
+            return report_mismatch(node, report, "an expression")
+        return node.value
+
+    def schema(self) -> Schema:
+        return {"type": ["string", "boolean"]}
+
+
+@dataclass(frozen=True)
+class ListOrExpression:
+    """A list literal, or one expression that gives the list."""
+
+    def read(self, node: YamlNode, report: Report) -> Any:
+        if isinstance(node.value, list):
+            return node.to_json()
+        if isinstance(node.value, str) and "${{" in node.value:
+            return node.value
+        return report_mismatch(node, report, 'a list or an expression such as "${{ input.lines }}"')
+
+    def schema(self) -> Schema:
+        return {"anyOf": [{"type": "array"}, {"type": "string", "pattern": r"\$\{\{"}]}
+
+
+@dataclass(frozen=True)
+class ListOf:
+    item_type: FieldType
+    minimum: int = 0
+
+    def read(self, node: YamlNode, report: Report) -> list[Any] | None:
+        if not isinstance(node.value, list):
+            return report_mismatch(node, report, "a list")
+        if len(node.value) < self.minimum:
+            entries = "one entry" if self.minimum == 1 else f"{self.minimum} entries"
+            found = "an empty list" if not node.value else f"{len(node.value)}"
+            report.add("SAGA106", node, f"expected a list of at least {entries}, found {found}", "Add what is missing.")
+            return None
+        return [value for value in (self.item_type.read(item, report) for item in node.value) if value is not None]
+
+    def schema(self) -> Schema:
+        result: Schema = {"type": "array", "items": self.item_type.schema()}
+        return {**result, "minItems": self.minimum} if self.minimum else result
+
+
+@dataclass(frozen=True)
+class StringMap:
+    """A mapping of names to texts: labels. Numbers and booleans are taken as text."""
+
+    maximum: int
+    pattern: str
+
+    def read(self, node: YamlNode, report: Report) -> dict[str, str] | None:
+        if not isinstance(node.value, dict):
+            return report_mismatch(node, report, "a mapping of names to texts")
+        if len(node.value) > self.maximum:
+            report.add(
+                "SAGA106", node, f"at most {self.maximum} are allowed, found {len(node.value)}", "Remove some of them."
+            )
+        result = {}
+        for name, value in node.value.items():
+            if not re.fullmatch(self.pattern, name):
+                report.add(
+                    "SAGA107", node.key_position(name), f"`{name}` is not a name of letters, digits, `.`, `-` and `_`"
+                )
+            if isinstance(value.value, dict | list) or value.value is None:
+                report_mismatch(value, report, "a text")
+            else:
+                text = value.value
+                result[name] = str(text).lower() if isinstance(text, bool) else str(text)
+        return result
+
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "maxProperties": self.maximum,
+            "propertyNames": {"pattern": f"^({self.pattern})$"},
+            "additionalProperties": {"type": ["string", "number", "boolean"]},
+        }
+
+
+@dataclass(frozen=True)
+class OneOrMore:
+    """One value, or a list of them; always read as a list."""
+
+    item_type: FieldType
+    minimum: int = 1
+
+    def read(self, node: YamlNode, report: Report) -> list[Any] | None:
+        if isinstance(node.value, list):
+            return ListOf(self.item_type, minimum=self.minimum).read(node, report)
+        value = self.item_type.read(node, report)
+        return None if value is None else [value]
+
+    def schema(self) -> Schema:
+        one = self.item_type.schema()
+        return {"anyOf": [one, {"type": "array", "items": one, "minItems": self.minimum}]}
+
+
+def quoted_names(items: Iterable[str]) -> str:
+    """`a`, `b` and `c`."""
+    quoted = [f"`{item}`" for item in items]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+
+
+# Mappings with known fields: how a table of fields is read, and how it describes itself.
+
+
+class ParsedMapping:
+    """A mapping that was read: ``values`` by field name, ``node`` for the places."""
+
+    __slots__ = ("node", "values")
+
+    def __init__(self, node: YamlNode, values: dict[str, Any]) -> None:
+        self.node = node
+        self.values = values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def __contains__(self, name: str) -> bool:
+        """True when the author wrote the field, whatever its value."""
+        return isinstance(self.node.value, dict) and name in self.node.value
+
+    def node_of(self, name: str) -> YamlNode:
+        """The node of a field that is there."""
+        return self.node.value[name]
+
+    def position_of(self, name: str) -> Positioned:
+        """The place of the field's name; of the whole mapping when the field is missing."""
+        return self.node.key_position(name)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a mapping. ``later`` names the part of the product that brings it (SAGA900 until then)."""
+
+    name: str
+    field_type: FieldType
+    summary: str
+    required: bool = False
+    planned_for: str | None = None
+
+
+@dataclass(frozen=True)
+class MappingType:
+    """A mapping with known fields. ``short`` names the field that a bare text stands for."""
+
+    label: str
+    fields: tuple[Field, ...]
+    shorthand: str | None = None
+    extensible: bool = False
+    exclusive: Sequence[tuple[str, str]] = ()
+    by_name: Mapping[str, Field] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {one.name: one for one in self.fields})
+
+    def read(self, node: YamlNode, report: Report) -> ParsedMapping | None:
+        if self.shorthand and isinstance(node.value, str):
+            value = self.by_name[self.shorthand].field_type.read(node, report)
+            return ParsedMapping(node, {self.shorthand: value})
+        if not isinstance(node.value, dict):
+            wanted = "a name or a mapping" if self.shorthand else "a mapping"
+            return report_mismatch(node, report, f"{wanted} for {self.label}")
+        values = {}
+        for name, value in node.value.items():
+            one = self.by_name.get(name)
+            if one is None:
+                self._report_unknown(name, node, report)
+            elif one.planned_for:
+                report_planned(name, one.planned_for, node.key_position(name), report)
+            else:
+                values[name] = one.field_type.read(value, report)
+        for one in self.fields:
+            if one.required and one.name not in node.value:
+                report.add("SAGA105", node, f"{self.label} needs the field `{one.name}`")
+        for first, second in self.exclusive:
+            if first in node.value and second in node.value:
+                place = max(
+                    node.key_position(first), node.key_position(second), key=lambda mark: (mark.line, mark.column)
+                )
+                report.add("SAGA113", place, f"`{second}` and `{first}` exclude each other")
+        return ParsedMapping(node, values)
+
+    def _report_unknown(self, name: str, node: YamlNode, report: Report) -> None:
+        if self.extensible and name.startswith("x-"):
+            return
+        help = suggestion_help(name, self.by_name)
+        report.add("SAGA104", node.key_position(name), f"{self.label} has no field `{name}`", help or None)
+
+    def schema(self) -> Schema:
+        current = [one for one in self.fields if not one.planned_for]
+        result: Schema = {
+            "type": "object",
+            "properties": {one.name: {**one.field_type.schema(), "description": one.summary} for one in current},
+            "additionalProperties": False,
+        }
+        if self.extensible:
+            result["patternProperties"] = {"^x-": {}}
+        if required := [one.name for one in current if one.required]:
+            result["required"] = required
+        if self.exclusive:
+            result["not"] = {"anyOf": [{"required": list(pair)} for pair in self.exclusive]}
+        if self.shorthand is None:
+            return result
+        return {"anyOf": [self.by_name[self.shorthand].field_type.schema(), result]}
+
+
+def report_planned(what: str, part: str, place: Positioned, report: Report) -> None:
+    """Say that something belongs to a later part of the product."""
+    report.add("SAGA900", place, f"`{what}` is not in this version", f"It comes with {part}; leave it out for now.")

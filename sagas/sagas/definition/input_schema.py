@@ -1,0 +1,216 @@
+"""What a JSON Schema says about the value a path leads to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.definition.model import Definition
+
+ANY_ELEMENT = "[]"
+_UNDECIDABLE_KEYWORDS = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
+_MANY_REFERENCES = 20
+SENSITIVE_KEYWORD = "x-sensitive"
+
+
+@dataclass(frozen=True, slots=True)
+class UndeclaredProperty:
+    """The schema knows no property ``name``; ``known`` are those it has."""
+
+    name: str
+    known: tuple[str, ...]
+
+
+def schema_at(schema: Any, path: tuple[str, ...], root: Any = None) -> Any:
+    """The schema of the value at ``path``; None when the schema does not tell; Missing for an undeclared property.
+
+    A name is declared under `properties` or `required`.
+    """
+    root = schema if root is None else root
+    schema = resolve_reference(schema, root)
+    for part in path:
+        if not isinstance(schema, Mapping) or any(key in schema for key in _UNDECIDABLE_KEYWORDS):
+            return None
+        schema = _element(schema) if part == ANY_ELEMENT else _property(schema, part)
+        if isinstance(schema, UndeclaredProperty):
+            return schema
+        schema = resolve_reference(schema, root)
+    return schema
+
+
+def _element(schema: Mapping[str, Any]) -> Any:
+    # With `prefixItems`, `items` describes only the elements behind them.
+    return None if "prefixItems" in schema else schema.get("items")
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Any:
+    properties, required = _mapping(schema.get("properties")), _names(schema)
+    if name in properties:
+        return properties[name]
+    if "patternProperties" in schema:
+        return None  # its patterns may match, and `additionalProperties` holds only where none does
+    rest = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+    if rest is False:
+        return UndeclaredProperty(name, tuple(properties))
+    if rest is None and "properties" in schema and name not in required:
+        return UndeclaredProperty(name, tuple(dict.fromkeys((*properties, *required))))
+    return rest
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _names(schema: Mapping[str, Any]) -> list[Any]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else []
+
+
+def resolve_reference(schema: Any, root: Any) -> Any:
+    """Follow a `$ref` into the same document; what stands beside it holds too. Anything else is returned as it is."""
+    for _ in range(_MANY_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
+            return schema
+        target = root
+        for part in reference[2:].split("/") if reference != "#" else ():
+            part = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(target, Mapping) or part not in target:
+                return schema
+            target = target[part]
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = both(target, beside) if beside and isinstance(target, Mapping) else target
+    return schema
+
+
+def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """One schema for values that fit both; where they contradict each other, ``other`` wins."""
+    merged = {**one, **other}
+    for key in ("properties", "patternProperties", "$defs"):
+        parts = [part[key] for part in (one, other) if isinstance(part.get(key), Mapping)]
+        if len(parts) == 2:
+            merged[key] = {**parts[0], **parts[1]}
+    if names := [*_names(one), *_names(other)]:
+        merged["required"] = list(dict.fromkeys(names))
+    return merged
+
+
+def single_type(schema: Any) -> str | None:
+    """The one JSON type the schema allows; None when there are several or it does not tell."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return kind if isinstance(kind, str) else None
+
+
+def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
+    """True when the value at ``path``, something around it or something in it is `x-sensitive`.
+
+    A branch of `anyOf` or `if` that may hold counts as if it did.
+    """
+    return any(
+        found.get(SENSITIVE_KEYWORD) is True or (not rest and _holds_sensitive(found, schema, set()))
+        for found, rest in _describing(schema, path, schema, 0)
+    )
+
+
+def _describing(schema: Any, path: tuple[str, ...], root: Any, depth: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every schema that may describe the value at ``path`` or one around it, and what of the path is left there."""
+    schema = resolve_reference(schema, root)
+    if not isinstance(schema, Mapping) or depth > _MANY_REFERENCES:
+        return
+    yield schema, path
+    for branch in _branches(schema):
+        yield from _describing(branch, path, root, depth + 1)
+    for child in _children(schema, path[0]) if path else ():
+        yield from _describing(child, path[1:], root, depth + 1)
+
+
+def _branches(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas that describe the same value."""
+    lists = [schema[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    single = [schema[key] for key in ("then", "else") if key in schema]
+    return [*(one for branches in lists for one in branches), *single]
+
+
+def _children(schema: Mapping[str, Any], name: str | None = None) -> list[Any]:
+    """The schemas of what is in a value; ``name``: of one of its properties, or of its elements."""
+    properties, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties"))
+    elements = [schema.get("items"), *(schema.get("prefixItems") or ())]
+    rest = [*patterns.values(), schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
+    if name is None:
+        return [*properties.values(), *rest, *elements]
+    if name == ANY_ELEMENT:
+        return elements
+    return [properties[name]] if name in properties else rest
+
+
+def _holds_sensitive(schema: Any, root: Any, seen: set[str]) -> bool:
+    """``seen``: the `$ref` that were followed, for schemas that contain themselves."""
+    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+    if isinstance(reference, str):
+        if reference in seen:
+            return schema.get(SENSITIVE_KEYWORD) is True
+        seen.add(reference)
+    schema = resolve_reference(schema, root)
+    if not isinstance(schema, Mapping):
+        return False
+    inside = [*_children(schema), *_branches(schema)]
+    return schema.get(SENSITIVE_KEYWORD) is True or any(_holds_sensitive(one, root, seen) for one in inside)
+
+
+# Checks an input against the saga's JSON Schema and fills in defaults, before anything starts.
+
+
+MAX_ERRORS = 20
+
+
+def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
+    """The input with defaults filled in, and one sentence per mistake (none: it is fine).
+
+    An input of None stands for `{}`. Defaults come from `default` of properties, also in nested objects and items.
+    """
+    schema = definition.input
+    filled = with_defaults(schema, {} if input is None else copy.deepcopy(input))
+    if not schema:
+        return filled, []
+    # Takes a tenth of a second to import, and most commands check no input.
+    from jsonschema import Draft202012Validator
+
+    validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    errors = sorted(validator.iter_errors(filled), key=lambda error: [str(part) for part in error.absolute_path])
+    sentences = [_error_message(error) for error in errors[:MAX_ERRORS]]
+    if len(errors) > MAX_ERRORS:
+        sentences.append(f"and {len(errors) - MAX_ERRORS} more mistakes")
+    return filled, sentences
+
+
+def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
+    """``value``, changed in place, with the defaults of missing properties."""
+    root = schema if root is None else root
+    schema = resolve_reference(schema, root)
+    if not isinstance(schema, Mapping):
+        return value
+    if isinstance(value, dict):
+        for name, property in (schema.get("properties") or {}).items():
+            described = resolve_reference(property, root)
+            if name not in value and isinstance(described, Mapping) and "default" in described:
+                value[name] = copy.deepcopy(described["default"])
+            if name in value:
+                value[name] = with_defaults(property, value[name], root)
+    elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
+        value[:] = [with_defaults(schema["items"], item, root) for item in value]
+    for part in schema.get("allOf") or ():
+        value = with_defaults(part, value, root)
+    return value
+
+
+def _error_message(error: Any) -> str:
+    place = "input" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        return f"{place} needs `{missing}`"
+    message = error.message
+    if len(message) > 200:
+        message = f"does not fit `{error.validator}`: {error.validator_value!r}"[:200]
+    return f"{place}: {message}"

@@ -1,0 +1,340 @@
+"""Every field of the language, once. The parser, the editors' schema and the reference pages read these tables.
+
+A field of a later part of the product is a row with ``later``; when that part comes, its row gets a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sagas.builtins.messaging import TOPIC_NAME
+from sagas.builtins.registry import BUILTINS, EXPRESSION, PLANNED
+from sagas.definition.field_types import (
+    Arguments,
+    Boolean,
+    Choice,
+    Condition,
+    Duration,
+    Field,
+    Integer,
+    Json,
+    ListOf,
+    ListOrExpression,
+    MappingType,
+    Number,
+    OneOrMore,
+    Schema,
+    String,
+    StringMap,
+)
+
+if TYPE_CHECKING:
+    from sagas.actions import Action
+    from sagas.step import Parameter, Signature
+
+
+LANGUAGE_VERSION = 1
+SAGA_NAME = "[a-z][a-z0-9-]*"
+STEP_ID = "[a-z][a-z0-9_]*"
+MILESTONES = ("completed", "compensated", "parked", "residue", "overdue")
+RESERVED_IDS = ("do", "undo", "confirm", "probe", "output")
+MAX_LABELS = 10
+MAX_PARALLEL = 200
+
+_WITH = Field("with", Arguments(), "the arguments; may hold expressions")
+_TASK_QUEUE = Field("task_queue", String(), "Temporal task queue of the worker that serves it")
+_TIMEOUT = Field("timeout", Duration(), "how long one attempt may take, default 30s")
+_HEARTBEAT = Field("heartbeat", Duration(), "for long actions: an attempt is dead without a beat for this long")
+_EXECUTION = Field(
+    "execution", Choice(("remote", "local")), "`local`: a Temporal local activity, for short guarded steps"
+)
+_ON_FAILURE = Field(
+    "on_failure",
+    Choice(("compensate", "park", "continue")),
+    "what happens when the step fails for good, default compensate",
+)
+
+RETRY = MappingType(
+    "retry",
+    (
+        Field("max_attempts", Integer(1, 1_000_000), "attempts in all, default 12"),
+        Field("initial_interval", Duration(), "wait before the second attempt, default 1s"),
+        Field("backoff_coefficient", Number(1.0), "how much longer each wait is than the one before, default 2.0"),
+        Field("max_interval", Duration(), "the longest wait, default 1m"),
+        Field("give_up_after", Duration(), "total time over all attempts"),
+        Field("intervals", ListOf(Duration(zero=True), minimum=1), "the waits one by one; the last one repeats"),
+    ),
+    exclusive=(
+        ("intervals", "initial_interval"),
+        ("intervals", "backoff_coefficient"),
+        ("intervals", "max_interval"),
+    ),
+)
+_RETRY = Field("retry", RETRY, "how often and how patiently it is tried")
+
+_USES = Field("uses", String(), "the action", required=True)
+_OPERATION_FIELDS = (_USES, _WITH, _TIMEOUT, _HEARTBEAT, _RETRY, _TASK_QUEUE)
+
+CONFIRMED = MappingType("confirmed", _OPERATION_FIELDS, shorthand="uses")
+CONFIRM = MappingType("confirm", _OPERATION_FIELDS, shorthand="uses")
+COMPENSATE = MappingType(
+    "compensate",
+    (*_OPERATION_FIELDS, Field("confirmed", CONFIRMED, "what undoes the step after its confirm")),
+    shorthand="uses",
+)
+PROBE = MappingType(
+    "probe",
+    (
+        *_OPERATION_FIELDS,
+        Field("done", Condition(), "CEL over `response`: true when the effect is there"),
+        Field("absent", Condition(), "CEL over `response`: true when the effect is not there"),
+        Field("result", Condition(), "CEL over `response`: the step's result when it is done"),
+    ),
+    shorthand="uses",
+)
+
+STEP = MappingType(
+    "a step",
+    (
+        Field(
+            "id",
+            String(STEP_ID, "a step id: small letters, digits and `_`, beginning with a letter", RESERVED_IDS),
+            "unique name of the step",
+            required=True,
+        ),
+        Field("name", String(), "a sentence for people, default the id"),
+        _USES,
+        _WITH,
+        Field(
+            "needs",
+            OneOrMore(String(), minimum=0),
+            "steps that must be done or skipped first; default everything above",
+        ),
+        Field("if", Condition(), "false: the step is skipped and its result is null"),
+        Field("for_each", ListOrExpression(), "run once per item, with `item` and `index`"),
+        Field("max_parallel", Integer(1, MAX_PARALLEL), "items at the same time, default 1"),
+        _TIMEOUT,
+        _HEARTBEAT,
+        _RETRY,
+        _ON_FAILURE,
+        Field("compensate", OneOrMore(COMPENSATE), "what undoes the step; a list is tried in order"),
+        Field("confirm", CONFIRM, "what makes a tentative effect final at the commit point"),
+        Field("probe", PROBE, "how to find out whether an unknown attempt took effect"),
+        Field("idempotent", Boolean(), "false: the participant does not honour the idempotency key"),
+        Field("settle", Duration(zero=True), "how long a late effect may still appear, default the timeout"),
+        Field("check", Json(), "a read run for all steps before the first effect", planned_for="pre-checks"),
+        Field("pivot", Boolean(), "true: the point of no return"),
+        Field("effect", Choice(("none",)), "`none`: the step only reads"),
+        Field("savepoint", Json(), "undo back to here only", planned_for="savepoints"),
+        _TASK_QUEUE,
+        Field("priority", Integer(1, 5), "Temporal's priority, 1 is the most urgent"),
+        Field("fairness_key", String(), "Temporal's fairness key; may hold an expression"),
+        _EXECUTION,
+    ),
+    extensible=True,
+)
+
+DEFAULTS = MappingType(
+    "defaults",
+    (
+        _TIMEOUT,
+        _HEARTBEAT,
+        _RETRY,
+        _ON_FAILURE,
+        Field("connection", String(), "connection of `sql`, `outbox.emit` and `http` where a step names none"),
+        _TASK_QUEUE,
+        _EXECUTION,
+    ),
+    extensible=True,
+)
+
+KAFKA_TRIGGER = MappingType(
+    "a trigger",
+    (
+        Field(
+            "topic",
+            String(TOPIC_NAME, "the name of a topic: letters, digits, `.`, `-` and `_`, and none of Kafka's own"),
+            "the topic whose events start sagas, or wake them",
+            required=True,
+        ),
+        Field(
+            "id",
+            String(),
+            "template of the saga's id, over `trigger`; default the saga's own `id`, else the event's id",
+        ),
+        Field("input", Json(), "the input of the saga, or the data of the signal; default `${{ trigger.value }}`"),
+        Field("signal", String(), "wakes the waiting saga `id` with this signal instead of starting one"),
+        Field("filter", Condition(), "CEL over `trigger`: false leaves the event out"),
+    ),
+)
+TRIGGERS = MappingType(
+    "`triggers`",
+    (
+        Field("kafka", OneOrMore(KAFKA_TRIGGER), "events of topics; one trigger or a list"),
+        Field("schedule", Json(), "points in time", planned_for="scheduled starts"),
+    ),
+)
+
+NOTIFY = MappingType(
+    "a notification",
+    (
+        Field("when", OneOrMore(Choice(MILESTONES)), "the moments at which somebody is told", required=True),
+        _USES,
+        Field("with", Arguments(), "the arguments; may hold expressions, also over `event`"),
+        _TIMEOUT,
+        Field(
+            "intervals",
+            ListOf(Duration(zero=True), minimum=1),
+            "waits before attempt 2, 3 …, then it is given up; default 1s, 5s, 30s, 5m, 30m, 2h",
+        ),
+        _TASK_QUEUE,
+    ),
+    extensible=True,
+)
+
+SAGA = MappingType(
+    "a saga",
+    (
+        Field(
+            "saga",
+            String(SAGA_NAME, "a saga name: small letters, digits and `-`, beginning with a letter"),
+            "name of the saga and workflow type in Temporal",
+            required=True,
+        ),
+        Field("description", String(allow_empty=True), "one sentence"),
+        Field("language", Choice((LANGUAGE_VERSION,)), "version of this language"),
+        Field("id", String(), "template of the saga id, default `<saga>-<uuid7>`"),
+        Field("labels", StringMap(MAX_LABELS, r"[A-Za-z0-9_.-]+"), "up to 10 searchable labels, plain text"),
+        Field("input", Json(), "JSON Schema 2020-12 of the input"),
+        Field("output", Json(), "what a finished saga returns; may hold expressions"),
+        Field("deadline", Duration(), "leads backward when it passes before the commit point"),
+        Field("warn_after", Duration(), "only raises OVERDUE"),
+        Field("recovery", Choice(("backward", "forward")), "`forward`: never undone, every step is retriable"),
+        Field("defaults", DEFAULTS, "values for steps that have none of their own"),
+        Field("locks", Json(), "semantic locks", planned_for="semantic locks"),
+        Field("steps", ListOf(STEP, minimum=1), "the steps", required=True),
+        Field("notify", ListOf(NOTIFY), "who is told, best effort, when the saga comes to certain moments"),
+        Field("triggers", TRIGGERS, "what starts or wakes sagas of itself: events of topics"),
+        Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
+    ),
+    extensible=True,
+)
+
+PLANNED_ACTIONS: dict[str, str] = {}
+
+
+# JSON Schema of the language for editors, from the same table of fields that the parser reads.
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_EXPRESSION_STRING: Schema = {"type": "string", "pattern": r"\$\{\{"}
+
+
+def language_schema(actions: Mapping[str, Action] | None = None) -> Schema:
+    """The schema of a saga file. With ``actions`` (`saga schema --with-actions`) it also knows their arguments.
+
+    YAML merge keys are resolved by editors before they validate; graphs and expressions are `saga validate`'s work.
+    """
+    schema = SAGA.schema()
+    step = schema["properties"]["steps"]["items"]
+    known = _argument_schemas(actions or {})
+    # Without the project's actions an unknown name may be one of them, so names are only proposed.
+    names = sorted({*known, *(actions or {})})
+    step["properties"]["uses"] = {
+        "description": step["properties"]["uses"]["description"],
+        "anyOf": [{"enum": names}, {"type": "string", "minLength": 1, "not": {"enum": sorted(PLANNED_ACTIONS)}}],
+    }
+    step["allOf"] = [_arguments_rule(name, arguments) for name, arguments in sorted(known.items())]
+    return {"$schema": DIALECT, "title": "Saga definition", **schema}
+
+
+def _arguments_rule(name: str, arguments: Schema) -> Schema:
+    needed = ["with"] if arguments.get("required") else []
+    then: Schema = {"properties": {"with": arguments}}
+    return {
+        "if": {"properties": {"uses": {"const": name}}, "required": ["uses"]},
+        "then": {**then, "required": needed} if needed else then,
+    }
+
+
+def _argument_schemas(actions: Mapping[str, Action]) -> dict[str, Schema]:
+    known = {
+        name: _with_expressions_allowed(_without_planned(builtin.parameters)) for name, builtin in BUILTINS.items()
+    }
+    for name in ("sql", "http", "outbox.emit"):
+        # A connection may come from `defaults`.
+        known[name]["required"] = [one for one in known[name]["required"] if one != "connection"]
+    for name, action in actions.items():
+        known[name] = _signature(action.signature)
+    return known
+
+
+def _signature(signature: Signature) -> Schema:
+    properties: dict[str, Any] = dict.fromkeys(signature.unusable, False)
+    for one in signature.parameters:
+        properties |= dict.fromkeys((one.name, one.variable), _own_value(one))
+    required = [one for one in signature.parameters if one.required]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": [one.name for one in required if one.name == one.variable],
+        "additionalProperties": False if signature.rest is None else _value_or_expression(_own_value(signature.rest)),
+    }
+    spelled = [[one.name, one.variable] for one in required if one.name != one.variable]
+    if spelled:
+        schema["allOf"] = [{"oneOf": [{"required": [name]} for name in names]} for names in spelled]
+    return schema
+
+
+def _own_value(parameter: Parameter) -> Schema:
+    return _with_expressions_allowed(_with_inlined_references(dict(parameter.schema)))
+
+
+def _without_planned(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_planned(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: _without_planned(value)
+        for key, value in schema.items()
+        if key != EXPRESSION and not (isinstance(value, Mapping) and PLANNED in value)
+    }
+
+
+def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 0) -> Any:
+    """Replace `$ref`: a pointer of the action's own schema leads nowhere inside the language's schema."""
+    if isinstance(schema, list):
+        return [_with_inlined_references(one, definitions, depth) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    definitions = schema.get("$defs", definitions or {})
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        target = definitions.get(reference.removeprefix("#/$defs/"), {})
+        return _with_inlined_references(target, definitions, depth + 1) if depth < 10 else {}
+    return {key: _with_inlined_references(value, definitions, depth) for key, value in schema.items() if key != "$defs"}
+
+
+def _with_expressions_allowed(schema: Any) -> Any:
+    """The same schema, where every typed value may also be a text with an expression."""
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = dict(schema)
+    if "properties" in inner:
+        inner["properties"] = {name: _value_or_expression(one) for name, one in inner["properties"].items()}
+    if isinstance(inner.get("items"), Mapping):
+        inner["items"] = _value_or_expression(inner["items"])
+    if isinstance(inner.get("additionalProperties"), Mapping):
+        inner["additionalProperties"] = _value_or_expression(inner["additionalProperties"])
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in inner:
+            inner[key] = [_with_expressions_allowed(one) for one in inner[key]]
+    return inner
+
+
+def _value_or_expression(schema: Any) -> Any:
+    inner = _with_expressions_allowed(schema)
+    free = not schema or (schema.get("type") == "string" and not {"pattern", "enum", "format"} & set(schema))
+    return inner if free else {"anyOf": [inner, _EXPRESSION_STRING]}

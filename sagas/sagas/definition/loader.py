@@ -1,0 +1,203 @@
+"""The way into the language: from text, files and folders to checked definitions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sagas.definition.builder import build_draft
+from sagas.definition.checks import check_draft
+from sagas.definition.checks.kinds import check_nested
+from sagas.definition.diagnostics import Diagnostic, Position, Report
+from sagas.definition.draft import Connections, KafkaResources, SagaDraft, SparkResources
+from sagas.definition.field_types import ParsedMapping, quoted_names, suggestion_help
+from sagas.definition.language import SAGA
+from sagas.definition.model import Definition
+from sagas.definition.snapshot import digest_of
+from sagas.definition.step_graph import CycleError, StepGraph, build_step_graph
+from sagas.definition.yaml_nodes import YamlNode, load_yaml
+
+if TYPE_CHECKING:
+    from sagas.actions import Action
+
+
+def parse_text(
+    text: str,
+    file: str,
+    actions: Mapping[str, Action],
+    connections: Connections | None = None,
+    spark: SparkResources | None = None,
+    kafka: KafkaResources | None = None,
+) -> tuple[Definition | None, list[Diagnostic]]:
+    """The definition in ``text``, and everything there is to say about it.
+
+    ``actions`` are the project's Python actions, ``connections`` the tables ``[connections.*]`` of saga.toml (None:
+    not known, so connections are not checked), ``spark`` and ``kafka`` what it says about these. The definition is None
+    when a diagnostic is an error.
+    """
+    draft, diagnostics = parse_draft(text, file, actions, connections, spark, kafka)
+    return (draft.definition if draft else None), diagnostics
+
+
+def load_definitions(
+    paths: Iterable[Path | str],
+    actions: Mapping[str, Action],
+    connections: Connections | None = None,
+    spark: SparkResources | None = None,
+    kafka: KafkaResources | None = None,
+) -> tuple[dict[str, Definition], list[Diagnostic]]:
+    """All definitions below ``paths`` by saga name, and everything there is to say about them.
+
+    A definition with an error is left out. File names in diagnostics are as the paths were given.
+    """
+    drafts: dict[str, SagaDraft] = {}
+    broken: set[str] = set()
+    diagnostics: list[Diagnostic] = []
+    for path in find_definition_files(paths):
+        report = Report(str(path))
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            report.add("SAGA110", Position(1, 1), f"the file cannot be read: {_reason(error)}")
+            diagnostics += report.diagnostics
+            continue
+        draft, found = parse_draft(text, str(path), actions, connections, spark, kafka)
+        diagnostics += found
+        if draft is None:
+            broken.add(path.name)
+        elif draft.definition.saga in drafts:
+            name = draft.definition.saga
+            report.add(
+                "SAGA111", draft.root.node_of("saga"), f"the saga `{name}` is already defined in {drafts[name].file}"
+            )
+            diagnostics += report.diagnostics
+        else:
+            drafts[draft.definition.saga] = draft
+    definitions = {name: draft.definition for name, draft in drafts.items()}
+    for name, draft in drafts.items():
+        report = Report(draft.file)
+        check_nested(draft, definitions, all_known=not broken, report=report)
+        diagnostics += report.diagnostics
+        if report.failed:
+            del definitions[name]
+    return definitions, diagnostics
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
+# From the text of one file to a checked saga: read, build, check, digest.
+
+
+def parse_draft(
+    text: str,
+    file: str,
+    actions: Mapping[str, Action],
+    connections: Connections | None,
+    spark: SparkResources | None = None,
+    kafka: KafkaResources | None = None,
+) -> tuple[SagaDraft | None, list[Diagnostic]]:
+    """The saga in ``text`` with its places in the file; None when a diagnostic is an error."""
+    report = Report(file)
+    draft = _read_draft(text, report, actions, connections, spark, kafka)
+    if draft is not None:
+        check_draft(draft, report)
+    if draft is None or report.failed:
+        return None, report.diagnostics
+    definition = draft.definition
+    return replace(draft, definition=replace(definition, digest=digest_of(definition))), report.diagnostics
+
+
+def _read_draft(
+    text: str,
+    report: Report,
+    actions: Mapping[str, Action],
+    connections: Connections | None,
+    spark: SparkResources | None,
+    kafka: KafkaResources | None,
+) -> SagaDraft | None:
+    root = load_yaml(text, report)
+    if root is None:
+        return None
+    top = SAGA.read(root, report)
+    if top is None:
+        return None
+    steps: list[ParsedMapping] = top.get("steps", [])
+    usable = [step for step in steps if step.get("id") and step.get("uses")]
+    if not usable or len(usable) < len(steps):
+        return None
+    graph = _build_graph(usable, report)
+    return build_draft(report.file, top, graph, actions, connections, spark, kafka) if graph else None
+
+
+def _build_graph(steps: list[ParsedMapping], report: Report) -> StepGraph | None:
+    """The graph of the steps; None when ids or needs are wrong, which is then reported."""
+    first: dict[str, ParsedMapping] = {}
+    sound = True
+    for step in steps:
+        id = step.get("id")
+        if id in first:
+            line = first[id].node_of("id").line
+            report.add("SAGA108", step.node_of("id"), f"the step id `{id}` is already used in line {line}")
+            sound = False
+        else:
+            first[id] = step
+    for id, step in first.items():
+        for node in _written_needs(step):
+            if isinstance(node.value, str) and node.value not in first:
+                help = suggestion_help(node.value, first, f"Steps are {quoted_names(first)}.")
+                report.add("SAGA201", node, f"`{id}` needs `{node.value}`, which is no step", help)
+                sound = False
+    if not sound:
+        return None
+    try:
+        return build_step_graph({id: step.values.get("needs") for id, step in first.items()})
+    except CycleError as error:
+        step = first[error.steps[0]]
+        report.add("SAGA202", step.position_of("needs"), f"steps need each other in a circle: {error}")
+        return None
+
+
+def _written_needs(step: ParsedMapping) -> list[YamlNode]:
+    """The nodes under `needs`, which is one id or a list of them."""
+    if "needs" not in step:
+        return []
+    node = step.node_of("needs")
+    return node.value if isinstance(node.value, list) else [node]
+
+
+# Finds the definition files of a project.
+
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
+
+
+def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
+    """Files as they are; of folders every `*.saga.yaml`, and every other YAML file that has a `saga:` key.
+
+    A path that does not exist is kept, so that reading it gives a diagnostic.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found[path] = None
+            continue
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(one for one in folders if one not in _SKIPPED_FOLDERS and not one.startswith("."))
+            for name in sorted(names):
+                if name.endswith((".yaml", ".yml")) and _is_definition(Path(folder) / name):
+                    found[Path(folder) / name] = None
+    return list(found)
+
+
+def _is_definition(path: Path) -> bool:
+    if path.name.endswith((".saga.yaml", ".saga.yml")):
+        return True
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(line.startswith(("saga:", '"saga":', "'saga':")) for line in lines)

@@ -1,0 +1,267 @@
+"""From a written operation to the model: defaults, short forms, and the facts about its action."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sagas.builtins import messaging
+from sagas.builtins import spark as builtins_spark
+from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
+from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
+from sagas.builtins.spark import DISCARD, PUBLISH, PUBLISH_TIMEOUT, UNPUBLISH
+from sagas.definition.draft import KafkaResources, SparkResources
+from sagas.definition.field_types import ParsedMapping
+from sagas.definition.model import Compensation, Operation, Probe, Retry, StepDefinition, StepKind
+from sagas.definition.times import parse_duration
+
+if TYPE_CHECKING:
+    from sagas.actions import Action
+
+
+_WRAPPED = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
+
+
+def unwrap(expression: str) -> str:
+    """The CEL source without `${{ }}` around it."""
+    match = _WRAPPED.fullmatch(expression)
+    return (match.group(1) if match else expression).strip()
+
+
+def wrap(expression: str) -> str:
+    """The CEL source as `${{ … }}`, so that rendering it gives its value."""
+    return "${{ " + unwrap(expression) + " }}"
+
+
+def build_retry(parsed: ParsedMapping | None) -> Retry:
+    """The written retry with the language's defaults for what it leaves out."""
+    if parsed is None:
+        return Retry()
+    usual = Retry()
+    initial = parsed.get("initial_interval", usual.initial_interval)
+    intervals = parsed.get("intervals")
+    return Retry(
+        max_attempts=parsed.get("max_attempts", usual.max_attempts),
+        initial_interval=initial,
+        backoff_coefficient=parsed.get("backoff_coefficient", usual.backoff_coefficient),
+        max_interval=parsed.get("max_interval", max(usual.max_interval, initial)),
+        give_up_after=parsed.get("give_up_after"),
+        intervals=tuple(intervals) if intervals else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTraits:
+    """What is known about a call's action before anything runs."""
+
+    connection: str | None = None
+    local: bool = True
+    idempotent: bool = True
+    rejects: bool = True
+    seals: bool = False
+    settle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What a project knows (actions, connections, Spark, Kafka), and the saga's `defaults` and `publish`."""
+
+    actions: Mapping[str, Action]
+    connections: Mapping[str, Mapping[str, Any]] | None
+    defaults: ParsedMapping | None
+    spark: SparkResources | None = None
+    publish: str = "each"
+    kafka: KafkaResources | None = None
+
+    def default(self, name: str) -> Any:
+        return self.defaults.get(name) if self.defaults else None
+
+    def connection_kind(self, connection: str) -> str | None:
+        """`sql` or `http`; None when the connections are not known here."""
+        if self.connections is None or connection not in self.connections:
+            return None
+        return str(self.connections[connection].get("kind", "sql"))
+
+    def long_form_arguments(self, uses: str, written: Mapping[str, Any], after_commit: bool = False) -> dict[str, Any]:
+        """The arguments in their long form, with the default connection where one is missing."""
+        arguments = dict(written)
+        builtin = BUILTINS.get(uses)
+        if builtin is None:
+            return arguments
+        connection = self.default("connection")
+        if connection and "connection" not in arguments and builtin.executor in ("sql", "http"):
+            fits = self.connection_kind(connection) in (None, builtin.executor)
+            if fits and not (builtin.executor == "http" and "url" in arguments):
+                arguments["connection"] = connection
+        if uses == "sql":
+            arguments = _sql_long_form_arguments(arguments)
+        elif uses in messaging.EMITTERS:
+            arguments = messaging.events_long_form(arguments)
+        elif uses == builtins_spark.SPARK:
+            arguments = builtins_spark.spark_long_form(arguments)
+            if self.publish == "together" and not after_commit:
+                arguments["together"] = True
+        for name, schema in builtin.parameters["properties"].items():
+            value = arguments.get(name)
+            if EXPRESSION in schema and isinstance(value, str):
+                arguments[name] = wrap(value) if schema[EXPRESSION] == "rendered" else unwrap(value)
+            elif EXPRESSION in schema and isinstance(value, bool):
+                arguments[name] = wrap(str(value).lower())
+        return arguments
+
+    def action_traits(
+        self, uses: str, arguments: Mapping[str, Any], idempotent: bool | None, has_own_queue: bool
+    ) -> ActionTraits:
+        """``idempotent`` is what the step says about its participant, None when it says nothing."""
+        action = self.actions.get(uses)
+        if action is not None:
+            honoured = action.idempotent and idempotent is not False
+            guarded = action.connection is not None
+            return ActionTraits(action.connection, True, honoured or guarded, action.rejects, action.seals)
+        builtin = BUILTINS.get(uses)
+        if builtin is None:
+            # Foreign, or unknown here, which is an error of its own.
+            return ActionTraits(
+                None, local=not has_own_queue, idempotent=idempotent is not False, rejects=has_own_queue
+            )
+        rejects = may_reject(uses, arguments)
+        connection = arguments.get("connection")
+        if builtin.executor == "sql":
+            return ActionTraits(connection if isinstance(connection, str) else None, rejects=rejects)
+        if builtin.executor == "http":
+            table = (self.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
+            honours = table.get("idempotency") != "none" and table.get("idempotent", True)
+            settle = table.get("settle")
+            return ActionTraits(
+                idempotent=honours if idempotent is None else idempotent,
+                rejects=rejects,
+                settle=parse_duration(settle) if isinstance(settle, str) else None,
+            )
+        # Without a home it is an error of its own; the name keeps the step guarded until that is reported.
+        if uses == messaging.PUBLISH:
+            return ActionTraits((self.kafka.outbox if self.kafka else None) or "kafka", rejects=rejects)
+        if uses == builtins_spark.SPARK:
+            return ActionTraits((self.spark.ledger if self.spark else None) or "spark", rejects=rejects)
+        return ActionTraits(rejects=rejects)
+
+    def build_operation(
+        self,
+        parsed: ParsedMapping,
+        *,
+        arguments: Mapping[str, Any] | None,
+        forward: Mapping[str, Any],
+        timeout: float,
+        retry: ParsedMapping | None,
+        heartbeat: float | None,
+        task_queue: str | None,
+        idempotent: bool | None,
+    ) -> Operation:
+        """``arguments`` None: the frozen ones of the forward call, which are ``forward``."""
+        uses = parsed.get("uses", "")
+        queue = parsed.get("task_queue", task_queue)
+        facts = self.action_traits(uses, forward if arguments is None else arguments, idempotent, queue is not None)
+        return Operation(
+            uses=uses,
+            with_=arguments,
+            timeout=parsed.get("timeout", timeout),
+            heartbeat=allowed_heartbeat(uses, parsed.get("heartbeat", heartbeat)),
+            retry=self._retry(uses, parsed.get("retry", retry)),
+            task_queue=queue,
+            connection=facts.connection,
+            local=facts.local,
+            idempotent=facts.idempotent,
+            rejects=facts.rejects,
+            seals=facts.seals,
+        )
+
+    def _retry(self, uses: str, parsed: ParsedMapping | None) -> Retry:
+        if parsed is None and uses in (builtins_spark.SPARK, builtins_spark.RECONCILE):
+            return Retry(max_attempts=builtins_spark.JOB_ATTEMPTS)
+        return build_retry(parsed)
+
+
+def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """`run` as a list of statements, whatever the author wrote."""
+    run = arguments.get("run")
+    beside = {name: arguments.pop(name) for name in ("params", "expect_rows", "rejected") if name in arguments}
+    if isinstance(run, str):
+        arguments["run"] = [{"sql": run, **beside}]
+    elif isinstance(run, dict):
+        arguments["run"] = [{**run, **beside}]
+    return arguments
+
+
+# Half messages: what the engine adds to a step whose events wait for the commit point.
+#
+# The guard's transaction of `confirm` releases them, that of `undo` drops them, whatever action runs there. So a step
+# that has neither gets one that does nothing more.
+
+NO_OP_ACTIONS = (RELEASE, DROP)
+
+
+def with_hold(do: Operation, arguments: Mapping[str, Any], action: Action | None, kind: StepKind) -> Operation:
+    """The forward operation with its fact ``holds``: only before the commit point there is something to wait for."""
+    declared = action.holds if action is not None else any(map(is_held, events_of(do.uses, arguments)))
+    return replace(do, holds=kind == "compensatable") if declared else do
+
+
+def guard_only_operation(do: Operation, uses: str) -> Operation:
+    """An operation without an action of its own, in the database of the forward one."""
+    return replace(do, uses=uses, with_={}, heartbeat=None, retry=Retry(), rejects=False, holds=None)
+
+
+def with_held_event_operations(
+    do: Operation, arguments: Mapping[str, Any], compensate: Compensation | None, confirm: Operation | None
+) -> tuple[Compensation | None, Operation | None]:
+    """The `compensate` and the `confirm` of a step, with what its held events need.
+
+    Released is no obstacle for the author's own compensation: what has been published stays, the rest can be undone.
+    """
+    if not do.holds:
+        return compensate, confirm
+    events = events_of(do.uses, arguments) if do.uses in EMITTERS else []
+    if compensate is None and events and all(map(is_held, events)):
+        compensate = Compensation((guard_only_operation(do, DROP),))
+    if confirm is not None:
+        return compensate, confirm
+    if compensate is not None and compensate.confirmed is None and compensate.alternates[0].uses != DROP:
+        compensate = replace(compensate, confirmed=compensate.alternates[0])
+    return compensate, guard_only_operation(do, RELEASE)
+
+
+# What the engine adds to a `kafka.request` step: the time a reply may take, and a probe that looks for a late one.
+
+
+def reply_probe(do: Operation) -> Probe:
+    """Looks whether the reply was recorded. Where the command was never written it sees to it that none will be."""
+    operation = replace(do, uses=REPLY_PROBE, with_={}, timeout=30.0, retry=Retry(), rejects=False, seals=True)
+    return Probe(operation)
+
+
+def has_reply_probe(step: StepDefinition) -> bool:
+    """True for a request whose author wrote no probe of his own."""
+    return step.probe is not None and step.probe.operation.uses == REPLY_PROBE
+
+
+def allowed_heartbeat(uses: str, heartbeat: float | None) -> float | None:
+    """Nobody beats for an attempt that no worker holds: Temporal would take it for dead."""
+    return None if uses == REQUEST else heartbeat
+
+
+# What the engine adds to a `spark` step: publish after the commit point, discard or take back when going backward.
+
+
+def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation | None, Operation]:
+    """The `compensate` (none where nothing leads backward) and the `confirm` of a `spark` step.
+
+    All of them get the frozen arguments of the forward call, keep their rows beside the step's own, and beat as often:
+    the attempt of a dead worker is repeated soon.
+    """
+
+    def operation(uses: str) -> Operation:
+        return replace(do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, retry=Retry(), rejects=False)
+
+    compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
+    return compensation, operation(PUBLISH)

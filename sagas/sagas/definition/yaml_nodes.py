@@ -1,0 +1,292 @@
+"""YAML 1.2 with the place of every node.
+
+The characters are scanned by ruamel.yaml: by its C event stream where that is installed (thirty times faster),
+by its pure parser otherwise, and always by the pure one when the text is wrong, because it explains better. Events
+become :class:`Node` trees here, so anchors, merge keys and the YAML 1.2 core types have one meaning on both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from sagas.definition.diagnostics import Position, Report
+
+try:
+    from _ruamel_yaml import CParser  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
+except ImportError:  # no wheel for this platform: the pure parser does the same, slower
+    CParser = None
+
+MAX_DEPTH = 100
+MAX_NODES = 100_000
+_CORE = "tag:yaml.org,2002:"
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z|0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_CONSTANTS: dict[str, Any] = {
+    "": None,
+    "~": None,
+    **dict.fromkeys(("null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+class YamlNode:
+    """A value with its place. ``value`` is a scalar, a ``dict[str, Node]`` or a ``list[Node]``.
+
+    ``keys`` holds the places of a mapping's keys; ``quoted`` is None for a block scalar, else whether the scalar
+    stands in quotes.
+    """
+
+    __slots__ = ("column", "key_positions", "line", "quoted", "value")
+
+    def __init__(self, value: Any, line: int, column: int, *, quoted: bool | None = False) -> None:
+        self.value = value
+        self.line = line
+        self.column = column
+        self.quoted = quoted
+        self.key_positions: dict[str, Position] = {}
+
+    def position_at(self, offset: int) -> Position:
+        """The place of a character of a one-line string."""
+        if not isinstance(self.value, str) or self.quoted is None or "\n" in self.value:
+            return Position(self.line, self.column)
+        return Position(self.line, self.column + offset + (1 if self.quoted else 0))
+
+    def key_position(self, name: str) -> Position:
+        """The place of a key, or of the mapping when the key came from elsewhere."""
+        return self.key_positions.get(name) or Position(self.line, self.column)
+
+    def to_json(self) -> Any:
+        """The value as plain JSON data."""
+        value = self.value
+        if isinstance(value, dict):
+            return {key: node.to_json() for key, node in value.items()}
+        if isinstance(value, list):
+            return [node.to_json() for node in value]
+        return value
+
+
+class _InvalidYaml(Exception):
+    def __init__(self, code: str, place: Position, message: str, help: str | None = None) -> None:
+        self.code, self.place, self.message, self.help = code, place, message, help
+
+
+def load_yaml(text: str, report: Report) -> YamlNode | None:
+    """The root node of the only document in ``text``; None after a mistake, which is then in ``report``."""
+    try:
+        try:
+            return _Composer(_events(text, fast=True), report).compose()
+        except YAMLError:
+            return _Composer(_events(text, fast=False), report).compose()
+    except _InvalidYaml as wrong:
+        report.add(wrong.code, wrong.place, wrong.message, wrong.help)
+    except YAMLError as error:
+        _report_yaml_error(error, text, report)
+    return None
+
+
+def _events(text: str, *, fast: bool) -> Iterator[Any]:
+    if fast and CParser is not None:
+        parser = CParser(text)
+        while parser.check_event():
+            yield parser.get_event()
+        return
+    from ruamel.yaml import YAML
+
+    yield from YAML(typ="safe", pure=True).parse(text)
+
+
+class _Composer:
+    def __init__(self, events: Iterator[Any], report: Report) -> None:
+        self._events = events
+        self._report = report
+        self._anchors: dict[str, YamlNode] = {}
+        self._sizes: dict[int, int] = {}
+        self._open_anchors: set[str] = set()
+
+    def compose(self) -> YamlNode:
+        root: YamlNode | None = None
+        for event in self._events:
+            if isinstance(event, DocumentStartEvent):
+                if root is not None:
+                    raise _InvalidYaml(
+                        "SAGA100", _position(event), "the file holds more than one document", "One file, one saga."
+                    )
+                root, _ = self._node(next(self._events), 0)
+        if root is None:
+            raise _InvalidYaml("SAGA100", Position(1, 1), "the file is empty", "Begin with `saga: <name>`.")
+        return root
+
+    def _node(self, event: Any, depth: int) -> tuple[YamlNode, int]:
+        """A node and how many nodes it stands for once its aliases are expanded."""
+        place = _position(event)
+        if depth > MAX_DEPTH:
+            raise _InvalidYaml("SAGA100", place, f"values are nested deeper than {MAX_DEPTH} levels")
+        if isinstance(event, AliasEvent):
+            name = str(event.anchor)
+            if name in self._open_anchors:
+                raise _InvalidYaml("SAGA100", place, f"the anchor `{name}` contains itself")
+            if name not in self._anchors:
+                raise _InvalidYaml("SAGA100", place, f"the anchor `{name}` is not defined above")
+            node = self._anchors[name]
+            return node, self._sizes[id(node)]
+        anchor = str(event.anchor) if event.anchor else None
+        if anchor:
+            self._open_anchors.add(anchor)
+        if isinstance(event, ScalarEvent):
+            node, size = _compose_scalar(event, place), 1
+        elif isinstance(event, MappingStartEvent):
+            node, size = self._mapping(place, depth)
+        elif isinstance(event, SequenceStartEvent):
+            node, size = self._sequence(place, depth)
+        else:
+            raise _InvalidYaml("SAGA100", place, "the YAML ends too early")
+        if size > MAX_NODES:
+            raise _InvalidYaml("SAGA100", place, f"the file grows to more than {MAX_NODES} values")
+        if anchor:
+            self._open_anchors.discard(anchor)
+            self._anchors[anchor] = node
+            self._sizes[id(node)] = size
+        return node, size
+
+    def _sequence(self, place: Position, depth: int) -> tuple[YamlNode, int]:
+        items: list[YamlNode] = []
+        total = 1
+        for event in self._events:
+            if isinstance(event, SequenceEndEvent):
+                break
+            item, size = self._node(event, depth + 1)
+            items.append(item)
+            total += size
+        return YamlNode(items, place.line, place.column), total
+
+    def _mapping(self, place: Position, depth: int) -> tuple[YamlNode, int]:
+        values: dict[str, YamlNode] = {}
+        node = YamlNode(values, place.line, place.column)
+        merges: list[YamlNode] = []
+        total = 1
+        for event in self._events:
+            if isinstance(event, MappingEndEvent):
+                break
+            mark = _position(event)
+            if not isinstance(event, ScalarEvent):
+                raise _InvalidYaml("SAGA100", mark, "a key has to be a plain word")
+            value, size = self._node(next(self._events), depth + 1)
+            total += size
+            key = event.value
+            if key == "<<" and not event.style:
+                merges.append(value)
+            elif key in values:
+                first = node.key_positions[key].line
+                self._report.add("SAGA102", mark, f"the key `{key}` is already there, in line {first}")
+            else:
+                if "${{" in key and "}}" not in key:
+                    raise _InvalidYaml("SAGA101", mark, "this expression has to be quoted")
+                values[key] = value
+                node.key_positions[key] = mark
+        for merge in merges:
+            _merge(node, merge)
+        return node, total
+
+
+def _merge(node: YamlNode, merge: YamlNode) -> None:
+    """Keys of ``node`` win over merged ones; of several merged mappings the first wins."""
+    sources = merge.value if isinstance(merge.value, list) else [merge]
+    for source in sources:
+        if not isinstance(source.value, dict):
+            raise _InvalidYaml(
+                "SAGA100", Position(merge.line, merge.column), "`<<` merges a mapping or a list of mappings"
+            )
+        for key, value in source.value.items():
+            if key not in node.value:
+                node.value[key] = value
+                node.key_positions[key] = source.key_positions[key]
+
+
+def _compose_scalar(event: Any, place: Position) -> YamlNode:
+    text, style, tag = event.value, event.style, event.tag
+    tag = str(tag) if tag else None
+    plain = not style
+    node = YamlNode(text, place.line, place.column, quoted=None if style in ("|", ">") else not plain)
+    if tag and tag != "!" and not (tag.startswith(_CORE) or tag.startswith("!!")):
+        raise _InvalidYaml("SAGA100", place, f"the tag `{tag}` has no meaning here", "Remove the tag.")
+    kind = tag.removeprefix(_CORE).removeprefix("!!") if tag else None
+    if kind in ("str", "!") or (kind is None and not plain):
+        return node
+    if kind is None and "${{" in text:
+        if text.replace("$${{", "").count("${{") > text.count("}}"):
+            raise _InvalidYaml("SAGA101", place, "this expression has to be quoted")
+        return node
+    node.value = _core_value(text, place, kind)
+    return node
+
+
+def _core_value(text: str, place: Position, kind: str | None) -> Any:
+    """The value of a plain scalar in the core schema of YAML 1.2 (so `yes`, `on` and dates are strings)."""
+    if text in _CONSTANTS:
+        value: Any = _CONSTANTS[text]
+    elif _INTEGER.match(text):
+        value = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    elif _FLOAT.match(text):
+        value = float(text)
+        if math.isinf(value):
+            raise _InvalidYaml("SAGA100", place, f"the number {text} is too large")
+    elif text.lower() in (".nan", ".inf", "-.inf", "+.inf"):
+        raise _InvalidYaml("SAGA100", place, f"{text} is not a number JSON knows")
+    else:
+        value = text
+    wanted = {"int": int, "float": (int, float), "bool": bool, "null": type(None)}
+    if kind is not None and (kind not in wanted or not isinstance(value, wanted[kind])):
+        raise _InvalidYaml("SAGA100", place, f"the tag `!!{kind}` does not fit here", "Remove the tag.")
+    return float(value) if kind == "float" else value
+
+
+def _position(event: Any) -> Position:
+    mark = event.start_mark
+    return Position(mark.line + 1, mark.column + 1)
+
+
+def _report_yaml_error(error: YAMLError, text: str, report: Report) -> None:
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        report.add("SAGA100", Position(1, 1), f"the text is not YAML: {str(error).splitlines()[0]}")
+        return
+    mark = error.problem_mark
+    place = Position(mark.line + 1, mark.column + 1)
+    lines = text.splitlines()
+    suspects = [mark.line] + ([error.context_mark.line] if error.context_mark else [])
+    for index in suspects:
+        line = lines[index] if index < len(lines) else ""
+        if _unquoted_expression(line) is not None:
+            column = _unquoted_expression(line) or 0
+            report.add("SAGA101", Position(index + 1, column + 1), "this expression has to be quoted")
+            return
+    problem = " ".join(str(error.problem or error.context or "unexpected text").split())
+    report.add("SAGA100", place, f"the YAML is broken here: {problem}")
+
+
+def _unquoted_expression(line: str) -> int | None:
+    """Where an expression begins outside quotes; None when every one on the line is quoted."""
+    quote = ""
+    for index, char in enumerate(line):
+        if quote:
+            if char == quote:
+                quote = ""
+        elif char in "\"'" and line[:index].rstrip()[-1:] in ("", ":", "-", "[", "{", ","):
+            quote = char
+        elif line.startswith("${{", index):
+            return index
+    return None

@@ -1,0 +1,171 @@
+"""What the source alone tells: is a value text, is a call possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sagas.expressions.errors import suggestion
+from sagas.expressions.functions import FUNCTIONS, STRING_FUNCTIONS, UNSUPPORTED, Function
+from sagas.expressions.nodes import (
+    Binary,
+    Comprehension,
+    Conditional,
+    Constant,
+    Default,
+    ExpressionNode,
+    FunctionCall,
+    Has,
+    Logic,
+    Unary,
+    path_of,
+)
+
+
+def is_text(node: ExpressionNode) -> bool:
+    """True where the source alone shows that the value is text."""
+    match node:
+        case Constant(value=str()):
+            return True
+        case FunctionCall(name=name):
+            return name in STRING_FUNCTIONS
+        case Binary(op="+", left=left, right=right):
+            return is_text(left) or is_text(right)
+        case Conditional(then=then, otherwise=otherwise):
+            return is_text(then) and is_text(otherwise)
+        case Default(fallback=fallback):
+            return is_text(fallback)
+    return False
+
+
+def call_error(node: FunctionCall) -> str | None:
+    """What is wrong with a call before it is made: its name, its form or the number of its arguments."""
+    function = FUNCTIONS.get(node.name)
+    if function is None:
+        if node.name in UNSUPPORTED:
+            return UNSUPPORTED[node.name]
+        macros = ("has", "default", "all", "exists", "exists_one", "map", "filter")
+        return f"there is no function '{node.name}'{suggestion(node.name, [*FUNCTIONS, *macros])}"
+    if function.style == "method" and not node.method:
+        return f"{node.name} is written behind a value: x.{node.name}(…)"
+    if function.style == "function" and node.method:
+        return f"{node.name} is written before its value: {node.name}(x)"
+    return _arity_error(node, function)
+
+
+def _arity_error(node: FunctionCall, function: Function) -> str | None:
+    behind = 1 if node.method else 0
+    given, least, most = len(node.args) - behind, function.min_arguments - behind, function.max_arguments - behind
+    if least <= given <= most:
+        return None
+    wanted = str(least) if least == most else f"{least} to {most}"
+    return f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'}, not {given}"
+
+
+def null_test_operand(node: Binary) -> ExpressionNode | None:
+    """``x`` of ``x == null`` and ``null != x``."""
+    match node:
+        case Binary(op="==" | "!=", left=operand, right=Constant(value=None)):
+            return operand
+        case Binary(op="==" | "!=", left=Constant(value=None), right=operand):
+            return operand
+    return None
+
+
+# What an expression names outside itself, and whether a null there is handled.
+
+
+NamePath = tuple[str, ...]
+_NO_PATHS: frozenset[NamePath] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One use of a name. ``path`` ends before an index that is no constant string: ``a.b[0].c`` gives ("a", "b").
+
+    ``guarded``: a null in the path is handled where it is used, inside ``default()`` or ``has()``, compared with
+    null, or behind such a test in ``?:``, ``&&`` or ``||``.
+    """
+
+    path: NamePath
+    offset: int
+    guarded: bool
+
+
+def find_references(node: ExpressionNode) -> tuple[Reference, ...]:
+    """All references in the order of the source."""
+    collector = _Collector()
+    collector.visit(node, frozenset(), _NO_PATHS, False)
+    return tuple(sorted(set(collector.found), key=lambda found: (found.offset, found.path, found.guarded)))
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.found: list[Reference] = []
+
+    def visit(self, node: ExpressionNode, bound: frozenset[str], known: frozenset[NamePath], safe: bool) -> None:
+        """``bound``: comprehension variables; ``known``: paths that are not null here; ``safe``: null is handled."""
+        path = path_of(node)
+        if path is not None:
+            if path[0] not in bound:
+                self.found.append(Reference(path, node.offset, safe or _is_known_non_null(path, known)))
+            return
+        match node:
+            case Has(operand=operand):
+                self.visit(operand, bound, known, True)
+            case Default(value=value, fallback=fallback):
+                self.visit(value, bound, known, True)
+                self.visit(fallback, bound, known, safe)
+            case Binary() if (operand := null_test_operand(node)) is not None:
+                self.visit(operand, bound, known, safe or path_of(operand) is not None)
+            case Conditional(condition=condition, then=then, otherwise=otherwise):
+                self.visit(condition, bound, known, safe)
+                self.visit(then, bound, known | non_null_paths(condition, True), safe)
+                self.visit(otherwise, bound, known | non_null_paths(condition, False), safe)
+            case Logic(op=op, left=left, right=right):
+                # Both ways: an error on the left is absorbed when the right side decides.
+                self.visit(left, bound, known | non_null_paths(right, op == "&&"), safe)
+                self.visit(right, bound, known | non_null_paths(left, op == "&&"), safe)
+            case Comprehension(source=source, variable=variable):
+                self.visit(source, bound, known, safe)
+                for part in node.children()[1:]:
+                    self.visit(part, bound | {variable}, known, safe)
+            case _:
+                for child in node.children():
+                    self.visit(child, bound, known, safe)
+
+
+def non_null_paths(condition: ExpressionNode, outcome: bool) -> frozenset[NamePath]:
+    """The paths that cannot be null when the condition had this outcome."""
+    match condition:
+        case Unary(op="!", operand=operand):
+            return non_null_paths(operand, not outcome)
+        case Logic(op=op, left=left, right=right) if (op == "&&") is outcome:
+            return non_null_paths(left, outcome) | non_null_paths(right, outcome)
+        case Has(operand=operand) if outcome:
+            return _with_prefixes(path_of(operand.operand))
+        case Binary(op="==" | "!=" as op) if (operand := null_test_operand(condition)) is not None:
+            return _with_prefixes(path_of(operand)) if (op == "!=") is outcome else _NO_PATHS
+        case Binary(op="==" | "!=" as op) if (op == "==") is outcome:
+            return _done_step_paths(condition)
+    return _NO_PATHS
+
+
+def _done_step_paths(test: Binary) -> frozenset[NamePath]:
+    """``steps.x.state == "DONE"`` says that ``steps.x.result`` is there."""
+    match test:
+        case Binary(left=operand, right=Constant(value="DONE")) | Binary(left=Constant(value="DONE"), right=operand):
+            path = path_of(operand)
+            if path is not None and len(path) == 3 and path[0] == "steps" and path[2] == "state":
+                return frozenset({(*path[:2], "result")})
+    return _NO_PATHS
+
+
+def _with_prefixes(path: NamePath | None) -> frozenset[NamePath]:
+    return frozenset(path[:length] for length in range(1, len(path) + 1)) if path else _NO_PATHS
+
+
+def _is_known_non_null(path: NamePath, known: frozenset[NamePath]) -> bool:
+    """Whether the nullable part of a path is known to be there: ``steps.x.result``, else anything behind the root."""
+    if path[0] == "steps":
+        return path[:3] in known
+    return any(path[:length] in known for length in range(2, len(path) + 1))

@@ -1,0 +1,193 @@
+"""Reading names, fields and elements, and the sentences for what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sagas.expressions.errors import ExpressionError, LimitError, MissingError, suggestion
+from sagas.expressions.limits import NODES_PER_STEP, Evaluation, raise_too_many_steps
+from sagas.expressions.nodes import Comprehension, walk
+from sagas.expressions.values import to_cel, type_name
+
+Code = Callable[[Evaluation], Any]
+
+_SHOWN_FIELDS = 8
+
+
+def name_access(name: str, offset: int) -> Code:
+    """A name of the context."""
+
+    def root(run: Evaluation) -> Any:
+        try:
+            return to_cel(run.context[name])
+        except KeyError:
+            hint = suggestion(name, map(str, run.context))
+            raise ExpressionError(f"there is nothing named '{name}' here{hint}", offset) from None
+
+    return root
+
+
+def field_access(operand: Code, name: str, owner: str, offset: int) -> Code:
+    """``owner.name``."""
+
+    def select(run: Evaluation) -> Any:
+        value = operand(run)
+        if value.__class__ is dict and name in value:
+            return to_cel(value[name])
+        raise _no_field(owner, value, name, offset)
+
+    return select
+
+
+def lenient_field_access(operand: Code, name: str, owner: str, offset: int, *, missing: bool) -> Code:
+    """``owner.name``, null where the owner is null; with ``missing`` also where it has no such field."""
+
+    def select(run: Evaluation) -> Any:
+        value = operand(run)
+        if value is None:
+            return None
+        if value.__class__ is dict and name in value:
+            return to_cel(value[name])
+        if missing and value.__class__ is dict:
+            return None
+        raise _no_field(owner, value, name, offset)
+
+    return select
+
+
+def field_presence(operand: Code, name: str, owner: str, offset: int) -> Code:
+    """``has(owner.name)``."""
+
+    def has(run: Evaluation) -> bool:
+        value = operand(run)
+        if value is None or value.__class__ is dict:
+            return value is not None and name in value
+        raise ExpressionError(f"{owner} is {type_name(value)} and has no fields", offset)
+
+    return has
+
+
+def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
+    """``owner[key]``: an element of a list, or a field by its name."""
+
+    def index(run: Evaluation) -> Any:
+        value, at = operand(run), key(run)
+        if value.__class__ is list and at.__class__ is int:
+            if 0 <= at < len(value):
+                return to_cel(value[at])
+            raise MissingError(f"{owner} has no element {_shortened(at)}; it has {len(value)}, the first is 0", offset)
+        if at.__class__ is str and value.__class__ is not list:
+            if value.__class__ is dict and at in value:
+                return to_cel(value[at])
+            raise _no_field(owner, value, at, offset)
+        if value is None:
+            raise MissingError(f"{owner} is null and has no elements", offset)
+        wants = "an integer" if value.__class__ is list else "a string"
+        if value.__class__ in (list, dict):
+            raise ExpressionError(f"{owner} is {type_name(value)}: its index is {wants}, not {type_name(at)}", offset)
+        raise ExpressionError(f"{owner} is {type_name(value)} and has no elements", offset)
+
+    return index
+
+
+def _shortened(number: int) -> str:
+    text = str(number)
+    return text if len(text) <= 20 else text[:20] + "…"
+
+
+def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionError:
+    shown = field[:40]
+    if value is None:
+        return MissingError(f"{owner} is null and has no field '{shown}'; write default({owner}.{shown}, …)", offset)
+    if value.__class__ is not dict:
+        return ExpressionError(f"{owner} is {type_name(value)} and has no field '{shown}'", offset)
+    known = sorted(str(key) for key in value)
+    listed = ", ".join(known[:_SHOWN_FIELDS]) + (", …" if len(known) > _SHOWN_FIELDS else "")
+    has = f"it has {listed}" if known else "it is empty"
+    return MissingError(f"{owner} has no field '{shown}'; {has}{suggestion(field, known)}", offset)
+
+
+# The comprehensions: all, exists, exists_one, filter, map. Each iteration uses up steps of the Run.
+
+
+def iterated_items(source: Code, text: str, offset: int, loop: str) -> Code:
+    """The items of a list, or the keys of a map in alphabetical order: the order in the JSON must not matter."""
+
+    def items(run: Evaluation) -> list[Any]:
+        value = source(run)
+        if value.__class__ is list:
+            return value
+        if value.__class__ is dict:
+            run.charge(len(value))
+            if any(key.__class__ is not str for key in value):
+                raise ExpressionError(f"{text} has a key that is no string", offset)
+            return sorted(value)
+        raise ExpressionError(f"{loop} needs a list or a map, and {text} is {type_name(value)}", offset)
+
+    return items
+
+
+def comprehension(node: Comprehension, items: Code, slot: int, condition: Code | None, body: Code) -> Code:
+    """The closure of a comprehension whose parts have been compiled."""
+    inner = [node.body] if node.condition is None else [node.body, node.condition]
+    weight = 1 + sum(1 for part in inner for _ in walk(part)) // NODES_PER_STEP
+    if node.kind == "map":
+        return _map(items, slot, condition, body, weight)
+    if node.kind in ("all", "exists"):
+        return _any_or_all(items, slot, body, weight, decisive=node.kind == "exists")
+    return _filter(items, slot, body, weight, count=node.kind == "exists_one")
+
+
+def _charge(run: Evaluation, weight: int) -> None:
+    run.steps_left -= weight
+    if run.steps_left < 0:
+        raise_too_many_steps()
+
+
+def _map(items: Code, slot: int, condition: Code | None, body: Code, weight: int) -> Code:
+    def mapped(run: Evaluation) -> list[Any]:
+        slots, made = run.slots, []
+        for item in items(run):
+            _charge(run, weight)
+            slots[slot] = to_cel(item)
+            if condition is None or condition(run):
+                made.append(body(run))
+        return made
+
+    return mapped
+
+
+def _filter(items: Code, slot: int, body: Code, weight: int, *, count: bool) -> Code:
+    def filtered(run: Evaluation) -> Any:
+        slots, kept = run.slots, []
+        for item in items(run):
+            _charge(run, weight)
+            pulled = slots[slot] = to_cel(item)
+            if body(run):
+                kept.append(pulled)
+        return len(kept) == 1 if count else kept
+
+    return filtered
+
+
+def _any_or_all(items: Code, slot: int, body: Code, weight: int, *, decisive: bool) -> Code:
+    """``all`` is decided by one false, ``exists`` by one true; then errors of other items do not matter (CEL)."""
+
+    def decided(run: Evaluation) -> bool:
+        slots, problem = run.slots, None
+        for item in items(run):
+            _charge(run, weight)
+            slots[slot] = to_cel(item)
+            try:
+                if body(run) is decisive:
+                    return decisive
+            except LimitError:
+                raise
+            except ExpressionError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return not decisive
+
+    return decided

@@ -1,0 +1,220 @@
+"""Mistakes that show before anything is evaluated: wrong functions, wrong arity, arithmetic on strings.
+
+Kinds are the words of JSON Schema (string, integer, number, boolean, array, object, null); None is unknown, and
+what is unknown is never reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sagas.expressions.analysis import call_error, is_text
+from sagas.expressions.expression import Expression
+from sagas.expressions.functions import FUNCTIONS
+from sagas.expressions.nodes import (
+    Binary,
+    Comprehension,
+    Conditional,
+    Constant,
+    Default,
+    ExpressionNode,
+    FunctionCall,
+    Has,
+    Identifier,
+    Index,
+    ListLiteral,
+    Logic,
+    MapLiteral,
+    Select,
+    Unary,
+)
+
+TypeOf = Callable[[tuple[str, ...]], str | None]
+
+ANY_ELEMENT = "[]"
+"""Stands in a path for any element of a list: ``input.lines.map(l, l.sku)`` asks for ("input","lines","[]","sku")."""
+
+_NUMBERS = ("integer", "number")
+_ADVICE = "write decimal(x) to calculate with a number that is text"
+
+
+@dataclass(frozen=True, slots=True)
+class _InferredType:
+    """What is known of a value: its kind, the path it was read from, what its elements are."""
+
+    kind: str | None = None
+    path: tuple[str, ...] | None = None
+    element: _InferredType | None = None
+
+
+_UNKNOWN_TYPE = _InferredType()
+
+
+def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]]:
+    """(offset, sentence) of every mistake, in the order of the source.
+
+    ``type_of`` gives the kind of what a path leads to, or None when unknown; paths may contain :data:`ELEMENT`.
+    """
+    checker = _TypeChecker(expression.source, type_of)
+    checker.infer(expression.node, {})
+    return sorted(set(checker.found))
+
+
+def infer_type(expression: Expression, type_of: TypeOf) -> str | None:
+    """The kind of the expression's value; None when it is not known. ``type_of`` as for :func:`check_types`."""
+    found = _TypeChecker(expression.source, type_of).infer(expression.node, {})
+    return found.kind
+
+
+class _TypeChecker:
+    def __init__(self, source: str, type_of: TypeOf) -> None:
+        self._source = source
+        self._type_of = type_of
+        self.found: list[tuple[int, str]] = []
+
+    def _report(self, node: ExpressionNode, sentence: str) -> None:
+        self.found.append((node.offset, sentence))
+
+    def _text(self, node: ExpressionNode) -> str:
+        return self._source[node.offset : node.end]
+
+    def _at(self, path: tuple[str, ...]) -> _InferredType:
+        return _InferredType(self._type_of(path), path)
+
+    def _element(self, of: _InferredType) -> _InferredType:
+        if of.element is not None:
+            return of.element
+        return (
+            self._at((*of.path, ANY_ELEMENT)) if of.path is not None and of.kind in ("array", None) else _UNKNOWN_TYPE
+        )
+
+    def infer(self, node: ExpressionNode, scope: Mapping[str, _InferredType]) -> _InferredType:
+        """What is known of a node's value; reports the mistakes in it."""
+        match node:
+            case Constant(value=value):
+                return _InferredType(_constant_type(value))
+            case Identifier(name=name):
+                return scope[name] if name in scope else self._at((name,))
+            case Select(operand=operand, field=field):
+                owner = self.infer(operand, scope)
+                return self._at((*owner.path, field)) if owner.path is not None else _UNKNOWN_TYPE
+            case Index():
+                return self._index(node, scope)
+            case ListLiteral(items=items):
+                known = [self.infer(item, scope) for item in items]
+                alike = bool(known) and all(item.kind == known[0].kind for item in known)
+                strings = any(item.kind == "string" for item in known)
+                return _InferredType(
+                    "array", element=known[0] if alike else _InferredType("string") if strings else None
+                )
+            case MapLiteral():
+                self._visit(node, scope)
+                return _InferredType("object")
+            case Has():
+                self._visit(node, scope)
+                return _InferredType("boolean")
+            case Unary(op=op, operand=operand):
+                known = self.infer(operand, scope)
+                if op == "-" and known.kind == "string":
+                    self._report(node, f"'-' cannot take {self._text(operand)}, a string; {_ADVICE}")
+                return _InferredType("boolean") if op == "!" else _InferredType(known.kind)
+            case Logic():
+                self._visit(node, scope)
+                return _InferredType("boolean")
+            case Binary():
+                return self._binary(node, scope)
+            case Conditional(condition=condition, then=then, otherwise=otherwise):
+                self.infer(condition, scope)
+                return _common_type(self.infer(then, scope), self.infer(otherwise, scope))
+            case Default(value=value, fallback=fallback):
+                return _common_type(self.infer(value, scope), self.infer(fallback, scope))
+            case FunctionCall():
+                return self._call(node, scope)
+            case Comprehension():
+                return self._comprehension(node, scope)
+        return _UNKNOWN_TYPE
+
+    def _visit(self, node: ExpressionNode, scope: Mapping[str, _InferredType]) -> None:
+        for child in node.children():
+            self.infer(child, scope)
+
+    def _index(self, node: Index, scope: Mapping[str, _InferredType]) -> _InferredType:
+        owner, key = self.infer(node.operand, scope), self.infer(node.key, scope)
+        if isinstance(node.key, Constant) and isinstance(node.key.value, str):
+            return self._at((*owner.path, node.key.value)) if owner.path is not None else _UNKNOWN_TYPE
+        return self._element(owner) if key.kind == "integer" else _UNKNOWN_TYPE
+
+    def _binary(self, node: Binary, scope: Mapping[str, _InferredType]) -> _InferredType:
+        left, right = self.infer(node.left, scope), self.infer(node.right, scope)
+        kinds = (left.kind, right.kind)
+        if node.op in ("+", "-", "*", "/", "%"):
+            return self._arithmetic(node, kinds)
+        mixed = "string" in kinds and any(kind in _NUMBERS for kind in kinds)
+        if node.op != "in" and mixed:
+            self._report(node, f"'{node.op}' compares a string with a number in {self._text(node)}; {_ADVICE}")
+        return _InferredType("boolean")
+
+    def _arithmetic(self, node: Binary, kinds: tuple[str | None, str | None]) -> _InferredType:
+        if node.op == "+" and kinds == ("array", "array"):
+            return _InferredType("array")
+        if node.op == "+" and (is_text(node.left) or is_text(node.right)):
+            if any(kind not in ("string", None) for kind in kinds):
+                self._report(
+                    node, f"'+' cannot put a value that is no string into text in {self._text(node)}; write string(x)"
+                )
+            return _InferredType("string")
+        for operand, kind in ((node.left, kinds[0]), (node.right, kinds[1])):
+            if kind == "string":
+                self._report(node, f"'{node.op}' cannot take {self._text(operand)}, a string; {_ADVICE}")
+                return _UNKNOWN_TYPE
+            if kind in ("boolean", "object", "null"):
+                self._report(node, f"'{node.op}' cannot take {self._text(operand)}: its type is {kind}")
+                return _UNKNOWN_TYPE
+        if kinds == ("integer", "integer"):
+            return _InferredType("integer")
+        return _InferredType("number") if all(kind in _NUMBERS for kind in kinds) else _UNKNOWN_TYPE
+
+    def _call(self, node: FunctionCall, scope: Mapping[str, _InferredType]) -> _InferredType:
+        known = [self.infer(arg, scope) for arg in node.args]
+        problem = call_error(node)
+        if problem is not None:
+            self._report(node, problem)
+            return _UNKNOWN_TYPE
+        function = FUNCTIONS[node.name]
+        if function.takes_numbers:
+            for arg, value in zip(node.args, known, strict=True):
+                if "string" in (value.kind, self._element(value).kind):
+                    self._report(node, f"{node.name} takes numbers, and {self._text(arg)} has strings; {_ADVICE}")
+        return _InferredType(function.result)
+
+    def _comprehension(self, node: Comprehension, scope: Mapping[str, _InferredType]) -> _InferredType:
+        source = self.infer(node.source, scope)
+        variable = _InferredType("string") if source.kind == "object" else self._element(source)
+        inner = {**scope, node.variable: variable}
+        if node.condition is not None:
+            self.infer(node.condition, inner)
+        body = self.infer(node.body, inner)
+        if node.kind == "map":
+            return _InferredType("array", element=body)
+        return (
+            _InferredType("array", source.path, source.element) if node.kind == "filter" else _InferredType("boolean")
+        )
+
+
+def _common_type(one: _InferredType, other: _InferredType) -> _InferredType:
+    return one if one.kind == other.kind else _UNKNOWN_TYPE
+
+
+def _constant_type(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case Decimal():
+            return "number"
+    return "string"

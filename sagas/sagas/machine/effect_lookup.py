@@ -1,0 +1,273 @@
+"""Finding out whether an UNKNOWN step took effect: by a seal in the guard, or by the author's probe.
+
+A seal decides: after it the step has happened or never will. A probe only tells, so its `absent` is believed when the
+participant sealed the key while answering, or when every attempt ended longer ago than `settle`.
+"""
+
+from __future__ import annotations
+
+from sagas.definition.model import backoff, is_nested, is_read
+from sagas.machine import arguments, calls, decisions, forward, rollback
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import (
+    CarryOutDecision,
+    CompensateEntry,
+    EffectLookedUp,
+    EntryOperation,
+    EntrySettled,
+    Flight,
+    LedgerEntry,
+    LookUpEffect,
+    LookupPurpose,
+    LookupVerdict,
+    PivotFailed,
+    SagaRun,
+    StartRollback,
+)
+from sagas.protocol.outcomes import Failure, Outcome
+
+
+def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
+    """Ask. Where nobody can be asked the answer is `unknown`."""
+    step = run.step(entry)
+    if is_read(step) or entry.resolved:
+        run.post(EffectLookedUp(entry, purpose, "absent"))
+    elif is_nested(step):
+        run.post(EffectLookedUp(entry, purpose, "unknown"))
+    elif step.do.guarded:
+        calls.send_call(run, entry, "seal", purpose)
+    elif step.probe is not None:
+        entry.rounds += 1
+        try:
+            calls.send_call(run, entry, "probe", purpose, background=background)
+        except DefinitionError as error:
+            _park_for_definition(run, entry, purpose, str(error))
+    else:
+        run.post(EffectLookedUp(entry, purpose, "unknown"))
+
+
+def seal_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose) -> None:
+    """A seal has ended. It is asked without limit, because only its row decides."""
+    if outcome.kind == "done" and outcome.marker == "sealed":
+        _record_verdict(run, entry, purpose, "absent")
+    elif outcome.kind == "done":
+        entry.result = outcome.result
+        _record_verdict(run, entry, purpose, "done")
+    elif outcome.kind == "late":
+        _record_verdict(run, entry, purpose, "late")
+    elif outcome.park_reason is not None or (not outcome.retryable and not outcome.infrastructure):
+        _park_lookup(run, entry, purpose, outcome)
+    elif entry.decision is not None and _decision_takes_over(run, purpose):
+        run.post(CarryOutDecision(entry, entry.decision))  # a person decided meanwhile
+    else:
+        _schedule_lookup(run, entry, purpose, run.step(entry).do.retry.max_interval)
+
+
+def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flight) -> None:
+    """A probe has ended."""
+    step, purpose = run.step(entry), flight.purpose
+    probe = step.probe
+    assert probe is not None
+    # A person decided meanwhile: only a `done` wins over that, and anything else leaves it to the decision.
+    decided = entry.decision is not None and purpose in ("retry", "end", "pivot")
+    if outcome.kind != "done":
+        if decided:
+            run.post(EffectLookedUp(entry, purpose, "unknown"))
+        elif outcome.park_reason is not None or (outcome.kind == "failed" and not outcome.retryable):
+            _park_lookup(run, entry, purpose, outcome)
+        elif outcome.not_started:
+            _schedule_lookup(run, entry, purpose, step.do.retry.max_interval, background=flight.background)
+        else:
+            run.post(EffectLookedUp(entry, purpose, "unknown"))
+        return
+    try:
+        said, result = arguments.probe_verdict(run, entry, probe, outcome)
+    except DefinitionError as error:
+        if not decided:
+            _park_for_definition(run, entry, purpose, str(error))
+            return
+        said, result = "unknown", None
+    if said == "done":
+        entry.result = result
+        _record_verdict(run, entry, purpose, "done")
+    elif said == "absent" and not decided:
+        rest = 0.0 if probe.operation.seals else (entry.last_end or run.now) + step.settle - run.now
+        if rest > 0:
+            # An attempt that ended a moment ago may still arrive: ask again when it no longer can.
+            _schedule_lookup(run, entry, purpose, rest, background=flight.background)
+        else:
+            _record_verdict(run, entry, purpose, "absent")
+    else:
+        run.post(EffectLookedUp(entry, purpose, "unknown"))
+
+
+def _decision_takes_over(run: SagaRun, purpose: LookupPurpose) -> bool:
+    """A person's decision can take over: it is not what asks, and it belongs to the direction the saga goes."""
+    if run.phase == "backward":
+        return purpose == "backward"
+    return purpose in ("retry", "end", "continue", "not_done", "pivot")
+
+
+def retry_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
+    """Ask again after a while, because the last answer said nothing."""
+    retry = run.step(entry).do.retry
+    seconds = retry.max_interval if purpose == "pivot" else backoff(retry, entry.rounds)
+    _schedule_lookup(run, entry, purpose, seconds, background=background)
+
+
+def lookup_timer_fired(run: SagaRun, entry: LedgerEntry, flight: Flight) -> None:
+    if flight.background:
+        look_up_effect(run, entry, flight.purpose, background=True)
+    else:
+        run.post(LookUpEffect(entry, flight.purpose))
+
+
+def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
+    """Write the knowledge into the entry: a seal that lost or a probe that says done sets the outcome to done."""
+    step = run.step(entry)
+    if verdict == "done":
+        entry.outcome, entry.state, entry.ended_at = "done", "DONE", run.now
+        entry.word, entry.error = "done", None
+    elif verdict == "late":
+        entry.outcome, entry.state, entry.resolved, entry.ended_at = "late", "COMPENSATED", True, run.now
+        if entry.undo is not None:
+            entry.undo.state, entry.undo.ended_at = "DONE", run.now
+    elif step.do.guarded or purpose != "retry":
+        entry.resolved, entry.ended_at = True, run.now
+        if entry.outcome in ("unknown", None):
+            entry.state = "NOTHING_TO_UNDO"
+        if entry.undo is not None and entry.outcome in ("unknown", None):
+            entry.undo.state, entry.undo.ended_at = "NOTHING_TO_UNDO", run.now
+    run.post(EffectLookedUp(entry, purpose, verdict))
+
+
+def _schedule_lookup(
+    run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, seconds: float, *, background: bool = False
+) -> None:
+    step = run.step(entry)
+    run.start_flight(
+        f"{entry.id}~ask",
+        "timer",
+        entry,
+        "seal" if step.do.guarded else "probe",
+        purpose,
+        seconds=seconds,
+        summary=f"ask again about {step.name}",
+        background=background,
+    )
+
+
+def _park_for_definition(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, sentence: str) -> None:
+    failure = Failure(arguments.DEFINITION_FAILURE, sentence)
+    _park_lookup(run, entry, purpose, Outcome("failed", failure=failure, retryable=False))
+
+
+def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outcome: Outcome) -> None:
+    """Rule 10: a probe that cannot even be asked needs a person."""
+    op: EntryOperation = "undo" if purpose == "backward" else "do"
+    sentence = outcome.park_reason or (
+        outcome.failure.message if outcome.failure else "nobody can say whether it happened"
+    )
+    if op == "undo" and entry.undo is not None:
+        entry.undo.error = outcome.failure.to_json() if outcome.failure else None
+    run.park(entry, op, sentence)
+
+
+# What follows when it has become known (or stays unknown) whether a step happened; by why it was asked.
+
+
+def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
+    """Carry on from the answer to :class:`Resolve`."""
+    if purpose == "backward":
+        rollback.compensate_after_lookup(run, entry, verdict)
+    elif (
+        entry.decision is not None
+        and purpose in ("retry", "end", "pivot")
+        and verdict == "unknown"
+        and forward.decision_still_counts(run, entry.decision)
+    ):
+        decisions.carry_out(run, entry, entry.decision)
+    elif run.phase == "backward":
+        forward.leave_to_rollback(run, entry)
+    elif purpose == "pivot":
+        _continue_pivot(run, entry, verdict)
+    elif verdict == "done":
+        forward.mark_done(run, entry, entry.result)
+    elif purpose == "skip":
+        decisions.skip_entry(run, entry)
+    elif purpose == "again":
+        decisions.start_next_generation(run, entry)
+    elif purpose == "compensate":
+        decisions.give_up_pivot(run, entry)
+    elif verdict == "late":
+        run.post(EntrySettled(entry, False))
+        run.post(StartRollback({**arguments.failure_cause(entry), "kind": "late"}, entry))
+    elif purpose == "retry":
+        _retry_if_absent(run, entry, verdict)
+    elif purpose == "continue" and verdict == "unknown" and _can_be_compensated(run, entry):
+        run.post(CompensateEntry(entry))
+    elif purpose in ("continue", "not_done"):
+        forward.continue_without(run, entry)
+    elif verdict == "absent":
+        forward.end_without_effect(run, entry)
+    else:
+        # It goes backward at once, if it does: the same question again would learn nothing.
+        entry.asked = run.step(entry).on_failure == "compensate"
+        entry.state, entry.ended_at = "UNKNOWN", run.now
+        forward.apply_on_failure(run, entry)
+
+
+def _can_be_compensated(run: SagaRun, entry: LedgerEntry) -> bool:
+    step = run.step(entry)
+    return step.compensate is not None or is_nested(step)
+
+
+def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -> None:
+    """`idempotent: false`: only a probe that says absent allows another attempt."""
+    if verdict == "absent":
+        forward.retry_after_probe(run, entry)
+        return
+    step = run.step(entry)
+    if step.probe is not None and (
+        forward.retries_without_limit(run, entry) or entry.rounds < step.do.retry.max_attempts
+    ):
+        retry_lookup(run, entry, "retry")
+        return
+    entry.state, entry.ended_at = "UNKNOWN", run.now
+    forward.apply_on_failure(run, entry)
+
+
+def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -> None:
+    step = run.step(entry)
+    if verdict != "unknown":
+        run.unpark(entry)
+    if verdict == "done":
+        forward.mark_done(run, entry, entry.result)
+    elif verdict == "late":
+        run.post(PivotFailed(entry, {**arguments.failure_cause(entry), "kind": "late"}))
+    elif verdict == "absent":
+        if calls.is_single_attempt(step) and run.recorded is None and forward.may_retry(run, entry):
+            entry.resolved, entry.state = False, "RUNNING"
+            forward.schedule_retry(run, entry, step.do.retry.max_interval)
+        else:
+            run.post(PivotFailed(entry, arguments.failure_cause(entry)))
+    elif entry.id in run.parked:
+        if step.probe is not None:
+            retry_lookup(run, entry, "pivot", background=True)
+    elif not calls.is_single_attempt(step) and forward.may_retry(run, entry):
+        forward.schedule_retry(run, entry, step.do.retry.max_interval)
+    elif calls.is_single_attempt(step) and step.probe is not None and entry.rounds < step.do.retry.max_attempts:
+        retry_lookup(run, entry, "pivot")
+    else:
+        run.park(entry, "do", f"nobody can say whether {step.name} happened")
+        if step.probe is not None:
+            retry_lookup(run, entry, "pivot", background=True)
+
+
+def continue_after_compensation(run: SagaRun, entry: LedgerEntry) -> None:
+    """The compensation of an entry is closed: going backward the next one's turn comes; alone, the saga goes on."""
+    if run.phase == "backward":
+        if run.rolling:
+            rollback.compensate_step(run, entry.step)
+    else:
+        forward.continue_without(run, entry)

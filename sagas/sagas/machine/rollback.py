@@ -1,0 +1,397 @@
+"""Going backward: what leads there, in which order steps are undone, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.definition.model import backoff, is_nested, is_read
+from sagas.machine import arguments, calls, forward, nested, notify
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.state import (
+    FORWARD_CALLS,
+    CarryOutDecision,
+    CompensateEntry,
+    CompensateStep,
+    CompensationSettled,
+    Flight,
+    LedgerEntry,
+    LookUpEffect,
+    OperationState,
+    SagaRun,
+)
+from sagas.protocol import outcomes
+from sagas.protocol.messages import CancelCall, Finish, RecordState
+from sagas.protocol.outcomes import Outcome
+
+
+def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry | None = None) -> None:
+    """Something leads backward. While the pivot is undecided it is only recorded (rule 5)."""
+    if run.finished or run.phase == "backward":
+        return
+    if run.committed:
+        if entry is not None:
+            run.park(entry, "do", forward.forward_failure(entry))
+        return
+    pivot = undecided_pivot(run)
+    if pivot is None:
+        start_rollback(run, cause)
+        return
+    if run.recorded is None:
+        run.recorded = dict(cause)
+    if entry is not None:
+        run.recorded_entries.append(entry.id)
+    _stop_pivot_attempts(run, pivot)
+
+
+def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
+    """The pivot, if it was begun and nobody knows yet how it ended."""
+    if run.plan.pivot is None or run.committed:
+        return None
+    entries = run.steps[run.plan.pivot.id].entries
+    if not entries:
+        return None
+    entry = entries[0]
+    if entry.state == "PENDING" or entry.resolved or entry.outcome == "late":
+        return None
+    return entry
+
+
+def must_wait_for_pivot(run: SagaRun) -> bool:
+    """True when a cancel would only be recorded, because the pivot decides."""
+    entry = undecided_pivot(run)
+    return entry is not None and (entry.flight is not None or entry.made > 0)
+
+
+def _stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
+    """No new attempt of a guarded pivot; an unguarded one may be asked again, to learn the truth."""
+    guarded = run.step(entry).do.guarded
+    flight = run.flights.get(entry.flight) if entry.flight else None
+    never = entry.made == 0 and entry.outcome in (None, "rejected", "failed")
+    if flight is None:
+        if entry.id in run.parked and (guarded or never):
+            run.unpark(entry)
+            run.post(LookUpEffect(entry, "pivot"))
+    elif flight.kind == "call" and flight.ask == "do":
+        if guarded and not flight.cancelled:
+            flight.cancelled = True
+            run.emit(CancelCall(flight.id))
+    elif flight.kind == "timer" and flight.ask == "do" and (guarded or never):
+        run.end_timer_flight(flight)
+        entry.resolved = never
+        run.post(LookUpEffect(entry, "pivot"))
+
+
+def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mapping[str, Any]) -> None:
+    """The pivot never will happen: the first recorded cause leads backward."""
+    entry.ended_at = entry.ended_at or run.now
+    if entry.state in ("RUNNING", "PARKED"):
+        forward.leave_to_rollback(run, entry)
+    entry.resolved = True
+    first, run.recorded = run.recorded or cause, None
+    start_rollback(run, first)
+
+
+def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
+    """Turn round. Compensations wait until every attempt in flight has settled (rule 2)."""
+    run.phase = "backward"
+    run.reason = dict(cause)
+    run.recorded = None
+    run.change_state("COMPENSATING", cause.get("step"))
+    run.cancel_timer("deadline")
+    run.deadline_at = None
+    for parked in list(run.parked.values()):
+        if parked.op == "do":
+            entry = run.entry(parked.step)
+            del run.parked[parked.step]
+            if entry is not None:
+                forward.leave_to_rollback(run, entry)
+    for flight in list(run.flights.values()):
+        if flight.ask in FORWARD_CALLS:
+            _stop_flight(run, flight)
+
+
+def _stop_flight(run: SagaRun, flight: Flight) -> None:
+    entry = run.entry(flight.entry)
+    if entry is None:
+        return
+    if flight.kind == "call":
+        if flight.ask == "do" and not flight.cancelled:
+            flight.cancelled = True
+            run.emit(CancelCall(flight.id))
+    elif flight.kind == "saga":
+        if not flight.cancelled:
+            flight.cancelled = True
+            message = str((run.reason or {}).get("message") or "the parent saga goes backward")
+            run.emit(nested.cancel_command(run, entry, message))
+    elif flight.ask == "write":
+        return  # a person says that the effect is there: it is undone once the guard knows of it
+    else:
+        run.end_timer_flight(flight)
+        if flight.kind == "wait":
+            entry.outcome, entry.word = "failed", "failed"
+            entry.error = {"type": "Cancelled", "message": "the saga went backward", "details": {}}
+        forward.leave_to_rollback(run, entry)
+
+
+def start_compensating(run: SagaRun) -> None:
+    """Start undoing once nothing forward is in flight."""
+    if run.phase != "backward" or run.rolling or run.forward_busy or run.finished:
+        return
+    run.rolling = True
+    run.undo_open = len(run.steps)
+    for id in reversed(run.plan.steps):
+        record = run.steps[id]
+        record.dependants_open = len(run.plan.dependants[id])
+    for id in reversed(run.plan.steps):
+        if run.steps[id].dependants_open == 0:
+            run.post(CompensateStep(id))
+
+
+def compensate_step(run: SagaRun, id: str) -> None:
+    """Undo the entries of a step whose dependants are all closed, the last item first; then free what it needed."""
+    record = run.steps[id]
+    if record.undo_closed:
+        return
+    if record.undo_cursor is None:
+        record.undo_cursor = len(record.entries) - 1
+    while record.undo_cursor >= 0:
+        entry = record.entries[record.undo_cursor]
+        if _is_compensating(entry):
+            return  # undone alone already, and still at it
+        if needs_compensation(run, entry):
+            if entry.outcome == "unknown" and not entry.asked:
+                entry.asked = True
+                run.post(LookUpEffect(entry, "backward"))
+            else:
+                run.post(CompensateEntry(entry))
+            return
+        if entry.resolved and entry.state == "DONE" and entry.undo is not None:
+            entry.state = entry.undo.state = "NOTHING_TO_UNDO"  # an empty for_each
+        record.undo_cursor -= 1
+    record.undo_closed = True
+    run.undo_open -= 1
+    for need in reversed(run.plan.steps[id].needs):
+        other = run.steps[need]
+        other.dependants_open -= 1
+        if other.dependants_open == 0:
+            run.post(CompensateStep(need))
+
+
+def _is_compensating(entry: LedgerEntry) -> bool:
+    return entry.undo is not None and entry.undo.state in ("RUNNING", "PARKED")
+
+
+def needs_compensation(run: SagaRun, entry: LedgerEntry) -> bool:
+    """DONE and unresolved UNKNOWN entries are compensated, each once."""
+    if entry.resolved or entry.outcome not in ("done", "unknown"):
+        return False
+    if entry.undo is not None and entry.undo.state in ("DONE", "NOTHING_TO_UNDO", "SKIPPED"):
+        return False
+    step = run.step(entry)
+    return step.compensate is not None or is_nested(step)
+
+
+def compensate_after_lookup(run: SagaRun, entry: LedgerEntry, verdict: str) -> None:
+    """The answer about an UNKNOWN entry whose turn it is."""
+    if verdict in ("done", "unknown"):
+        # A person has perhaps decided meanwhile how it shall be undone.
+        run.post(CompensateEntry(entry) if entry.decision is None else CarryOutDecision(entry, entry.decision))
+    else:
+        run.post(CompensationSettled(entry))
+
+
+def finish_rollback(run: SagaRun) -> None:
+    """Everything is undone, or closed by a person."""
+    run.ended_at = run.now
+    run.cancel_timer("warn_after")
+    run.state = "RESIDUE" if run.residue else "COMPENSATED"
+    run.emit(RecordState(run.state, None, run.reason["kind"] if run.reason else None))
+    notify.notify_milestone(run, "residue" if run.residue else "compensated")
+    run.emit(Finish(run.state, False, None, run.reason))
+
+
+# Undoing one entry: where the guard decides, which action runs, and what its end means (rule 3).
+
+
+def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
+    """Compensate an entry that is, or may be, done."""
+    step = run.step(entry)
+    if entry.undo is None:
+        entry.undo = OperationState()
+    undo = entry.undo
+    entry.state, undo.state = "COMPENSATING", "RUNNING"
+    if undo.started_at is None:
+        undo.started_at = run.now
+    if is_nested(step) and step.compensate is None:
+        if entry.id not in run.children:
+            run.park(entry, "undo", "no nested saga ever ran here: what a person did instead only a person can undo")
+            return
+        command = nested.undo_command(run, entry)
+        run.start_flight(command.id, "saga", entry, "undo")
+        run.emit(command)
+        return
+    confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
+    if confirmed and step.compensate is not None and step.compensate.confirmed is not None and not step.do.guarded:
+        undo.use_confirmed = True
+    _send_undo(run, entry)
+
+
+def _send_undo(run: SagaRun, entry: LedgerEntry) -> None:
+    step, undo = run.step(entry), entry.undo
+    assert undo is not None
+    mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.marked
+    try:
+        calls.send_call(run, entry, "undo-mark" if mark else "undo")
+    except DefinitionError as error:
+        undo.error = {"type": arguments.DEFINITION_FAILURE, "message": str(error), "details": {}}
+        run.park(entry, "undo", str(error))
+
+
+def undo_mark_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+    """The guard where the step ran has decided about an undo whose action lives elsewhere."""
+    undo = entry.undo
+    assert undo is not None
+    if outcome.kind != "done" or outcome.marker == "unknown_effect":
+        _handle_guard_failure(run, entry, outcome)
+    elif outcome.marker == "elsewhere":
+        undo.marked, undo.arguments = True, None
+        if entry.decision is None:
+            _send_undo(run, entry)
+        else:
+            run.park(entry, "undo", "a person has decided about it")  # the decision is carried out by the caller
+    else:
+        undo_ended(run, entry, outcome, None, counted=False)
+
+
+def _confirmed_undo_is_elsewhere(run: SagaRun, entry: LedgerEntry) -> bool:
+    step = run.step(entry)
+    action = step.compensate.confirmed if step.compensate else None
+    return action is not None and action.connection != step.do.connection
+
+
+def _handle_guard_failure(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+    undo = entry.undo
+    assert undo is not None
+    if outcome.failure is not None:
+        undo.error = outcome.failure.to_json()
+    hopeless = outcome.kind in ("rejected", "late") or (not outcome.retryable and not outcome.infrastructure)
+    if outcome.marker == "unknown_effect":
+        run.park(entry, "undo", "the guard does not know this effect")
+    elif outcome.park_reason is not None or hopeless:
+        run.park(entry, "undo", outcome.park_reason or undo_failure(entry))
+    else:
+        # The mark has no effect of its own, so it may be asked for as long as it takes.
+        _schedule_undo(run, entry, run.step(entry).do.retry.max_interval)
+
+
+def undo_ended(
+    run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, counted: bool = True
+) -> None:
+    """A compensation has ended."""
+    undo, step = entry.undo, run.step(entry)
+    assert undo is not None
+    before = undo.made
+    if counted:
+        retry = step.do.retry if step.compensate is None else calls.current_alternate(step, undo).retry
+        undo.made, undo.attempts = outcomes.count_attempts(undo.made, attempts, undo.attempts, outcome, retry)
+        if outcomes.hides_earlier_attempts(outcome, attempts, retry):
+            undo.made, undo.tries_from = undo.made + 1, undo.tries_from + 1
+    if outcome.kind != "done" and outcome.failure is not None:
+        undo.error = outcome.failure.to_json()
+    if outcome.marker == "unknown_effect":
+        run.park(entry, "undo", "the guard does not know this effect")
+    elif outcome.kind == "done":
+        _undo_done(run, entry, outcome)
+    elif outcome.park_reason is not None:
+        run.park(entry, "undo", outcome.park_reason)
+    elif outcome.kind == "late":
+        run.park(entry, "undo", "the guard refuses this compensation: it comes too late")
+    elif entry.decision is not None:
+        run.park(entry, "undo", undo_failure(entry))  # the decision is carried out by the caller
+    elif is_nested(step) and step.compensate is None:
+        run.park(entry, "undo", undo_failure(entry))
+    else:
+        _undo_failed(run, entry, outcome, before)
+
+
+def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+    undo = entry.undo
+    assert undo is not None
+    if outcome.marker == "confirmed" and not undo.use_confirmed and _confirmed_undo_is_elsewhere(run, entry):
+        undo.marked, undo.use_confirmed, undo.arguments, undo.override = True, True, None, None
+        _send_undo(run, entry)
+        return
+    if outcome.marker == "confirmed":
+        run.park(entry, "undo", "the step is confirmed, and nothing undoes a confirmed effect (compensate.confirmed)")
+        return
+    undo.ended_at, undo.error, undo.arguments, undo.override = run.now, None, None, None
+    entry.ended_at = run.now
+    if outcome.marker == "nothing_to_undo":
+        entry.state, undo.state, entry.resolved = "NOTHING_TO_UNDO", "NOTHING_TO_UNDO", True
+    else:
+        entry.state, undo.state = "COMPENSATED", "DONE"
+    entry.decision = None
+    run.post(CompensationSettled(entry))
+
+
+def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
+    step, undo = run.step(entry), entry.undo
+    assert undo is not None
+    action = calls.current_alternate(step, undo)
+    if outcome.not_started:
+        _schedule_undo(run, entry, action.retry.max_interval)
+        return
+    if outcome.kind == "failed" and not outcome.retryable:
+        # Rule 10: bad arguments are a bug; no alternate mends it, a person does.
+        run.park(entry, "undo", undo_failure(entry))
+        return
+    if outcome.infrastructure:
+        _schedule_undo(run, entry, action.retry.max_interval)
+        return
+    harmless = outcomes.merge_outcome(action, outcome, before) in ("rejected", "failed")
+    if harmless:
+        if not undo.use_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
+            undo.alternate += 1
+            undo.made, undo.tries_from, undo.arguments, undo.override = 0, 0, None, None
+            _send_undo(run, entry)
+        else:
+            run.park(entry, "undo", undo_failure(entry))
+    elif undo.made - undo.tries_from < action.retry.max_attempts:
+        _schedule_undo(run, entry, backoff(action.retry, undo.made))
+    else:
+        run.park(entry, "undo", undo_failure(entry))
+
+
+def _schedule_undo(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
+    name = run.step(entry).name
+    run.start_flight(f"{entry.id}~undo-retry", "timer", entry, "undo", seconds=seconds, summary=f"retry ↩ undo {name}")
+
+
+def retry_undo(run: SagaRun, entry: LedgerEntry) -> None:
+    """Its retry timer has fired."""
+    if entry.undo is not None:
+        entry.state, entry.undo.state = "COMPENSATING", "RUNNING"
+    _send_undo(run, entry)
+
+
+def undo_failure(entry: LedgerEntry) -> str:
+    error = entry.undo.error if entry.undo else None
+    return f"{error['type']}: {error['message']}" if error else "the compensation has not succeeded"
+
+
+def can_undo(run: SagaRun) -> bool:
+    """Rule 15: completed, no pivot, and every confirmed step can be undone after its confirm."""
+    if run.state != "COMPLETED" or run.plan.pivot is not None or run.plan.forward_only or run.undoing_finished:
+        return False
+    for record in run.steps.values():
+        step = run.plan.steps[record.id]
+        for entry in record.entries:
+            if entry.outcome != "done" or entry.continued or is_read(step):
+                continue
+            if step.compensate is None and not is_nested(step):
+                return False
+            confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
+            if confirmed and (step.compensate is None or step.compensate.confirmed is None):
+                return False
+    return True

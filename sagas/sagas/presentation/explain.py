@@ -1,0 +1,182 @@
+"""The plan of a saga: what `saga explain` says about a definition, as data and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REQUEST
+from sagas.builtins.spark import SPARK
+from sagas.definition.model import Definition, Notification, StepDefinition, is_nested, is_read
+from sagas.errors import UsageError
+from sagas.simulation import Environment, Script, SimulatedRun, sample_input, simulate
+from sagas.simulation.failure_points import with_failing_require
+
+KIND_DESCRIPTIONS = {
+    "compensatable": "can be undone",
+    "pivot": "the point of no return",
+    "retriable": "repeated until it is done",
+    "read": "only reads",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``order`` is topological. ``commit_point`` is the pivot's id, None when the end of all steps (or, with
+    ``recovery: forward``, the start) is the commit point. ``undo`` is empty without a failure."""
+
+    definition: Definition
+    failure: SimulatedRun | None = None
+    failed_step: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        pivot = self.definition.pivot
+        return {
+            "order": [step.id for step in self.definition.steps],
+            "commit_point": pivot.id if pivot else None,
+            "steps": [self._step(step) for step in self.definition.steps],
+            "undo": self.failure.undone if self.failure else [],
+            "state": self.failure.state if self.failure else None,
+            "notify": [
+                {"when": list(one.when), "uses": one.do.uses, "intervals": list(one.intervals)}
+                for one in self.definition.notify
+            ],
+        }
+
+    def _step(self, step: StepDefinition) -> dict[str, Any]:
+        return {
+            "id": step.id,
+            "kind": step.kind,
+            "guarantee": step.guarantee,
+            "why": explain_guarantee(step),
+            "uses": step.do.uses,
+            "needs": list(step.needs),
+            "undone_by": [one.uses for one in step.compensate.alternates] if step.compensate else [],
+            "confirmed_by": step.confirm.uses if step.confirm else None,
+        }
+
+
+def explain(
+    definition: Definition,
+    fail: str | None = None,
+    input: Any = None,
+    script: Script | None = None,
+    environment: Environment | None = None,
+) -> Explanation:
+    """The plan; with ``fail`` also what follows when this step (or item) is rejected, found by a simulated run.
+
+    Without ``input`` one is made up. Raises UsageError: the step does not exist, or is not reached with this input.
+    """
+    if fail is None:
+        return Explanation(definition)
+    plain = script or Script(input_is_sample=input is None)
+    given = sample_input(definition, environment) if input is None else input
+    step = next((one for one in definition.steps if one.id == fail.partition("#")[0]), None)
+    outcomes: dict[str, Any] = {fail: "rejected"}
+    broken = definition
+    if step is not None and step.do.uses == "require":
+        broken, outcomes = with_failing_require(definition, step), {}
+    run = simulate(broken, given, _with_outcomes(plain, outcomes), environment)
+    rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
+    if not rejected:
+        raise UsageError(
+            f"{fail} is not reached with this input, so it cannot fail", help="give another one with --input '{…}'"
+        )
+    return Explanation(definition, run, fail)
+
+
+def _with_outcomes(script: Script, outcomes: Mapping[str, Any]) -> Script:
+    return replace(script, outcomes={**script.outcomes, **outcomes})
+
+
+def describe_commit_point(definition: Definition) -> str:
+    """Where the point of no return lies."""
+    if definition.recovery == "forward":
+        return "The commit point is the start: nothing is ever undone, every step is repeated until it is done."
+    pivot = definition.pivot
+    if pivot is not None:
+        return f"The commit point is {pivot.id}: before it a failure undoes everything, after it there is only forward."
+    return "There is no pivot: the commit point is the moment at which the last step is done."
+
+
+def describe_notification(notification: Notification) -> str:
+    """Who is told when, and how hard it is tried."""
+    with_ = notification.do.with_ or {}
+    to = with_.get("connection") or with_.get("topic")
+    attempts, last = len(notification.intervals) + 1, describe_duration(sum(notification.intervals))
+    return (
+        f"{', '.join(notification.when)}: {notification.do.uses}{f' ({to})' if to else ''}, "
+        f"at most {attempts} attempts within {last}, then given up; the saga does not depend on it"
+    )
+
+
+def describe_duration(seconds: float) -> str:
+    """A length of time: `36 s`, `2.6 h`."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:g} s"
+
+
+def describe_compensation(step: StepDefinition) -> str | None:
+    """What undoes the step, as a phrase; None where nothing does. Of a Spark job the engine's own operations do."""
+    if step.compensate is None:
+        return None
+    if step.do.uses == SPARK:
+        return "discarded before publication, taken back after it"
+    if _drops_only(step):
+        return "its held events are dropped, once published they stay"
+    return f"undone by {', else '.join(one.uses for one in step.compensate.alternates)}"
+
+
+def describe_confirm(step: StepDefinition) -> str | None:
+    """What happens to the step at the commit point, as a phrase; None where nothing does."""
+    if step.confirm is None:
+        return None
+    if step.do.uses == SPARK:
+        return "published at the commit point" if step.compensate else "published as soon as it is done"
+    if step.confirm.uses == RELEASE:
+        return "its held events are released at the commit point"
+    released = ", its held events are released with it" if step.do.holds else ""
+    return f"made final by {step.confirm.uses}{released}"
+
+
+def describe_undo_after_failure(step: StepDefinition) -> str:
+    """What undoes the step when another one has failed, which is before the commit point."""
+    if step.compensate is None:
+        return "the nested saga's own undo"
+    if _drops_only(step):
+        return "its held events are dropped"
+    return "what is staged is discarded" if step.do.uses == SPARK else step.compensate.alternates[0].uses
+
+
+def _drops_only(step: StepDefinition) -> bool:
+    return step.compensate is not None and step.compensate.alternates[0].uses == DROP
+
+
+def explain_guarantee(step: StepDefinition) -> str:
+    """One plain sentence: why the step has this guarantee."""
+    if step.do.uses == "wait":
+        return "Waiting changes nothing outside."
+    if step.do.uses == "require":
+        return "A condition is only looked at."
+    if is_read(step):
+        return "It only reads, so reading twice does no harm."
+    if is_nested(step):
+        return "Each step of the nested saga has its own guarantee; it runs once under the id of this step."
+    if step.do.uses == SPARK:
+        when = "after the commit point" if step.compensate else "right after that"
+        return f"Staged where nobody reads, audited, and published in one atomic commit {when}: once, or never."
+    if step.do.uses == REQUEST:
+        return "The command is written once; its effect happens exactly once if the participant honours the key in it."
+    if step.do.uses in EMITTERS:
+        when = "at the commit point" if step.do.holds else "soon after"
+        return f"The events are rows of one transaction on {step.do.connection}, published {when}: each once, or none."
+    if step.do.guarded:
+        return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
+    if step.do.idempotent:
+        return "Exactly once only if the participant honours the idempotency key it is sent with every attempt."
+    if step.probe is not None:
+        return f"The participant does not honour the key; {step.probe.operation.uses} is asked before any repetition."
+    return "The participant does not honour the key: after a lost answer nobody can say whether it happened."

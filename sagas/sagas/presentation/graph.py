@@ -1,0 +1,285 @@
+"""The way forward and the way back of a saga as a graph: nodes, edges, and the Mermaid text of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from sagas.builtins.spark import SPARK
+from sagas.definition.model import Definition, StepDefinition
+
+STATE_GROUPS: dict[str, str] = {
+    "DONE": "done",
+    "CONFIRMED": "done",
+    "RUNNING": "running",
+    "CONFIRMING": "running",
+    "COMPENSATING": "running",
+    "COMPENSATED": "undone",
+    "NOTHING_TO_UNDO": "undone",
+    "REJECTED": "failed",
+    "FAILED": "failed",
+    "UNKNOWN": "failed",
+    "PARKED": "parked",
+    "SKIPPED": "skipped",
+    "PENDING": "pending",
+}
+"""The colour group of each step state. Of a for_each the group that comes first in URGENCY is shown."""
+
+GROUP_PRIORITY = ("parked", "failed", "running", "pending", "undone", "done", "skipped")
+COLOURS = {
+    "done": ("#d3f3dc", "#1a7f37"),
+    "running": ("#d6e8ff", "#0b62c4"),
+    "undone": ("#e3e0f7", "#5e4db2"),
+    "failed": ("#ffe0de", "#cf222e"),
+    "parked": ("#fff1c2", "#9a6700"),
+    "skipped": ("#f0f0f0", "#8c8c8c"),
+    "pending": ("#ffffff", "#8c8c8c"),
+}
+"""Fill and line of each group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A step. ``undo`` names the actions that undo it; ``group`` and ``note`` tell its state in a run."""
+
+    step: StepDefinition
+    undo: tuple[str, ...]
+    group: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SagaGraph:
+    """``forward``: from a step to those that need it. ``back``: from the undo of a step to the undo that follows it."""
+
+    definition: Definition
+    nodes: tuple[GraphNode, ...]
+    forward: tuple[tuple[str, str], ...]
+    back: tuple[tuple[str, str], ...]
+    state: str | None = None
+    used_groups: frozenset[str] = field(default_factory=frozenset)
+
+
+def build_saga_graph(definition: Definition, story: Mapping[str, Any] | None = None) -> SagaGraph:
+    """The graph of a definition; with the `saga show` document of a run, in the state of that run."""
+    groups, notes = _group_by_step(story) if story else ({}, {})
+    nodes = tuple(
+        GraphNode(step, _undo_actions(step), groups.get(step.id), notes.get(step.id, "")) for step in definition.steps
+    )
+    forward = tuple((need, step.id) for step in definition.steps for need in step.needs)
+    used = frozenset(node.group for node in nodes if node.group)
+    return SagaGraph(definition, nodes, forward, _back_edges(definition), story["state"] if story else None, used)
+
+
+def _undo_actions(step: StepDefinition) -> tuple[str, ...]:
+    if step.compensate is not None:
+        return tuple(one.uses for one in step.compensate.alternates)
+    return ("saga",) if step.do.uses == "saga" and step.kind == "compensatable" else ()
+
+
+def _back_edges(definition: Definition) -> tuple[tuple[str, str], ...]:
+    """Reverse needs between the steps that can be undone; the order passes through those that cannot (rule 2)."""
+    nearest: dict[str, list[str]] = {}
+    edges: list[tuple[str, str]] = []
+    for step in definition.steps:
+        before: list[str] = []
+        for need in step.needs:
+            before += [need] if _undo_actions(definition.step(need)) else nearest[need]
+        nearest[step.id] = list(dict.fromkeys(before))
+        if _undo_actions(step):
+            edges += [(step.id, one) for one in nearest[step.id]]
+    return tuple(edges)
+
+
+def _group_by_step(story: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    found: dict[str, list[str]] = {}
+    for row in story.get("steps") or ():
+        found.setdefault(row["step"], []).append(row["state"])
+    groups = {
+        id: min((STATE_GROUPS[state] for state in states), key=GROUP_PRIORITY.index) for id, states in found.items()
+    }
+    notes = {}
+    for id, states in found.items():
+        counts = {state: states.count(state) for state in dict.fromkeys(states)}
+        notes[id] = ", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in counts.items())
+    return groups, notes
+
+
+def to_mermaid(graph: SagaGraph) -> str:
+    """A Mermaid flowchart: solid arrows forward, dotted ones back, the pivot as a hexagon."""
+    lines = ["flowchart LR"]
+    for node in graph.nodes:
+        lines.append(f"  {_id(node.step)}{_shape(node)}")
+    for node in graph.nodes:
+        if node.undo:
+            lines.append(f'  {_id(node.step, "undo_")}(["↩ {_escaped(undo_title(node))}"])')
+    ids = {node.step.id: node.step for node in graph.nodes}
+    lines += [f"  {_id(ids[one])} --> {_id(ids[two])}" for one, two in graph.forward]
+    lines += [f"  {_id(node.step)} -.- {_id(node.step, 'undo_')}" for node in graph.nodes if node.undo]
+    lines += [f"  {_id(ids[one], 'undo_')} -.-> {_id(ids[two], 'undo_')}" for one, two in graph.back]
+    undo = ",".join(_id(node.step, "undo_") for node in graph.nodes if node.undo)
+    if undo:
+        lines += ["  classDef undo stroke-dasharray: 4 3", f"  class {undo} undo"]
+    for group in GROUP_PRIORITY:
+        if group in graph.used_groups:
+            fill, line = COLOURS[group]
+            lines.append(f"  classDef {group} fill:{fill},stroke:{line},color:#1f2328")
+            lines.append(f"  class {','.join(_id(node.step) for node in graph.nodes if node.group == group)} {group}")
+    return "\n".join(lines)
+
+
+def step_title(step: StepDefinition) -> str:
+    """The step's sentence, with what repeats it."""
+    return step.name + (" ×n" if step.for_each is not None else "")
+
+
+def undo_title(node: GraphNode) -> str:
+    """What undoes the step, short enough for a picture."""
+    return "discard, or take back" if node.step.do.uses == SPARK else " or ".join(node.undo)
+
+
+def _shape(node: GraphNode) -> str:
+    parts = [f"<b>{_escaped(step_title(node.step))}</b>", _escaped(node.step.do.uses)]
+    if node.step.pivot:
+        parts.append("point of no return")
+    if node.note:
+        parts.append(_escaped(node.note))
+    words = "<br/>".join(parts)
+    return f'{{{{"{words}"}}}}' if node.step.pivot else f'["{words}"]'
+
+
+def _id(step: StepDefinition, prefix: str = "step_") -> str:
+    # A prefix, because a step may be called `end` or `class`, which are words of Mermaid.
+    return prefix + step.id
+
+
+def _escaped(words: str) -> str:
+    """Text inside a quoted label; Mermaid takes character codes for what would end it or be read as markup."""
+    for character in ("#", '"', "<", ">", "&"):
+        words = words.replace(character, f"\0{ord(character)};")
+    return words.replace("\0", "#").replace("\n", " ")
+
+
+# A saga's graph as SVG: steps in layers from left to right, the undo of each below it, dashed and leading back.
+
+
+BOX_WIDTH, BOX_HEIGHT, UNDO_HEIGHT = 190, 58, 30
+GAP_X, GAP_Y, MARGIN = 64, 34, 24
+ROW_HEIGHT = BOX_HEIGHT + 12 + UNDO_HEIGHT + GAP_Y
+MAX_LETTERS = 26
+"""How many letters of a title fit into a box at its font size."""
+
+_STYLE = """
+text { font: 12px system-ui, sans-serif; fill: #1f2328 }
+.title { font-weight: 600; font-size: 13px }
+.small { font-size: 11px; fill: #57606a }
+.step { fill: #fff; stroke: #57606a; stroke-width: 1.4 }
+.undo { fill: #fff; stroke: #5e4db2; stroke-dasharray: 4 3 }
+.forward { fill: none; stroke: #57606a; stroke-width: 1.4 }
+.back { fill: none; stroke: #5e4db2; stroke-dasharray: 4 3 }
+"""
+
+
+def to_svg(graph: SagaGraph) -> str:
+    """The whole picture, readable on a light and on a dark page. Layers are longest paths from the start."""
+    place = _layout(graph)
+    across = 1 + max(layer for layer, _ in place.values())
+    down = max(row for _, row in place.values()) + 1
+    width = 2 * MARGIN + across * BOX_WIDTH + (across - 1) * GAP_X
+    height = 2 * MARGIN + down * ROW_HEIGHT - GAP_Y + 26
+    boxes = {
+        id: (MARGIN + layer * (BOX_WIDTH + GAP_X), MARGIN + 26 + row * ROW_HEIGHT) for id, (layer, row) in place.items()
+    }
+    heading = graph.definition.saga + (f": {graph.state}" if graph.state else "")
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" '
+        f'height="{height:g}" role="img" aria-label="{escape(heading, quote=True)}">',
+        f"<style>{_STYLE}</style>",
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto-start-reverse"><path d="M0 0 8 4 0 8Z" fill="context-stroke"/></marker></defs>',
+        f'<rect width="{width}" height="{height:g}" fill="#fff"/>',
+        f'<text class="title" x="{MARGIN}" y="{MARGIN + 6}">{escape(heading)}</text>',
+    ]
+    undoable = {node.step.id for node in graph.nodes if node.undo}
+    parts += [_draw_forward_edge(boxes[one], boxes[two]) for one, two in graph.forward]
+    parts += [_draw_back_edge(boxes[one], boxes[two]) for one, two in graph.back]
+    parts += [_draw_undo_link(boxes[id]) for id in boxes if id in undoable]
+    parts += [_draw_box(node, *boxes[node.step.id]) for node in graph.nodes]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _layout(graph: SagaGraph) -> dict[str, tuple[int, float]]:
+    """Layer and row of every step: a step stands near the middle of what it needs, so lines cross seldom."""
+    layers: dict[str, int] = {}
+    for node in graph.nodes:
+        layers[node.step.id] = 1 + max((layers[need] for need in node.step.needs), default=-1)
+    columns: dict[int, list[GraphNode]] = {}
+    for node in graph.nodes:
+        columns.setdefault(layers[node.step.id], []).append(node)
+    tallest = max(len(column) for column in columns.values())
+    rows: dict[str, float] = {}
+    for layer in sorted(columns):
+        ordered = sorted(columns[layer], key=lambda node: _average_row(node, rows))
+        first = (tallest - len(ordered)) / 2
+        for number, node in enumerate(ordered):
+            rows[node.step.id] = first + number
+    return {id: (layers[id], rows[id]) for id in layers}
+
+
+def _average_row(node: GraphNode, rows: dict[str, float]) -> float:
+    known = [rows[need] for need in node.step.needs]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _draw_forward_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
+    x1, y1 = one[0] + BOX_WIDTH, one[1] + BOX_HEIGHT / 2
+    return _draw_curve("forward", x1, y1, two[0] - 2, two[1] + BOX_HEIGHT / 2, GAP_X / 2)
+
+
+def _draw_back_edge(one: tuple[float, float], two: tuple[float, float]) -> str:
+    y = BOX_HEIGHT + 12 + UNDO_HEIGHT / 2
+    return _draw_curve("back", one[0], one[1] + y, two[0] + BOX_WIDTH + 2, two[1] + y, -GAP_X / 2)
+
+
+def _draw_curve(style: str, x1: float, y1: float, x2: float, y2: float, bend: float) -> str:
+    path = f"M{x1:g} {y1:g} C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
+    return f'<path class="{style}" d="{path}" marker-end="url(#tip)"/>'
+
+
+def _draw_undo_link(box: tuple[float, float]) -> str:
+    x, y = box[0] + BOX_WIDTH / 2, box[1] + BOX_HEIGHT
+    return f'<path class="back" d="M{x:g} {y:g} V{y + 12:g}"/>'
+
+
+def _draw_box(node: GraphNode, x: float, y: float) -> str:
+    step = node.step
+    fill, line = COLOURS[node.group] if node.group else ("#fff", "#1f2328" if step.pivot else "#57606a")
+    paint = f'style="fill:{fill};stroke:{line}{";stroke-width:3" if step.pivot else ""}"'
+    second = step.do.uses + (" · no return" if step.pivot else "")
+    lines = [(_shortened(step_title(step)), "title"), (_shortened(second), "small")] + (
+        [(_shortened(node.note), "small")] if node.note else []
+    )
+    top = y + BOX_HEIGHT / 2 - 8 * (len(lines) - 1) + 4
+    parts = [
+        f"<g><title>{escape(step.id)}: {escape(step.name)}</title>",
+        f'<rect class="step" {paint} x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8"/>',
+    ]
+    parts += [
+        f'<text class="{style}" text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{top + 16 * n:g}">'
+        f"{escape(words)}</text>"
+        for n, (words, style) in enumerate(lines)
+    ]
+    if node.undo:
+        below = y + BOX_HEIGHT + 12
+        parts += [
+            f'<rect class="undo" x="{x:g}" y="{below:g}" width="{BOX_WIDTH}" height="{UNDO_HEIGHT}" rx="15"/>',
+            f'<text text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{below + UNDO_HEIGHT / 2 + 4:g}">'
+            f"↩ {escape(_shortened(undo_title(node)))}</text>",
+        ]
+    return "\n".join([*parts, "</g>"])
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= MAX_LETTERS else words[: MAX_LETTERS - 1] + "…"

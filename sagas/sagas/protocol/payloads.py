@@ -1,0 +1,258 @@
+"""How calls and their ends look on the wire between the workflow and the workers: plain JSON.
+
+Every participant gets one JSON object: the arguments of ``with`` and, under ``_saga``, who asks. The six fields
+``key, forward_key, saga_id, step, op, generation`` are a public contract that a worker in any language may rely on; the
+others are for our own worker.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.step import ENVELOPE
+
+if TYPE_CHECKING:
+    from sagas.protocol.messages import Call, GuardSpec
+
+
+REJECTED_TYPE = "Rejected"
+ALREADY_COMPENSATED_TYPE = "AlreadyCompensated"
+NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"})
+
+DEFINITION_HEADER = "saga-definition"
+GENERATION_HEADER = "saga-generation"
+CANCEL_SIGNAL = "saga-cancel"
+RESIDUE_SIGNAL = "saga-residue"
+PARKED_SIGNAL = "saga-parked"
+"""From a nested saga to its parent: what waits for a person in it."""
+RETRY_NOTIFICATION_SIGNAL = "saga-again"
+UNDO_SUFFIX = "~undo"
+NOTIFICATION_WORKFLOW = "saga.notify"
+"""The workflow type of a notification; no saga can have this name."""
+NOTIFICATION_MEMO = "notification"
+"""In the memo of a notification: how it stands."""
+LOAD_ACTIVITY = "saga.load"
+STARTED_AT_MEMO = "saga-started-at"
+"""In the memo of a run that continues another one: when the saga began, seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call as the worker sees it. ``timeout`` in seconds; ``intervals`` are the waits before attempt 2, 3 …
+
+    ``beats``: the worker itself sends the heartbeats, which tell only that it lives.
+    ``saga`` is the saga's name where the workflow's type is another one: in its notifications.
+    """
+
+    action: str
+    arguments: Mapping[str, Any]
+    key: str
+    saga_id: str
+    entry: str
+    op: str
+    generation: int
+    timeout: float = 30.0
+    guard: GuardSpec | None = None
+    earlier_attempts: int = 0
+    at_most_once: bool = False
+    ignores_cancel: bool = False
+    beats: bool = False
+    intervals: tuple[float, ...] = ()
+    saga: str = ""
+
+    @property
+    def forward_key(self) -> str:
+        """The key of the forward call, whatever this one does: that of an undo or a confirm is another."""
+        return idempotency_key(self.saga_id, self.entry, self.generation)
+
+
+def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, Any]:
+    """The one JSON argument of the activity. ``beats``: the worker sends heartbeats for the attempt by itself."""
+    envelope: dict[str, Any] = {
+        "key": call.key,
+        "forward_key": idempotency_key(saga_id, call.entry, call.generation),
+        "saga_id": saga_id,
+        "step": call.entry,
+        "op": call.op,
+        "generation": call.generation,
+    }
+    if call.local:
+        envelope["timeout"] = call.timeout
+        if call.guard is not None:
+            envelope["guard"] = _encode_guard(call.guard)
+        if call.earlier_attempts:
+            envelope["earlier_attempts"] = call.earlier_attempts
+        if call.at_most_once:
+            envelope["at_most_once"] = True
+        if not call.cancellable:
+            envelope["deaf"] = True
+        if beats:
+            envelope["beats"] = True
+        if call.retry.intervals:
+            envelope["intervals"] = list(call.retry.intervals)
+    return {**call.arguments, ENVELOPE: envelope}
+
+
+def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
+    """The reverse of :func:`encode_call`. Raises KeyError when the envelope is missing."""
+    envelope = argument[ENVELOPE]
+    guard = envelope.get("guard")
+    return Invocation(
+        action=action,
+        arguments={name: value for name, value in argument.items() if name != ENVELOPE},
+        key=envelope["key"],
+        saga_id=envelope["saga_id"],
+        entry=envelope["step"],
+        op=envelope["op"],
+        generation=envelope["generation"],
+        timeout=envelope.get("timeout", 30.0),
+        guard=None if guard is None else _decode_guard(guard),
+        earlier_attempts=envelope.get("earlier_attempts", 0),
+        at_most_once=envelope.get("at_most_once", False),
+        ignores_cancel=envelope.get("deaf", False),
+        beats=envelope.get("beats", False),
+        intervals=tuple(envelope.get("intervals", ())),
+        saga=envelope.get("saga", ""),
+    )
+
+
+def _encode_guard(guard: GuardSpec) -> dict[str, Any]:
+    data: dict[str, Any] = {"connection": guard.connection}
+    if guard.mode != "decide":
+        data["mode"] = guard.mode
+    if guard.known_done:
+        data["known_done"] = True
+    if guard.confirmed == "elsewhere":
+        data["confirmed"] = "elsewhere"
+    elif guard.confirmed is not None:
+        data["confirmed"] = {"uses": guard.confirmed[0], "with": dict(guard.confirmed[1])}
+    if guard.holds is not None:
+        data["holds"] = guard.holds
+    return data
+
+
+def _decode_guard(data: Mapping[str, Any]) -> GuardSpec:
+    from sagas.protocol.messages import GuardSpec  # a client needs the names on the wire alone
+
+    confirmed = data.get("confirmed")
+    return GuardSpec(
+        connection=data["connection"],
+        mode=data.get("mode", "decide"),
+        known_done=data.get("known_done", False),
+        confirmed=(confirmed["uses"], confirmed["with"]) if isinstance(confirmed, dict) else confirmed,
+        holds=data.get("holds"),
+    )
+
+
+def encode_result(outcome: Outcome, attempt: int) -> dict[str, Any]:
+    """What our activities return: the result, and under ``_saga`` the attempt that gave it."""
+    envelope: dict[str, Any] = {"attempt": attempt}
+    if outcome.marker is not None:
+        envelope["marker"] = outcome.marker
+    return {"result": outcome.result, ENVELOPE: envelope}
+
+
+def decode_result(value: Any) -> Outcome:
+    """A returned value: from our worker with an envelope, from a worker in another language without one."""
+    if isinstance(value, dict) and isinstance(value.get(ENVELOPE), dict):
+        envelope = value[ENVELOPE]
+        return Outcome.done(value.get("result"), attempt=envelope.get("attempt"), marker=envelope.get("marker"))
+    return Outcome.done(value, attempt=None)
+
+
+def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
+    """The first detail of a failed activity of ours."""
+    failure = outcome.failure or Failure("Unknown", "no reason was given")
+    data: dict[str, Any] = {"outcome": outcome.kind, "attempt": attempt, "details": dict(failure.details)}
+    if outcome.infrastructure:
+        data["infrastructure"] = True
+    if not outcome.counted:
+        data["counted"] = False
+    if not outcome.retryable:
+        data["retryable"] = False
+    if outcome.park_reason is not None:
+        data["parks"] = outcome.park_reason
+    if outcome.marker is not None:
+        data["marker"] = outcome.marker
+    return data
+
+
+def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
+    """A failure by its wire type and first detail, whoever raised it (sent by us or by a foreign worker)."""
+    ours = details if isinstance(details, dict) and isinstance(details.get("attempt"), int) else None
+    attempt = ours["attempt"] if ours else None
+    inner = (ours or {}).get("details") if ours else details
+    shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
+    failure = Failure(type or "Error", message, shown)
+    if type == REJECTED_TYPE:
+        return Outcome("rejected", failure=failure, attempt=attempt, retryable=False)
+    if type == ALREADY_COMPENSATED_TYPE:
+        return Outcome("late", failure=failure, attempt=attempt, retryable=False)
+    if type in NOT_REGISTERED_TYPES and (attempt is None or attempt <= 1):
+        return Outcome("failed", failure=failure, attempt=attempt, not_started=True)
+    if ours is None:
+        return Outcome("unknown", failure=failure)
+    return Outcome(
+        "failed" if ours.get("outcome") == "failed" else "unknown",
+        failure=failure,
+        attempt=attempt,
+        marker=ours.get("marker"),
+        retryable=ours.get("retryable", True),
+        infrastructure=ours.get("infrastructure", False),
+        counted=ours.get("counted", True),
+        park_reason=ours.get("parks"),
+    )
+
+
+def pack_state(state: Mapping[str, Any]) -> str:
+    """A machine's snapshot as text: Base85, because Base64 would waste a third of what a payload may hold."""
+    return base64.b85encode(zlib.compress(json.dumps(state).encode(), 6)).decode()
+
+
+def unpack_state(packed: str) -> dict[str, Any]:
+    """The reverse of :func:`pack_state`."""
+    return json.loads(zlib.decompress(base64.b85decode(packed)))
+
+
+def arguments_hash(arguments: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of a call's arguments: the guard keeps it with the ``do`` row."""
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Names: ledger ids, idempotency keys, and the ids of what is in flight.
+
+KeySuffix = Literal["", "undo", "confirm"]
+
+NOTIFICATION_PREFIX = "notify-"
+"""Begins the names of notifications, and with them their keys and guard rows; no step can have such an id."""
+
+
+def entry_id(step: str, index: int | None) -> str:
+    """The ledger id: the step's id, with the item's number for a for_each."""
+    return step if index is None else f"{step}#{index}"
+
+
+def idempotency_key(saga_id: str, entry: str, generation: int, suffix: KeySuffix = "", alternate: int = 0) -> str:
+    """The idempotency key a participant sees. It names the intention: never a run, never an attempt."""
+    key = f"{saga_id}/{entry}"
+    if generation > 1:
+        key += f"@{generation}"
+    if suffix:
+        key += f"/{suffix}"
+    if alternate:
+        key += f".{alternate}"
+    return key
+
+
+def notification_workflow_id(saga_id: str, notification: str, generation: int) -> str:
+    """The id of the run that delivers a notification; another generation of the saga tells its own."""
+    run = f"{saga_id}~{notification}"
+    return f"{run}@{generation}" if generation > 1 else run

@@ -1,0 +1,249 @@
+"""Finds and reads the settings.
+
+Order, the first that says something wins: ``SAGA_…__…`` > ``TEMPORAL_*`` > saga.toml > ``.saga/dev.toml``
+(what ``saga dev up`` started and still runs). Flags are above all of these and are the commands' business; the Temporal
+profile is below and is read where the client is made, so that no command pays for it in vain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sagas.errors import UsageError, did_you_mean
+from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
+from sagas.settings.kafka import parse_kafka
+from sagas.settings.model import DEFAULT_TASK_QUEUE, Connection, Settings, TemporalSettings, Tls, spark_ledger
+from sagas.settings.secrets import Secret, parse_secret
+
+CONFIG_NAME = "saga.toml"
+
+_TOP_LEVEL_KEYS = (
+    "definitions", "actions", "temporal", "connections", "ledger", "kafka", "spark", "catalogs", "reconcile", "vars",
+    "serve", "codec",
+)  # fmt: skip
+_TEMPORAL_KEYS = ("address", "namespace", "task_queue", "api_key", "tls", "profile", "web_ui")
+_TLS_KEYS = ("server_name", "ca", "cert", "key")
+_CONNECTION_KEYS = {
+    "sql": ("kind", "url", "schema", "pool_size", "isolation"),
+    "http": (
+        "kind", "url", "auth", "idempotency", "idempotent", "settle", "headers", "timeout", "verify", "signing_secret",
+    ),
+}  # fmt: skip
+
+Table = dict[str, Any]
+
+
+def load_settings(
+    start_dir: Path | str | None = None,
+    config: Path | str | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> Settings:
+    """The settings that hold in ``start_dir`` (default: the current folder).
+
+    ``config`` names the file to use; otherwise saga.toml is looked for upwards. Without one the settings
+    come from the environment alone, and the project folder is the current one.
+
+    Raises:
+        UsageError: a file cannot be read, is no TOML, or says something unknown.
+    """
+    root, config_file = find_project(start_dir, config)
+    written = read_toml(config_file) if config_file else {}
+    origin = config_file.name if config_file else CONFIG_NAME
+    _refuse_unknown(written, _TOP_LEVEL_KEYS, origin)
+    _tables_only(written, origin)
+    _apply_environment(written, env)
+
+    dev = read_dev_file(root)
+    databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
+    return Settings(
+        root=root,
+        config_file=config_file,
+        definitions=tuple(root / folder for folder in _string_list(written, "definitions", ["definitions"])),
+        actions=tuple(_string_list(written, "actions", [])),
+        temporal=_temporal(written.get("temporal", {}), dev.get("temporal", {}), env),
+        connections={
+            name: replace(
+                _connection(name, table, dev.get("connections", {}).get(name, {}), root),
+                keeps_outputs=name == spark_ledger(written.get("spark", {}), written.get("ledger", {})),
+            )
+            for name, table in written.get("connections", {}).items()
+        },
+        vars=written.get("vars", {}),
+        ledger=written.get("ledger", {}),
+        kafka=parse_kafka(written.get("kafka"), dev.get("kafka", {}), root, databases, written.get("ledger", {})),
+        spark=written.get("spark", {}),
+        catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
+        embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
+        reconcile=written.get("reconcile", {}),
+        serve=_known_keys_only(written.get("serve", {}), ("token",), "[serve]"),
+        codec=written.get("codec", {}),
+    )
+
+
+def find_project(start_dir: Path | str | None = None, config: Path | str | None = None) -> tuple[Path, Path | None]:
+    """The project folder and its saga.toml (None: there is none).
+
+    Without a saga.toml, a folder in which ``saga dev up`` was called counts as the project.
+
+    Raises:
+        UsageError: ``config`` does not exist.
+    """
+    start = Path(start_dir or Path.cwd()).resolve()
+    if config is not None:
+        path = (start / Path(config).expanduser()).resolve()
+        path = path / CONFIG_NAME if path.is_dir() else path
+        if not path.is_file():
+            raise UsageError(f"There is no settings file {path}.", help="saga init DIR    makes a project")
+        return path.parent, path
+    folders = (start, *start.parents)
+    for folder in folders:
+        if (folder / CONFIG_NAME).is_file():
+            return folder, folder / CONFIG_NAME
+    for folder in folders:
+        if (folder / DEV_FILE).is_file():
+            return folder, None
+    return start, None
+
+
+def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
+    """Lay ``SAGA_A__B=value`` over the file as ``a.b``.
+
+    A value that is JSON (a number, true, a list, an object) is taken as such, except where the setting is a
+    text anyway. Names of connections and variables are matched without regard to case and to ``-`` or ``_``.
+    """
+    for variable in sorted(env):
+        if not variable.startswith("SAGA_") or "__" not in variable:
+            continue
+        path = variable.removeprefix("SAGA_").split("__")
+        table = written
+        for position, part in enumerate(path[:-1]):
+            key = _matching_key(part, _TOP_LEVEL_KEYS if position == 0 else table)
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{variable} goes into {key}, which is not a table.")
+        if path[0].lower() not in _TOP_LEVEL_KEYS:
+            raise UsageError(
+                f"{variable}: unknown setting {path[0].lower()}{did_you_mean(path[0].lower(), _TOP_LEVEL_KEYS)}"
+            )
+        key = _matching_key(path[-1], table)
+        is_text = key == "url" or (path[0].lower() == "temporal" and key != "tls")
+        is_text = is_text or (path[0].lower() == "kafka" and len(path) > 2)  # a password may look like a number
+        table[key] = env[variable] if is_text else _parsed(env[variable])
+
+
+def _matching_key(part: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    plain = part.lower().replace("-", "_")
+    return next((key for key in known if key.lower().replace("-", "_") == plain), plain)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSettings:
+    _refuse_unknown(written, _TEMPORAL_KEYS, "[temporal]")
+    for key in ("address", "namespace", "task_queue", "profile", "web_ui"):
+        if key in written and not (isinstance(written[key], str) and written[key]):
+            raise UsageError(f"temporal.{key} must be a text.")
+
+    def first(key: str, variable: str) -> Any:
+        # The environment's SAGA_TEMPORAL__… is above TEMPORAL_…, which is above the file.
+        if env.get(f"SAGA_TEMPORAL__{key.upper()}") is None and env.get(variable):
+            return env[variable]
+        return written.get(key)
+
+    address = first("address", "TEMPORAL_ADDRESS")
+    embedded = address is None and "address" in dev
+    api_key = first("api_key", "TEMPORAL_API_KEY")
+    return TemporalSettings(
+        address=address or dev.get("address"),
+        namespace=first("namespace", "TEMPORAL_NAMESPACE") or (dev.get("namespace") if embedded else None),
+        task_queue=written.get("task_queue", DEFAULT_TASK_QUEUE),
+        api_key=parse_secret(api_key, "temporal.api_key") if isinstance(api_key, Mapping) else api_key,
+        tls=_tls(written.get("tls")),
+        profile=first("profile", "TEMPORAL_PROFILE"),
+        # The embedded UI shows the embedded server only, whoever named that server's address.
+        web_ui=written.get("web_ui")
+        or (dev.get("web_ui") if dev.get("address") in (None, address) or embedded else None),
+        embedded=embedded,
+    )
+
+
+def _tls(written: Any) -> bool | Tls | None:
+    if written is None or isinstance(written, bool):
+        return written
+    if not isinstance(written, dict):
+        raise UsageError("temporal.tls is true, false, or a table with server_name, ca, cert and key.")
+    _refuse_unknown(written, _TLS_KEYS, "[temporal.tls]")
+    return Tls(**written)
+
+
+def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
+    if not isinstance(table, dict):
+        raise UsageError(f"connections.{name} must be a table: [connections.{name}].")
+    kind = table.get("kind", "sql")
+    if kind not in _CONNECTION_KEYS:
+        raise UsageError(f"connections.{name}.kind is sql or http, not {kind}.")
+    _refuse_unknown(table, _CONNECTION_KEYS[kind], f"[connections.{name}]")
+    written: str | Secret | None = None
+    match table.get("url"):
+        case None:
+            written = dev.get("url") if kind == "sql" else None
+        case str() as text:
+            written = text
+        case Mapping() as reference:
+            written = parse_secret(reference, f"connections.{name}.url")
+        case _:
+            raise UsageError(f"connections.{name}.url must be a text.")
+    options = {key: value for key, value in table.items() if key not in ("kind", "url")}
+    if not isinstance(options.get("schema", ""), str):
+        raise UsageError(f"connections.{name}.schema is the name of a SQL file.")
+    return Connection(name, kind, root, written, options, embedded=kind == "sql" and "url" not in table)
+
+
+def _is_sql(connection: Any) -> bool:
+    return isinstance(connection, dict) and connection.get("kind", "sql") == "sql"
+
+
+def _catalogs(written: Table, dev: Table) -> Table:
+    """As written; one on the embedded PostgreSQL with what ``saga dev up`` has written of it."""
+    for name, table in written.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}].")
+    return {name: {**dev.get(name, {}), **table} if _is_embedded(table) else table for name, table in written.items()}
+
+
+def _is_embedded(catalog: Table) -> bool:
+    return catalog.get("type", "sql") == "sql" and not {"uri", "py-catalog-impl"} & catalog.keys()
+
+
+def _string_list(written: Table, key: str, default: list[str]) -> list[str]:
+    value = written.get(key, default)
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise UsageError(f'{key} must be a list of texts, such as {key} = ["{key}"].')
+    return value
+
+
+def _tables_only(written: Table, origin: str) -> None:
+    for key in _TOP_LEVEL_KEYS[2:]:
+        if not isinstance(written.get(key, {}), dict):
+            raise UsageError(f"{origin}: {key} must be a table: [{key}].")
+
+
+def _known_keys_only(table: Table, known: tuple[str, ...], origin: str) -> Table:
+    _refuse_unknown(table, known, origin)
+    return table
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], origin: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{origin}: unknown setting {key}{did_you_mean(key, known)}")

@@ -1,0 +1,116 @@
+"""One user's project: its settings, its actions and its definitions, each read when it is first needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sagas.actions import Actions, load_actions
+from sagas.consumers import MessageHandlers, load_message_handlers
+from sagas.definition.diagnostics import Diagnostic
+from sagas.definition.draft import KafkaResources, SparkResources
+from sagas.definition.loader import find_definition_files, load_definitions
+from sagas.definition.model import Definition
+from sagas.errors import UsageError, did_you_mean
+from sagas.settings import Settings
+
+
+class Project:
+    """Reads a project's files once; every property raises UsageError with one sentence when that fails."""
+
+    def __init__(
+        self, settings: Settings, actions: Actions | None = None, message_handlers: MessageHandlers | None = None
+    ) -> None:
+        self.settings = settings
+        self._given_actions = actions
+        self._given_message_handlers = message_handlers
+        self._read_separately: dict[str, Definition] = {}
+
+    @cached_property
+    def actions(self) -> Actions:
+        """The registered Python actions."""
+        if self._given_actions is not None:
+            return self._given_actions
+        return load_actions(self.settings.actions, self.settings.root)
+
+    @cached_property
+    def message_handlers(self) -> MessageHandlers:
+        """The consumers and bridges, which stand in the modules of the actions."""
+        if self._given_message_handlers is not None:
+            return self._given_message_handlers
+        return load_message_handlers(self.settings.actions, self.settings.root)
+
+    @cached_property
+    def _all_definitions(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
+        return load_definitions(
+            self.settings.definitions, self.actions, self._connections(), self.spark_resources, self.kafka_resources
+        )
+
+    def _connections(self) -> dict[str, dict[str, Any]]:
+        return {
+            name: {"kind": connection.kind, **connection.options}
+            for name, connection in self.settings.connections.items()
+        }
+
+    @property
+    def spark_resources(self) -> SparkResources:
+        """What the settings say about Spark."""
+        return SparkResources(self.settings.spark_ledger, self.settings.catalogs)
+
+    @property
+    def kafka_resources(self) -> KafkaResources:
+        """What the settings say about Kafka."""
+        return KafkaResources(self.settings.kafka.outbox)
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        """The definitions without errors, by the saga's name."""
+        return self._all_definitions[0]
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """What is wrong with the definition files, errors and warnings."""
+        return self._all_definitions[1]
+
+    def definition(self, name: str) -> Definition:
+        """The definition of a saga. Raises UsageError: unknown (did you mean …), or its file has errors."""
+        found = self._read_separately_or_none(name) or self.definitions.get(name)
+        if found is not None:
+            return found
+        errors = [one for one in self.diagnostics if one.severity == "error"]
+        folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
+        if errors:
+            first = errors[0]
+            raise UsageError(
+                f"there is no valid saga {name}: {first.file}:{first.line}:{first.column} {first.code} {first.message}",
+                help="run `saga validate` to see everything",
+            )
+        raise UsageError(
+            f"there is no saga called {name} in {folders}{did_you_mean(name, self.definitions)}",
+            help="`saga validate` lists the definitions that were found",
+        )
+
+    def _read_separately_or_none(self, name: str) -> Definition | None:
+        """The definition from the files that mention the name: a start has no use for all the others.
+
+        None where that is not enough to be sure: it is unknown or has errors, or it nests sagas.
+        """
+        if "_all_definitions" in self.__dict__:
+            return None  # everything has been read already
+        if name not in self._read_separately:
+            files = [path for path in find_definition_files(self.settings.definitions) if _mentions(path, name)]
+            found = load_definitions(
+                files, self.actions, self._connections(), self.spark_resources, self.kafka_resources
+            )[0].get(name)
+            if found is None or any(step.do.uses == "saga" for step in found.steps):
+                return None
+            self._read_separately[name] = found
+        return self._read_separately[name]
+
+
+def _mentions(path: Path, name: str) -> bool:
+    try:
+        return name.encode() in path.read_bytes()
+    except OSError:
+        return False  # reading all of them tells what is wrong with it

@@ -1,0 +1,160 @@
+"""Every failure point of a saga: one simulated run for each step and fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sagas.definition.model import Definition, StepDefinition, is_nested
+from sagas.errors import SagaError
+from sagas.simulation.script import Environment, Script, SimulatedRun
+from sagas.simulation.simulator import simulate
+
+FAULTS = ("rejected", "failed", "unknown", "crash after effect", "compensation fails", "late", "cancel", "deadline")
+MAX_ITEMS = 10
+"""Of a longer for_each the first ones and the last one are tried: the others are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePoint:
+    """What one fault at one step leads to. ``step`` is a ledger id; ``parked`` says what a person may do."""
+
+    step: str
+    fault: str
+    state: str
+    undone: list[str]
+    residue: list[dict[str, Any]]
+    parked: list[dict[str, Any]] = field(default_factory=list)
+    reason: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "fault": self.fault,
+            "state": self.state,
+            "undone": self.undone,
+            "residue": self.residue,
+        }
+
+
+def failure_points(
+    definition: Definition, input: Any, script: Script | None = None, environment: Environment | None = None
+) -> list[FailurePoint]:
+    """The table of `saga simulate`, step by step. A fault that cannot happen to a step has no cell.
+
+    ``script`` gives results and signals. Raises SagaError when the saga does not even complete without a fault.
+    """
+    plain = script or Script()
+    usual = simulate(definition, input, plain, environment)
+    if usual.state != "COMPLETED":
+        raise SagaError(
+            f"without any fault {definition.saga} ends {usual.state} with this input{_reason_phrase(usual)}",
+            help="give an input (and results) with which it completes: --input '{…}'",
+        )
+    cells = []
+    for step, entry in _entries(definition, usual):
+        for fault in FAULTS:
+            run = _run_with_fault(definition, input, plain, environment, step, entry, fault, usual)
+            if run is not None:
+                cells.append(FailurePoint(entry, fault, run.state, run.undone, run.residue, run.parked, run.reason))
+    return cells
+
+
+def _reason_phrase(run: SimulatedRun) -> str:
+    if run.parked:
+        return f": {run.parked[0]['step']}: {run.parked[0]['why']}"
+    return f": {run.reason['step'] or run.reason['kind']}: {run.reason['message']}" if run.reason else ""
+
+
+def _entries(definition: Definition, usual: SimulatedRun) -> Iterator[tuple[StepDefinition, str]]:
+    """The entries that ran, in the order of the saga."""
+    for step in definition.steps:
+        ran = [row["id"] for row in usual.steps if row["step"] == step.id and row["state"] in ("DONE", "CONFIRMED")]
+        if step.for_each is not None:
+            ran = [id for id in ran if "#" in id]
+        if len(ran) > MAX_ITEMS:
+            ran = [*ran[: MAX_ITEMS - 1], ran[-1]]
+        for id in ran:
+            yield step, id
+
+
+def _run_with_fault(
+    definition: Definition,
+    input: Any,
+    plain: Script,
+    outside: Environment | None,
+    step: StepDefinition,
+    entry: str,
+    fault: str,
+    fault_free_run: SimulatedRun,
+) -> SimulatedRun | None:
+    """The run with this fault; None when it cannot happen."""
+    script: Script | None = None
+    match fault:
+        case "cancel" if step.do.uses != "require":
+            script = replace(plain, cancel_at=entry)
+        case "deadline" if step.do.uses != "require" and definition.deadline is not None:
+            script = replace(plain, deadline_at=entry)
+        case "compensation fails":
+            script = _script_of_failing_compensation(definition, plain, step, entry, fault_free_run)
+        case "rejected" if step.do.uses == "require":
+            definition = with_failing_require(definition, step)
+            script = plain
+        case "rejected" | "failed" | "unknown" | "crash after effect" | "late" if fault in _possible_outcomes(step):
+            script = _with_outcomes(plain, {entry: fault})
+    return None if script is None else simulate(definition, input, script, outside)
+
+
+def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:
+    """How a call of this step may end."""
+    if step.do.uses == "require":
+        return ()
+    if step.do.uses == "wait":
+        given = step.do.with_ or {}
+        if "signal" not in given:
+            return ()
+        return ("rejected", "unknown") if given.get("timeout") is not None else ("rejected",)
+    if is_nested(step):
+        return ("rejected", "failed", "unknown")
+    if step.kind == "read":
+        return ("rejected", "failed", "unknown")
+    return FAULTS
+
+
+def with_failing_require(definition: Definition, step: StepDefinition) -> Definition:
+    """The same saga with a `require` whose condition is false."""
+    never = replace(step, do=replace(step.do, with_={**(step.do.with_ or {}), "that": False}))
+    return replace(definition, steps=tuple(never if one.id == step.id else one for one in definition.steps))
+
+
+def _script_of_failing_compensation(
+    definition: Definition, plain: Script, step: StepDefinition, entry: str, usual: SimulatedRun
+) -> Script | None:
+    """The compensation is refused (its first alternate, if there are several), after something made it necessary."""
+    if step.compensate is None and not (is_nested(step) and step.kind == "compensatable"):
+        return None
+    trigger = _rejectable_step_behind(definition, step, usual)
+    if trigger is not None:
+        return _with_outcomes(plain, {trigger: "rejected", f"{entry}/undo": ["rejected"]})
+    # Nothing behind it could fail: a cancel comes while it is in flight, so that it is done and then undone.
+    return None if is_nested(step) else replace(_with_outcomes(plain, {f"{entry}/undo": ["rejected"]}), cancel_at=entry)
+
+
+def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual: SimulatedRun) -> str | None:
+    """An entry behind this step whose rejection leads backward."""
+    behind, found = {step.id}, None
+    for one in definition.steps:
+        if behind & set(one.needs):
+            behind.add(one.id)
+        ran = [row["id"] for row in usual.steps if row["step"] == one.id and row["state"] in ("DONE", "CONFIRMED")]
+        rejects = one.do.uses not in ("wait", "require") and one.on_failure == "compensate"
+        if one.id != step.id and one.id in behind and one.kind != "retriable" and rejects and ran:
+            found = next((id for id in ran if one.for_each is None or "#" in id), found)
+            if one.pivot:
+                return found
+    return found
+
+
+def _with_outcomes(plain: Script, outcomes: Mapping[str, Any]) -> Script:
+    return replace(plain, outcomes={**plain.outcomes, **outcomes})

@@ -1,0 +1,332 @@
+"""Runs one saga to its end: the machine's commands are answered by the participants, and time is a queue.
+
+Every call takes a millisecond, whatever its retries; timers fire when their time comes, so days pass at once. A nested
+saga runs its own machine beside its parent's. The run is over when the saga is, or when only a person can move it on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sagas.definition.input_schema import validate_input
+from sagas.definition.model import Definition, Probe
+from sagas.errors import UsageError
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import (
+    Call,
+    CallEnded,
+    CancelRequested,
+    CancelSaga,
+    CancelTimer,
+    Command,
+    MachineEvent,
+    Notify,
+    SagaEnded,
+    SignalReceived,
+    Started,
+    StartSaga,
+    StartTimer,
+    TimerFired,
+    UndoRequested,
+    UndoSaga,
+)
+from sagas.simulation.participants import Participants, attempts_made, find_inconsistencies
+from sagas.simulation.samples import DIGIT_STRING, sample_input_of, sample_results
+from sagas.simulation.script import Environment, Script, SimulatedRun, names_entry
+
+START_TIME = 1_767_225_600.0
+"""1 January 2026, 00:00 UTC: every simulated run begins here, so that it can be repeated exactly."""
+
+CALL_SECONDS = 0.001
+MAX_EVENTS = 200_000
+SAGA_TIMERS = ("deadline", "warn_after")
+
+
+def simulate(
+    definition: Definition, input: Any, script: Script | None = None, environment: Environment | None = None
+) -> SimulatedRun:
+    """Run a saga in memory. The same arguments always give the same run.
+
+    Raises UsageError: the input does not fit the saga's schema, or the script names what does not exist.
+    """
+    script, environment = script or Script(), environment or Environment()
+    script.validate(definition)
+    filled, problems = validate_input(definition, input)
+    if problems:
+        raise UsageError(f"the input of {definition.saga} is not valid: {problems[0]}")
+    return _Simulation(definition, filled, script, environment).run()
+
+
+@dataclass(slots=True)
+class _SimulatedSaga:
+    """One machine. ``path`` is empty for the saga itself, ``buy/`` for the saga of its step ``buy``."""
+
+    machine: Machine
+    saga_id: str
+    path: str
+    ended: Callable[[SagaEnded], None] | None = None
+    id: str = ""
+    sample_results: dict[str, Any] = field(default_factory=dict)
+    timers: dict[str, int] = field(default_factory=dict)
+    calls_made: dict[str, int] = field(default_factory=dict)
+    has_waits: bool = False
+    answered_waits: set[str] = field(default_factory=set)
+
+
+class _Simulation:
+    def __init__(self, definition: Definition, input: Any, script: Script, outside: Environment) -> None:
+        self.script, self.environment = script, outside
+        self.participants = Participants()
+        self.now = START_TIME
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.sequence = itertools.count()
+        self.busy = 0
+        self.actors: dict[str, _SimulatedSaga] = {}
+        self.interrupted = False
+        self.notifications: list[dict[str, Any]] = []
+        self.root = self._add_saga(definition, input, f"{definition.saga}-simulated", "")
+
+    def run(self) -> SimulatedRun:
+        self._feed(self.root, Started(self.now))
+        for _ in range(MAX_EVENTS):
+            if self._is_over() or not self.queue:
+                break
+            self.now, _, happen = heapq.heappop(self.queue)
+            happen()
+        self.participants.deliver_late_attempts()
+        story = self.root.machine.view(self.now)
+        parked = [
+            {**row, "step": actor.path + row["step"]}
+            for actor in self.actors.values()
+            for row in actor.machine.view(self.now)["parked"]
+        ]
+        state = "PARKED" if parked and not self.root.machine.finished else story["state"]
+        ends = {actor.path: actor.machine.view(self.now) for actor in self.actors.values()}
+        residue = [*map(dict, story["residue"]), *find_inconsistencies(ends, self.participants)]
+        return SimulatedRun(state, self.participants.undone, residue, story, parked, self.notifications)
+
+    def _is_over(self) -> bool:
+        if self.busy:
+            return False
+        if self.root.machine.finished or self.root.machine.state == "PARKED":
+            return True
+        stuck = any(actor.machine.state == "PARKED" for actor in self.actors.values())
+        return stuck and all(timer in SAGA_TIMERS for actor in self.actors.values() for timer in actor.timers)
+
+    # --- machines ----------------------------------------------------------------------------------------------
+
+    def _add_saga(self, definition: Definition, input: Any, saga_id: str, path: str) -> _SimulatedSaga:
+        machine = Machine(_without_probe_expressions(definition), input, saga_id, variables=self.environment.variables)
+        actor = _SimulatedSaga(
+            machine, saga_id, path, sample_results=sample_results(definition, self.environment.result_schemas)
+        )
+        actor.has_waits = any(step.do.uses == "wait" for step in definition.steps)
+        self.actors[saga_id] = actor
+        return actor
+
+    def _feed(self, actor: _SimulatedSaga, event: MachineEvent) -> None:
+        if actor.machine.finished and not isinstance(event, UndoRequested):
+            return
+        for command in actor.machine.next(event):
+            self._execute(actor, command)
+        if actor.has_waits:
+            self._answer_waits(actor)
+        if actor.machine.finished and actor.ended is not None:
+            ended, actor.ended = actor.ended, None
+            story = actor.machine.view(self.now)
+            ended(SagaEnded(actor.id, story["state"], self.now, story))
+
+    def _execute(self, actor: _SimulatedSaga, command: Command) -> None:
+        match command:
+            case Call():
+                begin = command.op == "do"
+                self._schedule(self._delay(actor, command.entry, begin=begin), lambda: self._end_call(actor, command))
+            case StartSaga():
+                self._start(actor, command)
+            case CancelSaga():
+                child = self.actors.get(command.saga_id)
+                if child is not None:
+                    self._feed(child, CancelRequested(self.now, "parent", message=command.message))
+            case UndoSaga():
+                self._undo(actor, command)
+            case StartTimer():
+                self._start_timer(actor, command)
+            case CancelTimer():
+                actor.timers.pop(command.id, None)
+            case Notify() if actor is self.root:
+                given = None if command.call is None else dict(command.call.arguments)
+                told = {"id": command.id, "when": command.milestone, "uses": command.uses, "with": given}
+                self.notifications.append({**told, "problem": command.problem})
+            case _:
+                pass  # Record and Finish tell other people what the machine itself can be asked
+
+    def _schedule(self, seconds: float, happen: Callable[[], None]) -> None:
+        self.busy += 1
+
+        def happens() -> None:
+            self.busy -= 1
+            happen()
+
+        heapq.heappush(self.queue, (self.now + seconds, next(self.sequence), happens))
+
+    def _start_timer(self, actor: _SimulatedSaga, command: StartTimer) -> None:
+        number = next(self.sequence)
+        actor.timers[command.id] = number
+
+        def fires() -> None:
+            if actor.timers.get(command.id) == number:
+                del actor.timers[command.id]
+                self._feed(actor, TimerFired(command.id, self.now))
+
+        heapq.heappush(self.queue, (self.now + command.seconds, number, fires))
+
+    def _delay(self, actor: _SimulatedSaga, entry: str, *, begin: bool) -> float:
+        """How long something takes. The cancel and the deadline of the script come while it is in flight."""
+        if begin and not self.interrupted and names_entry(self.script.cancel_at, actor.path, entry):
+            self.interrupted = True
+            self._schedule(
+                CALL_SECONDS / 2, lambda: self._feed(self.root, CancelRequested(self.now, message="simulated"))
+            )
+        if begin and not self.interrupted and names_entry(self.script.deadline_at, actor.path, entry):
+            self.interrupted = True
+            limit = self.root.machine.definition.deadline
+            if limit is not None:
+                return max(CALL_SECONDS, START_TIME + limit + CALL_SECONDS - self.now)
+        return CALL_SECONDS
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def _end_call(self, actor: _SimulatedSaga, call: Call) -> None:
+        machine = actor.machine
+        suffix = {"undo": "/undo", "confirm": "/confirm"}.get(call.op, "")
+        asked = 0
+        if call.op not in ("seal", "probe") and not (call.guard is not None and call.guard.mode == "mark"):
+            asked = actor.calls_made.get(call.entry + suffix, 0)
+            actor.calls_made[call.entry + suffix] = asked + 1
+        endless = machine.phase == "committed"
+        word = self.script.outcome_of_call(actor.path, call.entry, suffix, asked, without_limit=endless)
+        given, result = self.script.result(actor.path, call.entry)
+        result = result if given else actor.sample_results.get(call.step)
+        outcome = self.participants.perform(machine.definition, actor.path, actor.saga_id, call, word, result)
+        step = machine.definition.step(call.step)
+        if call.op == "do" and word == "late" and step.probe is not None and not step.do.guarded:
+            # `settle` promises that no attempt arrives later than that, and a probe relies on it.
+            arrives = (self.now + step.settle / 2, next(self.sequence))
+            heapq.heappush(
+                self.queue, (*arrives, lambda: self.participants.deliver_late_attempts(actor.saga_id, call.entry))
+            )
+        made = attempts_made(word, call) if outcome.kind != "late" else 1
+        self._feed(actor, CallEnded(call.id, outcome, self.now, made))
+
+    def _answer_waits(self, actor: _SimulatedSaga) -> None:
+        """Somebody answers every wait for a signal at once, unless the script says that nobody does."""
+        snapshot = actor.machine.snapshot()
+        entries = {entry["id"]: entry for step in snapshot["steps"] for entry in step.get("entries", ())}
+        for flight in snapshot["flights"]:
+            name = (entries[flight["entry"]].get("arguments") or {}).get("signal")
+            if flight["kind"] != "wait" or flight["entry"] in actor.answered_waits:
+                continue
+            actor.answered_waits.add(flight["entry"])
+            delay = self._delay(actor, flight["entry"], begin=True)
+            word = self.script.outcome_of_call(actor.path, flight["entry"], "", 0, without_limit=False)
+            if name is None or word in ("failed", "unknown", "late"):
+                continue
+            reject = f"{name} is refused" if word == "rejected" else None
+            event = SignalReceived(str(name), self.now + delay, self.script.signals.get(str(name)), "simulated", reject)
+            self._schedule(delay, lambda event=event: self._feed(actor, event))
+
+    # --- nested sagas ------------------------------------------------------------------------------------------
+
+    def _start(self, actor: _SimulatedSaga, command: StartSaga) -> None:
+        word = self.script.outcome_of_call(actor.path, command.entry, "", 0, without_limit=False)
+        given, result = self.script.result(actor.path, command.entry)
+        definition = self.environment.definitions.get(command.saga)
+        delay = self._delay(actor, command.entry, begin=True)
+
+        def ends(ended: SagaEnded) -> None:
+            self._schedule(max(0.0, delay - CALL_SECONDS), lambda: self._feed(actor, ended))
+
+        def answers(state: Any, story: dict[str, Any] | None) -> None:
+            self._schedule(delay, lambda: self._feed(actor, SagaEnded(command.id, state, self.now, story)))
+
+        if word in ("rejected", "failed"):
+            reason = {"kind": word, "type": word.capitalize(), "message": f"{command.saga} ends {word}", "details": {}}
+            answers("COMPENSATED", {"reason": reason})
+        elif word == "unknown":
+            answers("TERMINATED", None)
+        elif given:
+            answers("COMPLETED", {"output": result})
+        elif definition is None:
+            answers("REFUSED", {"reason": {"message": f"there is no valid saga {command.saga}"}})
+        else:
+            filled, problems = validate_input(definition, command.input)
+            if problems and self.script.input_is_sample:
+                answers("COMPLETED", {"output": actor.sample_results.get(command.entry.partition("#")[0])})
+                return
+            if problems:
+                sentence = f"the input of {command.saga} is not valid: {problems[0]}"
+                answers("REFUSED", {"reason": {"message": sentence}})
+                return
+            child = self._add_saga(definition, filled, command.saga_id, f"{actor.path}{command.entry}/")
+            child.ended, child.id = ends, command.id
+            self._feed(child, Started(self.now))
+
+    def _undo(self, actor: _SimulatedSaga, command: UndoSaga) -> None:
+        word = self.script.outcome_of_call(actor.path, command.entry, "/undo", 0, without_limit=False)
+        child = self.actors.get(command.saga_id)
+
+        def ends(ended: SagaEnded) -> None:
+            if ended.state == "COMPENSATED":
+                self.participants.undone.append(actor.path + command.entry)
+            self._schedule(CALL_SECONDS, lambda: self._feed(actor, ended))
+
+        if word != "done" or (child is not None and not child.machine.can_undo):
+            ends(SagaEnded(command.id, "REFUSED", self.now))
+        elif child is None:
+            ends(SagaEnded(command.id, "COMPENSATED", self.now))
+        else:
+            # As `saga undo` does: from the stored snapshot of the finished machine.
+            child.machine = Machine.restore(json.loads(json.dumps(child.machine.snapshot())))
+            child.ended, child.id = ends, command.id
+            self._feed(child, UndoRequested(self.now, command.message, "simulated"))
+
+
+def _without_probe_expressions(definition: Definition) -> Definition:
+    """Probes say themselves whether the effect is there: what a participant's response would look like nobody knows
+    here. One without `done`, or without `absent`, cannot say that."""
+    steps = tuple(
+        replace(step, probe=_bare(step.probe)) if step.probe is not None else step for step in definition.steps
+    )
+    return replace(definition, steps=steps)
+
+
+def _bare(probe: Probe) -> Probe:
+    if probe.done is None and probe.absent is None:
+        return probe
+    return replace(
+        probe,
+        done="response.probe == 'done'" if probe.done is not None else None,
+        absent="response.probe == 'absent'" if probe.absent is not None else None,
+        result="response.result",
+    )
+
+
+# A made-up input with which a saga completes, if there is a simple one.
+
+
+def sample_input(definition: Definition, environment: Environment | None = None) -> Any:
+    """An input made up from the schema; the same definition always gives the same one.
+
+    Texts are the names of their properties where the saga completes with them, else digits: a definition that calls
+    ``decimal(input.amount)`` needs an amount. It may still not fit a schema with conditions or patterns.
+    """
+    named = sample_input_of(definition, None)
+    if validate_input(definition, named)[1]:
+        return sample_input_of(definition, DIGIT_STRING)
+    run = simulate(definition, named, Script(input_is_sample=True), environment)
+    return named if run.state == "COMPLETED" else sample_input_of(definition, DIGIT_STRING)

@@ -1,0 +1,213 @@
+"""Calls of the machine as activities, remote or local, and their ends as its events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import Priority, RawValue, RetryPolicy
+from temporalio.exceptions import FailureError
+
+from sagas.builtins.messaging import REQUEST
+from sagas.machine.arguments import DefinitionError
+from sagas.protocol.messages import Call, CallEnded
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
+from sagas.workflow.failures import activity_outcome
+from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
+from sagas.workflow.task_set import TaskSet
+
+REPLY_GRACE = timedelta(seconds=5)
+"""How long a saga that turns back waits for a reply that may be on its way: it says exactly what there is to undo. No
+worker holds such an attempt, so nobody could be told to stop; its command can be undone before it is answered."""
+
+BEATEN = 3.0
+"""Seconds without a heartbeat after which a guarded attempt is lost with its worker. The guard makes a wrong guess
+harmless: the next attempt waits for the transaction of the one before, and finds what it has left."""
+
+FEW_ATTEMPTS = 2
+"""With so few attempts none is given up early: a busy worker that is taken for dead would cost the saga its step."""
+
+EVENT_LOOP_TURNS = 8
+"""Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
+
+
+class ActivityCalls:
+    """The activities of one run."""
+
+    def __init__(self, work: TaskSet, pace: PayloadThrottle, ended: Callable[[CallEnded], None]) -> None:
+        self._tasks = work
+        self._throttle = pace
+        self._ended = ended
+        self._running: dict[str, workflow.ActivityHandle[Any]] = {}
+        self._cancelled_before_start: set[str] = set()
+        self._grace: dict[str, asyncio.Future[None]] = {}
+        self._abandoned: dict[str, int] = {}
+        self._cancelling: set[str] = set()
+
+    def start(self, call: Call) -> None:
+        """Begin the call; its end comes as an event."""
+        self._tasks.start(call.id, self._run(call))
+
+    def cancel(self, id: str) -> None:
+        """Ask a call to stop, or never start it; its end comes all the same."""
+        if id in self._running:
+            self._tasks.start(f"cancel {id}", self._cancel_activity(id))
+        elif id in self._tasks:
+            self._cancelled_before_start.add(id)
+
+    async def _run(self, call: Call) -> None:
+        beats = _beats(call)
+        argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX), beats=beats)
+        try:
+            payload = to_payload(argument, f"the arguments of {call.action}")
+        except DefinitionError as error:
+            self._end_unstarted(call.id, Failure("definition", str(error)))
+            return
+        await self._throttle.wait_for_room(len(payload.data))
+        if call.id in self._cancelled_before_start:
+            self._cancelled_before_start.discard(call.id)
+            self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
+            return
+        try:
+            heartbeat = BEATEN if beats else call.heartbeat
+            handle = _start_activity(call, RawValue(payload), self._activity_id(call.id), heartbeat)
+            self._running[call.id] = handle
+            value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
+        except FailureError as error:
+            outcome = activity_outcome(error)
+        except asyncio.CancelledError:
+            if call.id not in self._cancelling:
+                raise  # the run itself is being put away
+            # The SDK loses an end that comes with the cancel, and a local attempt's in its back-off. Nobody knows.
+            outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
+        else:
+            outcome = decode_result(value)
+        self._running.pop(call.id, None)
+        self._cancelling.discard(call.id)
+        self._end(call.id, outcome, _counted(outcome))
+
+    def _activity_id(self, id: str) -> str:
+        """Temporal takes no second activity under the id of one that is still open there."""
+        times = self._abandoned.get(id, 0)
+        return f"{id}~{times}" if times else id
+
+    async def _await_reply(self, handle: workflow.ActivityHandle[Any], id: str) -> Any:
+        """What the attempt of a request returns or raises. Raises CancelledError when it is given up."""
+        grace_over = self._grace[id] = asyncio.get_running_loop().create_future()
+        await workflow.wait([handle, grace_over], return_when=asyncio.FIRST_COMPLETED)
+        del self._grace[id]
+        self._tasks.cancel(_grace_timer(id))
+        if handle.done():
+            return handle.result()
+        self._abandoned[id] = self._abandoned.get(id, 0) + 1
+        handle.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody waits for it any more
+        raise asyncio.CancelledError
+
+    async def _end_grace(self, id: str) -> None:
+        await workflow.sleep(REPLY_GRACE, summary=limit_summary(f"a last moment for the reply to {id}"))
+        self._tasks.discard(_grace_timer(id))
+        if id in self._grace:
+            self._grace[id].set_result(None)
+
+    async def _cancel_activity(self, id: str) -> None:
+        """Cancel an attempt, unless its end has come with the very task that leads to the cancel.
+
+        Cancelling an activity whose result has arrived but was not read yet loses the result: the SDK then raises a
+        bare CancelledError. So everything that has arrived is heard first.
+        """
+        for _ in range(EVENT_LOOP_TURNS):
+            await asyncio.sleep(0)
+        self._tasks.discard(f"cancel {id}")
+        handle = self._running.get(id)
+        if handle is not None:
+            self._cancelling.add(id)
+            handle.cancel()
+            if id in self._grace:
+                self._tasks.start(_grace_timer(id), self._end_grace(id))
+
+    def _end_unstarted(self, id: str, failure: Failure) -> None:
+        self._end(id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
+
+    def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
+        self._tasks.discard(id)
+        self._ended(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
+
+
+def _counted(outcome: Outcome) -> int | None:
+    """How many attempts of the call count; None: nobody told."""
+    if outcome.not_started:
+        return 0
+    if not outcome.counted and outcome.attempt is not None:
+        return outcome.attempt - 1
+    return outcome.attempt
+
+
+def _grace_timer(id: str) -> str:
+    return f"timer grace of {id}"
+
+
+def _can_be_abandoned(call: Call) -> bool:
+    """No worker holds the attempt of a request, and the undo of its command may be sent at any time."""
+    return call.cancellable and call.action == REQUEST and call.op == "do"
+
+
+def _beats(call: Call) -> bool:
+    """Whether the worker sends heartbeats by itself, so that its death is known before the timeout of the attempt.
+
+    Not where the author asked for heartbeats, which tell that the action makes progress; nor without a guard, where an
+    attempt that lives on and the next one could both have an effect.
+    """
+    return (
+        call.guard is not None
+        and call.local
+        and call.execution == "remote"
+        and call.heartbeat is None
+        and call.retry.max_attempts > FEW_ATTEMPTS
+        and call.timeout >= BEATEN + 1.0  # a timeout that is hardly longer is as fast, and Temporal's Web UI flags it
+        and not call.at_most_once
+        and call.action != REQUEST
+    )
+
+
+def _start_activity(
+    call: Call, argument: RawValue, activity_id: str, heartbeat: float | None
+) -> workflow.ActivityHandle[Any]:
+    retry = call.retry
+    policy = RetryPolicy(
+        initial_interval=timedelta(seconds=retry.initial_interval),
+        backoff_coefficient=retry.backoff_coefficient,
+        maximum_interval=timedelta(seconds=max(retry.max_interval, retry.initial_interval)),
+        maximum_attempts=1 if call.at_most_once and not call.local else max(retry.max_attempts, 1),
+    )
+    give_up = None if retry.give_up_after is None else timedelta(seconds=retry.give_up_after)
+    timeout = timedelta(seconds=call.timeout)
+    if call.execution == "local":
+        return workflow.start_local_activity(
+            call.action,
+            argument,
+            activity_id=activity_id,
+            summary=limit_summary(call.summary),
+            start_to_close_timeout=timeout,
+            schedule_to_close_timeout=give_up,
+            retry_policy=policy,
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        )
+    return workflow.start_activity(
+        call.action,
+        argument,
+        activity_id=activity_id,
+        summary=limit_summary(call.summary),
+        task_queue=call.task_queue,
+        start_to_close_timeout=timeout,
+        schedule_to_close_timeout=give_up,
+        heartbeat_timeout=None if heartbeat is None else timedelta(seconds=heartbeat),
+        retry_policy=policy,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        priority=Priority(priority_key=call.priority, fairness_key=call.fairness_key)
+        if call.priority is not None or call.fairness_key is not None
+        else Priority.default,
+    )

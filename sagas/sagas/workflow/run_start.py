@@ -1,0 +1,154 @@
+"""How a run begins: from a continued run, from the header our client sends, or from `saga.load`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Literal
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError
+
+from sagas.definition.model import Definition
+from sagas.definition.snapshot import from_snapshot
+from sagas.definition.step_graph import ExecutionPlan
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
+from sagas.protocol.payloads import (
+    DEFINITION_HEADER,
+    GENERATION_HEADER,
+    LOAD_ACTIVITY,
+    UNDO_SUFFIX,
+    pack_state,
+    unpack_state,
+)
+from sagas.workflow.failures import activity_message, refused_error
+from sagas.workflow.limits import STATE_LIMIT, limit_summary
+
+CONTINUATION_FORMAT = "sagas/1"
+"""In the input of a run that continues another one: the form of what it was handed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """The machine of a run, its first event, the search attributes it may set, and what an earlier run knew.
+
+    ``takes up``: the earlier run was terminated, and goes on here where it stood.
+    """
+
+    kind: Literal["begins", "undoes", "takes up", "continues"]
+    machine: Machine
+    event: MachineEvent
+    attributes: frozenset[str]
+    native_cancel: bool = False
+    state_recorded: bool = False
+
+
+async def start_run(value: Any) -> RunStart:
+    """The machine for the run we are in, which was started with ``value``. Raises Sentence when there is none."""
+    info = workflow.info()
+    if info.continued_run_id is not None and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
+        return _continue_run(value)
+    if info.workflow_id.endswith(UNDO_SUFFIX):
+        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)))
+    definition = info.headers.get(DEFINITION_HEADER)
+    if definition is not None:
+        known = read_header(definition.data)
+    else:
+        loaded = await _load(value, None)
+        known, value = to_run_header(loaded), loaded["input"]
+    generation = info.headers.get(GENERATION_HEADER)
+    machine = Machine(
+        known.definition,
+        value,
+        info.workflow_id,
+        generation=1 if generation is None else int(workflow.payload_converter().from_payload(generation)),
+        variables=known.variables,
+        plan=known.plan,
+        parent=info.parent.workflow_id if info.parent else None,
+    )
+    return RunStart("begins", machine, Started(at=workflow.time()), known.attributes)
+
+
+def continuation_input(machine: Machine, attributes: frozenset[str], *, native_cancel: bool, recorded: bool) -> Any:
+    """The input of the run that continues this one; None when the state is too large to move."""
+    state = pack_state(machine.snapshot())
+    if len(state) >= STATE_LIMIT:
+        workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(state))
+        return None
+    return {
+        "_saga": CONTINUATION_FORMAT,
+        "machine": state,
+        "attributes": sorted(attributes),
+        "native_cancel": native_cancel,
+        "recorded": recorded,
+    }
+
+
+def _continue_run(handed: Mapping[str, Any]) -> RunStart:
+    return RunStart(
+        "continues",
+        Machine.restore(unpack_state(handed["machine"])),
+        TimerFired(id="continued", at=workflow.time()),
+        frozenset(handed["attributes"]),
+        handed["native_cancel"],
+        handed["recorded"],
+    )
+
+
+def _undo_run(loaded: Mapping[str, Any]) -> RunStart:
+    who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
+    machine, attributes = Machine.restore(loaded["machine"]), frozenset(loaded.get("attributes", ()))
+    if machine.finished:
+        return RunStart("undoes", machine, UndoRequested(at=workflow.time(), reason=reason, who=who), attributes)
+    event = CancelRequested(at=workflow.time(), kind="terminated", who=who, message=reason)
+    return RunStart("takes up", machine, event, attributes)
+
+
+async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
+    info = workflow.info()
+    try:
+        return await workflow.execute_activity(
+            LOAD_ACTIVITY,
+            {"saga": info.workflow_type, "input": value, "undo_of": undo_of},
+            activity_id=LOAD_ACTIVITY,
+            result_type=dict,
+            summary=limit_summary(f"read the definition of {info.workflow_type}"),
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=RetryPolicy(maximum_attempts=1_000_000, maximum_interval=timedelta(seconds=10)),
+        )
+    except ActivityError as error:
+        raise refused_error(activity_message(error)) from None
+
+
+# What a run carries in its header, read once per worker: all runs of one definition carry the same bytes.
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """A definition with its plan, the project's variables, and the search attributes the namespace has.
+
+    Runs share it, so nobody may change what is in it.
+    """
+
+    definition: Definition
+    plan: ExecutionPlan
+    variables: Mapping[str, Any]
+    attributes: frozenset[str]
+
+
+def to_run_header(loaded: Mapping[str, Any]) -> RunHeader:
+    """From what ``saga.load`` answers. Raises KeyError or TypeError for anything else."""
+    definition = from_snapshot(loaded["definition"])
+    attributes = frozenset(loaded.get("attributes", ()))
+    return RunHeader(definition, ExecutionPlan(definition), loaded.get("vars") or {}, attributes)
+
+
+@lru_cache(maxsize=256)
+def read_header(data: bytes) -> RunHeader:
+    """From the JSON our client sends along; the cache also keeps the compiled expressions of the plan."""
+    return to_run_header(json.loads(data))

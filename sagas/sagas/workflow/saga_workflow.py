@@ -1,0 +1,409 @@
+"""The Temporal workflow of every saga: it carries out what the machine asks and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.exceptions import CancelledError
+
+from sagas.machine.arguments import DefinitionError
+from sagas.machine.machine import Machine
+from sagas.machine.view import blank_view, shrink_view
+from sagas.presentation.web_ui_text import current_details
+from sagas.protocol.messages import (
+    Call,
+    CancelCall,
+    CancelRequested,
+    CancelSaga,
+    CancelTimer,
+    Command,
+    DecisionMade,
+    Finish,
+    MachineEvent,
+    Notify,
+    RecordState,
+    ReportParked,
+    SignalReceived,
+    StartSaga,
+    StartTimer,
+    TimerFired,
+    UndoSaga,
+)
+from sagas.protocol.payloads import (
+    CANCEL_SIGNAL,
+    PARKED_SIGNAL,
+    RESIDUE_SIGNAL,
+    STARTED_AT_MEMO,
+    UNDO_SUFFIX,
+    pack_state,
+)
+from sagas.workflow.activity_calls import ActivityCalls
+from sagas.workflow.failures import closing_error, refused_error
+from sagas.workflow.limits import HISTORY_LIMIT, VIEW_LIMIT, PayloadThrottle, limit_output, limit_summary, view_payload
+from sagas.workflow.nested import REPORTS_PARKED, NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
+from sagas.workflow.notify import Notifications
+from sagas.workflow.run_start import continuation_input, start_run
+from sagas.workflow.task_set import TaskSet
+
+
+@workflow.defn(dynamic=True)
+class SagaWorkflow:
+    """Runs any saga."""
+
+    def __init__(self) -> None:
+        pace = PayloadThrottle()
+        self._machine: Machine | None = None
+        self._early_events: list[MachineEvent] = []
+        self._tasks = TaskSet()
+        self._activity_calls = ActivityCalls(self._tasks, pace, self._feed)
+        self._nested_sagas = NestedSagas(self._tasks, pace, self._feed)
+        self._reports = ParkedReports(self._tasks)
+        self._notifications = Notifications(self._tasks, pace)
+        self._search_attributes = RunSearchAttributes()
+        self._finish: Finish | None = None
+        self._started = False
+        self._native_cancel = False
+        self._continuing = False
+        self._must_stay = False
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> Any:
+        first = await self._start_shielded(args)
+        self._apply(first)
+        while self._early_events:
+            # What came before the start: the machine hears of the start first.
+            self._apply(self._early_events.pop(0))
+        while self._finish is None:
+            await self._wait(lambda: self._finish is not None or self._tasks.crash is not None or self._may_continue)
+            if self._tasks.crash is not None:
+                raise self._tasks.crash
+            if self._finish is None:
+                await self._wait(workflow.all_handlers_finished)
+                if self._may_continue:
+                    self._continue()
+        await self._wait(workflow.all_handlers_finished)
+        await self._wait(lambda: not self._notifications.is_starting or self._tasks.crash is not None)
+        if self._tasks.crash is not None:
+            raise self._tasks.crash
+        await self._signal_residue(self._finish)
+        return self._close(self._finish)
+
+    # --- the beginning, and the move to a new run ---------------------------------------------------------------
+
+    async def _start_shielded(self, args: Sequence[RawValue]) -> MachineEvent:
+        task = asyncio.create_task(self._start_machine(args))
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                self._cancel_natively()
+        return task.result()
+
+    async def _start_machine(self, args: Sequence[RawValue]) -> MachineEvent:
+        opened = await start_run(first_value(args))
+        self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
+        self._native_cancel = self._native_cancel or opened.native_cancel
+        self._machine = machine = opened.machine
+        match opened.kind:
+            case "begins":
+                try:
+                    self._search_attributes.set_labels(machine)
+                except DefinitionError as error:
+                    raise refused_error(str(error)) from None
+            case "undoes":
+                if not machine.can_undo:
+                    raise refused_error(f"{workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)} cannot be undone")
+            case "takes up":
+                if machine.started_at is None or machine.child_running:
+                    raise refused_error("only a person can take up a terminated run that had a nested saga under way")
+                for command in machine.reissue(workflow.time()):
+                    if isinstance(command, StartTimer):
+                        self._execute(command)
+                self._early_events[:0] = machine.lost_calls(workflow.time())
+            case "continues":
+                for command in machine.reissue(workflow.time()):
+                    self._execute(command)
+        return opened.event
+
+    def _continue(self) -> None:
+        """Move the whole machine to a new run, unless this one has to go on."""
+        machine = self._machine
+        assert machine is not None
+        recorded = self._search_attributes.state_recorded
+        handed = continuation_input(
+            machine, self._search_attributes.registered, native_cancel=self._native_cancel, recorded=recorded
+        )
+        if handed is None:
+            self._must_stay = True
+        elif not self._closes_canceled:
+            workflow.continue_as_new(handed, memo={STARTED_AT_MEMO: machine.started_at})
+        self._continuing = False
+        for command in machine.reissue(workflow.time()):
+            if isinstance(command, Call | CancelCall | StartSaga | UndoSaga):
+                self._execute(command)
+
+    def _should_continue(self, machine: Machine) -> bool:
+        """The history is long. A nested saga reports to this very run, and may take days: not while one runs."""
+        if self._continuing or self._must_stay or not workflow.info().is_continue_as_new_suggested():
+            return False
+        return not machine.child_running and not self._closes_canceled
+
+    @property
+    def _may_continue(self) -> bool:
+        return self._continuing and self._machine is not None and not self._tasks.busy
+
+    @property
+    def _closes_canceled(self) -> bool:
+        """Only the run that Temporal cancelled can close Canceled, so it goes on while its history has room."""
+        return self._native_cancel and workflow.info().get_current_history_length() < HISTORY_LIMIT
+
+    # --- events in, commands out -------------------------------------------------------------------------------
+
+    def _feed(self, event: MachineEvent) -> None:
+        if not self._started:
+            self._early_events.append(event)
+        else:
+            self._apply(event)
+
+    def _apply(self, event: MachineEvent) -> None:
+        machine = self._machine
+        assert machine is not None
+        self._started = True
+        if self._finish is not None:
+            return
+        if self._should_continue(machine):
+            # From here on nothing new starts; when all that runs has ended, the whole machine moves to a new run.
+            self._continuing = True
+        for command in machine.next(event):
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        if self._continuing and isinstance(command, Call | StartSaga | UndoSaga):
+            return  # it stays open in the machine, and is asked again by the next run
+        match command:
+            case Call():
+                self._activity_calls.start(command)
+            case CancelCall():
+                self._activity_calls.cancel(command.id)
+            case StartTimer():
+                self._tasks.start(f"timer {command.id}", self._timer(command))
+            case CancelTimer():
+                self._tasks.cancel(f"timer {command.id}")
+            case StartSaga():
+                self._nested_sagas.start(command)
+            case CancelSaga():
+                self._nested_sagas.cancel(command)
+            case UndoSaga():
+                self._nested_sagas.undo(command)
+            case ReportParked():
+                self._reports.send(command)
+            case RecordState():
+                self._search_attributes.record_state(command)
+            case Notify():
+                self._notifications.send(command)
+            case Finish():
+                self._finish = command
+
+    async def _timer(self, timer: StartTimer) -> None:
+        await workflow.sleep(timedelta(seconds=timer.seconds), summary=limit_summary(timer.summary or timer.id))
+        self._tasks.discard(f"timer {timer.id}")
+        self._feed(TimerFired(id=timer.id, at=workflow.time()))
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        """Wait; a native cancel on the way is one more event and interrupts nothing."""
+        while not condition():
+            try:
+                await workflow.wait_condition(condition)
+            except asyncio.CancelledError:
+                self._cancel_natively()
+
+    def _cancel_natively(self) -> None:
+        """Temporal's own cancel: one more event. The run closes Canceled if this cancel is what leads backward."""
+        machine = self._machine
+        if not self._started or (machine is not None and machine.cancel_response() in ("accepted", "recorded")):
+            self._native_cancel = True
+        self._feed(CancelRequested(at=workflow.time(), message=workflow.cancellation_reason() or ""))
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga goes backward, and takes this one with it.")
+    def cancelled_by_parent(self, message: str = "") -> None:
+        self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
+
+    @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
+    def child_left_residue(self, story: dict[str, Any]) -> None:
+        self._nested_sagas.note_residue(story)
+
+    @workflow.signal(name=PARKED_SIGNAL, description="Something in a nested saga of this one waits for a person.")
+    def child_parked(self, told: dict[str, Any]) -> None:
+        if workflow.patched(REPORTS_PARKED):  # a worker without it may have taken the signal as one of a `wait`
+            self._feed(parked_report(told))
+
+    @workflow.signal(dynamic=True, description="Answers a `wait` step of that name.")
+    def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
+        self._feed(to_signal_event(name, first_value(args)))
+
+    @workflow.query(name="saga", description="The whole story of this saga, as `saga show` prints it.")
+    def view(self) -> dict[str, Any]:
+        if self._machine is None:
+            return blank_view(workflow.info().workflow_id, workflow.info().workflow_type)
+        return shrink_view(self._machine.view(workflow.time()), VIEW_LIMIT)
+
+    @workflow.query(name="machine", description="The machine's state; `saga undo` starts from it.")
+    def machine_state(self) -> str | None:
+        if self._machine is None:
+            return None
+        return pack_state(self._machine.snapshot())
+
+    @workflow.update(name="cancel", description="Undo what was done, if the point of no return is not passed.")
+    async def cancel(self, request: dict[str, Any] | None = None) -> str:
+        await workflow.wait_condition(lambda: self._started)
+        assert self._machine is not None
+        answer = self._machine.cancel_response()
+        request = request or {}
+        if answer in ("accepted", "recorded"):
+            self._feed(CancelRequested(at=workflow.time(), who=request.get("who"), message=request.get("reason") or ""))
+        return answer
+
+    @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
+    async def resolve(self, decision: dict[str, Any]) -> dict[str, Any]:
+        self._feed(to_decision_event(decision))
+        return self.view()
+
+    @resolve.validator
+    def check_decision(self, decision: dict[str, Any]) -> None:
+        if self._machine is None or not self._started:
+            raise refused_error("the saga has not begun yet; try again")
+        try:
+            event = to_decision_event(decision)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise refused_error(f"a decision needs step, decision, reason and who: {error}") from None
+        refusal = self._machine.check_decision(event)
+        if refusal is not None:
+            raise refused_error(refusal)
+
+    # --- what people see, and the end --------------------------------------------------------------------------
+
+    def details(self) -> str:
+        """The "current details" of the Web UI as they are now; made only when somebody looks."""
+        if self._machine is None:
+            return ""
+        return current_details(self._machine.view(workflow.time()))
+
+    @property
+    def ended(self) -> Finish | None:
+        """How the saga ended, for metrics and traces; None while it runs."""
+        return self._finish
+
+    @property
+    def started_at(self) -> float | None:
+        """When the saga began, in whichever run of its chain; seconds since the epoch."""
+        return self._machine.started_at if self._machine is not None else None
+
+    async def _signal_residue(self, finish: Finish) -> None:
+        parent = workflow.info().parent
+        if parent is None or finish.state != "RESIDUE" or not finish.committed:
+            return
+        task = asyncio.create_task(signal_residue_to_parent(parent, self.view()))
+        await self._wait(task.done)
+        task.result()
+
+    def _close(self, finish: Finish) -> Any:
+        assert self._machine is not None
+        story, kept = view_payload(self._machine.view(workflow.time()))
+        workflow.upsert_memo({"saga": RawValue(kept)})
+        if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
+            # On the plain path the close status says it; here an earlier state would go on saying something else.
+            self._search_attributes.record_state(RecordState("COMPLETED"))
+        if finish.state == "COMPLETED" or (finish.state == "RESIDUE" and finish.committed):
+            return limit_output(finish.output)
+        undone = workflow.info().workflow_id.endswith(UNDO_SUFFIX)
+        if undone and finish.state == "COMPENSATED":
+            return limit_output(finish.output)
+        cancelled = self._native_cancel and workflow.cancellation_reason() is not None
+        if finish.state == "COMPENSATED" and cancelled and (finish.reason or {}).get("kind") == "cancelled":
+            raise CancelledError("cancelled, and everything done was undone")
+        raise closing_error(finish, story)
+
+
+# What people and other programs send, as events of the machine.
+
+
+def first_value(args: Sequence[RawValue]) -> Any:
+    """The one argument of a start or a signal; None when there is none."""
+    values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
+    return values[0] if values else None
+
+
+def to_signal_event(name: str, data: Any) -> SignalReceived:
+    """A signal of any client; `saga signal` adds under ``_saga`` who sent it, or that it refuses."""
+    if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
+        envelope = data["_saga"]
+        return SignalReceived(
+            name=name,
+            at=workflow.time(),
+            data=data.get("data"),
+            who=envelope.get("by"),
+            reject=envelope.get("reject"),
+        )
+    return SignalReceived(name=name, at=workflow.time(), data=data)
+
+
+def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
+    """Raises KeyError, TypeError or AttributeError for what is not a decision."""
+    return DecisionMade(
+        step=data["step"],
+        decision=data["decision"],
+        reason=data["reason"],
+        who=data.get("who") or "unknown",
+        at=workflow.time(),
+        arguments=data.get("with"),
+        definition=data.get("definition"),
+        result=data.get("result"),
+        evidence=data.get("evidence"),
+    )
+
+
+# Search attributes: what `saga list` and the Web UI can find a run by.
+
+_LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
+
+
+class RunSearchAttributes:
+    """Of one run. ``known`` are the attributes the namespace has: setting another would fail the workflow task."""
+
+    def __init__(self, known: frozenset[str] = frozenset(), *, recorded: bool = False) -> None:
+        self.registered = known
+        self.state_recorded = recorded
+        """A state was written, so a later one must be written too."""
+
+    def set_labels(self, machine: Machine) -> None:
+        """Our client sends the labels with the start; whoever else started it left that to us.
+
+        Raises DefinitionError: they cannot be made from this input.
+        """
+        labels = [f"{name}={value}" for name, value in machine.labels().items()]
+        if (
+            labels
+            and _LABELS_KEY.name in self.registered
+            and _LABELS_KEY not in workflow.info().typed_search_attributes
+        ):
+            workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels)])
+
+    def record_state(self, record: RecordState) -> None:
+        if record.state == "PARKED":
+            workflow.logger.warning("parked at %s: `saga parked` shows what a person may decide", record.step)
+        values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
+        updates = [
+            SearchAttributeKey.for_keyword(name).value_set(value)
+            for name, value in values.items()
+            if value is not None and name in self.registered
+        ]
+        if updates:
+            self.state_recorded = True
+            workflow.upsert_search_attributes(updates)

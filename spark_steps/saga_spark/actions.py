@@ -1,0 +1,148 @@
+"""The built-in actions `spark` and `reconcile` on a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.session import SqlSession
+from saga_spark import ledger
+from saga_spark.job.job_spec import Input
+from saga_spark.job_errors import Unequipped
+from saga_spark.ledger import FencedOut, read_staged_files
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import SparkSettings
+from saga_spark.staging.publishing import OutputPublisher
+from saga_spark.staging.stage_area import StageArea
+from saga_spark.staging.staging_attempt import ProgressReporter, StagingAttempt
+from sagas.builtins.spark import PUBLISH, SPARK, UNPUBLISH
+from sagas.errors import Rejected, Unavailable, UsageError
+from sagas.protocol.payloads import Invocation
+
+
+class SparkSteps:
+    """Prepares Spark steps (a :class:`~saga_activities.dispatcher.PreparedAction`). The first job starts the runner."""
+
+    def __init__(self, settings: SparkSettings, databases: DatabaseConnections) -> None:
+        self._settings = settings
+        self._databases = databases
+        self._runner = RunnerClient(settings)
+
+    async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
+        if invocation.guard is None:
+            raise UsageError(f"{action} needs a ledger: say [spark] ledger in saga.toml")
+        engine = self._databases.engine(invocation.guard.connection)
+        if action == SPARK:
+            staging_attempt = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
+            with _another_worker_may():
+                await staging_attempt.run()
+            return _record_staged(staging_attempt)
+        publisher = OutputPublisher(self._settings, engine, invocation)
+        ProgressReporter(attempt).begin_phase("publishing" if action == PUBLISH else "taking back")
+        if action == PUBLISH:
+            return await publisher.publish()
+        return await publisher.unpublish(confirmed=action == UNPUBLISH)
+
+    async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
+        pass
+
+        async def staged(step: str, output: str | None) -> Mapping[str, Any]:
+            if self._settings.ledger is None:
+                raise UsageError("to read what a step has staged needs a ledger: say [spark] ledger in saga.toml")
+            engine = self._databases.engine(self._settings.ledger)
+            return await read_staged_files(engine, invocation.saga_id, step, output)
+
+        with _another_worker_may():
+            return await reconcile_step(
+                self._runner, self._settings, invocation.arguments, attempt, staged, invocation.key
+            )
+
+    async def close(self) -> None:
+        await self._runner.close()
+
+
+@contextlib.contextmanager
+def _another_worker_may() -> Iterator[None]:
+    """What this machine lacks is no mistake of the definition: the step waits for a machine that has it."""
+    try:
+        yield
+    except Unequipped as error:
+        raise Unavailable(f"{error.message}; {error.help}") from error
+
+
+def _record_staged(staging: StagingAttempt) -> ActionBody:
+    """What makes the manifests count: in the transaction of the guard's `do` row, and only while the epoch is ours."""
+
+    async def body(sql: SqlSession | None) -> dict[str, Any]:
+        assert sql is not None
+        for name, row in staging.rows.items():
+            if await sql.execute(ledger.set_staged(row.target, row.epoch, staging.manifests[name])) != 1:
+                raise FencedOut(f"another attempt has taken over the output {name} of {row.target.step}")
+        return staging.result
+
+    return body
+
+
+# `uses: reconcile` on a worker: a step that is refused when its two sides do not say the same.
+
+SIDES = ("left", "right")
+
+SHOWN_SAMPLES = 3
+"""Differences of which a refusal shows the values."""
+
+StagedOutputReader = Callable[[str, str | None], Awaitable[Mapping[str, Any]]]
+"""The files of a step's staged output: (step, output) → ``{"files": […]}``."""
+
+
+class JobRunner(Protocol):
+    """The runner, as far as this step needs it."""
+
+    async def run(
+        self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]: ...
+
+
+async def reconcile_step(
+    runner: JobRunner,
+    settings: SparkSettings,
+    arguments: Mapping[str, Any],
+    attempt: AttemptContext,
+    read_staged: StagedOutputReader | None = None,
+    key: str = "",
+) -> dict[str, Any]:
+    """The result of the step: verdict, counts, fingerprints and samples. ``key`` is the same for all attempts.
+
+    Raises Rejected when the sides differ, unless ``severity`` is ``warn``; UsageError for wrong arguments.
+    """
+    ComparisonSpec.parse(arguments)
+    sides = {name: Input.parse(name, arguments[name]) for name in SIDES}
+    known: dict[str, Any] = {}
+    for name, side in sides.items():
+        if side.kind == "step" and read_staged is not None:
+            known[name] = await read_staged(side.options["step"], side.options.get("output"))
+    folder = f"{settings.stage}/reconcile/{uuid.uuid4().hex}"
+    request = {
+        "inputs": {name: {"kind": side.kind, "values": dict(side.options)} for name, side in sides.items()},
+        "folder": folder,
+        "known": known,
+        "arguments": dict(arguments),
+    }
+    progress = ProgressReporter(attempt)
+    progress.begin_phase("comparing")
+    tag = f"reconcile-{hashlib.sha256(key.encode()).hexdigest()[:32]}-e{uuid.uuid4().int}"
+    try:
+        comparison = await runner.run("reconcile", request, tag=tag, on_progress=progress.update)
+    finally:
+        await asyncio.to_thread(StageArea(settings.stage).remove_folder, folder)
+    if comparison["verdict"] == "different" and arguments.get("severity", "error") == "error":
+        raise Rejected(
+            comparison["message"], counts=comparison["counts"], samples=comparison["samples"][:SHOWN_SAMPLES]
+        )
+    return comparison

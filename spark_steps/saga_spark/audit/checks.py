@@ -1,0 +1,420 @@
+"""What came out of one check, and of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from saga_spark.inputs.frozen_inputs import filter_condition
+from saga_spark.job.job_spec import Check, as_names, comparison_input_name
+from saga_spark.job_errors import JobFailed
+from saga_spark.manifest import Manifest, ManifestMetric, has_exact_sum
+from saga_spark.reconcile.comparison import compare_tables
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.row_fingerprint import quote_name
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+
+CheckStatus = Literal["pass", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """``message`` is one sentence, ``details`` the numbers behind it, ``samples`` some of the rows that break it."""
+
+    check: Check
+    violated: bool
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    samples: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def status(self) -> CheckStatus:
+        if not self.violated:
+            return "pass"
+        return "warn" if self.check.severity == "warn" else "fail"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.check.name,
+            "kind": self.check.kind,
+            "output": self.check.output,
+            "severity": self.check.severity,
+            "status": self.status,
+            "message": self.message,
+            "details": dict(self.details),
+            "samples": [dict(one) for one in self.samples],
+        }
+
+
+def overall_verdict(results: Sequence[CheckResult]) -> CheckStatus:
+    """The worst of all."""
+    statuses = {one.status for one in results}
+    return "fail" if "fail" in statuses else ("warn" if "warn" in statuses else "pass")
+
+
+# Checks that are one number over all rows: they ride along in the write pass and cost no pass of their own.
+#
+# Rows for which a condition is null count as passing, as in SQL's CHECK constraints; `not_null` is there for them.
+
+METRIC_CHECKS = ("rows", "sum", "not_null", "accepted_values", "expression")
+
+
+def metric_aggregates(checks: Iterable[Check], output: str, frame: DataFrame) -> dict[str, Column | ManifestMetric]:
+    """Aggregates for the write pass by name, see :func:`metric_name`; or what that pass counts in any case.
+
+    Raises JobFailed: a check names a column that the output lacks, or its SQL is wrong.
+    """
+    found: dict[str, Column | ManifestMetric] = {}
+    for check in checks:
+        if check.output == output and check.kind in METRIC_CHECKS:
+            for name, column in _check_metrics(check, frame):
+                _check_columns_resolve(check, frame, column)
+                found[name] = _manifest_metric(check, name, frame) or column
+    return found
+
+
+def metric_name(check: Check, part: str = "") -> str:
+    """Under which name the number of a check (and of one of its columns) is in the manifest."""
+    return f"{check.name}/{part}" if part else check.name
+
+
+def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Column:
+    """The condition that is true for a row of ``frame`` that breaks the check (of its column ``part``)."""
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "not_null":
+            broken = F.col(quote_name(part)).isNull()
+        case "accepted_values":
+            broken = ~_is_accepted(check, frame)
+        case "expression":
+            broken = ~F.expr(check.spec)
+        case other:
+            raise ValueError(f"{other} is not about single rows")
+    return F.coalesce(broken & row_filter(check.where), F.lit(False))
+
+
+def row_filter(filter: Any) -> Column:
+    """The filter of a check; true for every row without one."""
+    from pyspark.sql import functions as F
+
+    return F.lit(True) if filter is None else filter_condition(filter)
+
+
+def checked_columns(check: Check) -> tuple[str, ...]:
+    """The columns of a check that counts each of them."""
+    return as_names(check.spec) if check.kind == "not_null" else ("",)
+
+
+def _check_metrics(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column]]:
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "rows":
+            if check.where is not None:
+                yield metric_name(check), F.count_if(row_filter(check.where))
+        case "sum":
+            column = F.col(quote_name(check.spec["column"]))
+            yield (
+                metric_name(check),
+                F.sum(F.when(row_filter(check.where), exact_number(column, check, frame))).cast("string"),
+            )
+        case _:
+            for part in checked_columns(check):
+                yield metric_name(check, part), F.count_if(violation_condition(check, frame, part))
+
+
+def _manifest_metric(check: Check, name: str, frame: DataFrame) -> ManifestMetric | None:
+    if check.where is not None:
+        return None
+    if check.kind == "not_null":
+        return next(
+            ManifestMetric(part, "nulls") for part in checked_columns(check) if metric_name(check, part) == name
+        )
+    if check.kind == "sum" and has_exact_sum(_column_type(check, frame)):
+        return ManifestMetric(check.spec["column"], "sum")
+    return None
+
+
+def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
+    """A number whose sum neither overflows nor rounds, unless it is a floating point number already."""
+    from pyspark.sql import types as T
+
+    kind = _column_type(check, frame)
+    match kind:
+        case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
+            return column.cast("decimal(20,0)")
+        case T.DecimalType() | T.FloatType() | T.DoubleType():
+            return column
+    name = check.spec["column"]
+    raise JobFailed(f"the check {check.name} sums {name}, which is no number ({kind.simpleString()})")
+
+
+def _is_accepted(check: Check, frame: DataFrame) -> Column:
+    """Is the value one of the list? Null for null. Numbers are compared as numbers: 1.5 is 1.50, and 1 is 1.0."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    kind, values = _column_type(check, frame), check.spec["values"]
+    column = F.col(quote_name(check.spec["column"]))
+    match kind:
+        case T.FloatType() | T.DoubleType():
+            found = [F.lit(float(one)).cast(kind) for one in _numbers(values)]
+        case T.NumericType():
+            found = [F.lit(one) for one in _numbers(values)]
+        case _:
+            column, found = column.cast("string"), [_as_string(value) for value in values]
+    return F.when(column.isNotNull(), column.isin(found))
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
+    """Those that are numbers; results of steps bring them as texts. No column of numbers has any other value."""
+    for value in values:
+        with contextlib.suppress(InvalidOperation):
+            number = Decimal(str(value))
+            if number.is_finite():
+                yield number
+
+
+def _column_type(check: Check, frame: DataFrame) -> DataType:
+    """The type of the column that the check names. Raises JobFailed: there is none."""
+    name = check.spec["column"]
+    for column in frame.schema.fields:
+        if column.name == name:
+            return column.dataType
+    raise _unknown_column(check, name, frame)
+
+
+def _check_columns_resolve(check: Check, frame: DataFrame, column: Column) -> None:
+    from pyspark.errors import AnalysisException, ParseException
+
+    for name in _named_columns(check):
+        if name not in frame.columns:
+            raise _unknown_column(check, name, frame)
+    try:
+        _ = frame.agg(column).schema
+    except (AnalysisException, ParseException) as error:
+        first = (error.getMessage() if hasattr(error, "getMessage") else str(error)).strip().splitlines()[0]
+        raise JobFailed(f"the check {check.name} cannot be evaluated: {first}") from None
+
+
+def _named_columns(check: Check) -> tuple[str, ...]:
+    match check.kind:
+        case "not_null":
+            return as_names(check.spec)
+        case "sum" | "accepted_values":
+            return (check.spec["column"],)
+    return ()
+
+
+def _unknown_column(check: Check, name: str, frame: DataFrame) -> JobFailed:
+    return JobFailed(f"the check {check.name} names the column {name}, and the output has {', '.join(frame.columns)}")
+
+
+def _as_string(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Judges the checks whose numbers the write pass has counted. Pure: no Spark.
+
+
+def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None) -> CheckResult:
+    """``previous_rows`` is the row count of the last publication of this output; None: there was none."""
+    match check.kind:
+        case "rows":
+            return _evaluate_rows(check, manifest, previous_rows)
+        case "sum":
+            return _evaluate_sum(check, manifest)
+    broken = {part: int(manifest.counts.get(metric_name(check, part)) or 0) for part in checked_columns(check)}
+    total = sum(broken.values())
+    if check.kind == "not_null":
+        where = ", ".join(f"{count} in {name}" for name, count in broken.items() if count)
+        message = f"no null in {', '.join(broken)}" if not total else f"{total} nulls: {where}"
+    elif check.kind == "accepted_values":
+        column = check.spec["column"]
+        message = f"{column} has accepted values only" if not total else f"{total} rows with another value in {column}"
+    else:
+        message = f"{check.spec} holds" if not total else f"{total} rows break {check.spec}"
+    return CheckResult(check, total > 0, message, {"rows": total, **({} if "" in broken else {"columns": broken})})
+
+
+def _evaluate_rows(check: Check, manifest: Manifest, previous: int | None) -> CheckResult:
+    rows = manifest.rows if check.where is None else int(manifest.counts[metric_name(check)] or 0)
+    spec = check.spec
+    details: dict[str, Any] = {"rows": rows}
+    problems = _limit_problems(check, Decimal(rows), "rows", details)
+    if "change" in spec and previous is not None:
+        allowed = Decimal(str(spec["change"]).rstrip("%"))
+        change = abs(Decimal(rows) - previous) * 100 / previous if previous else Decimal(0 if rows == 0 else 100)
+        details |= {"previous": previous, "change": f"{change:.1f}%"}
+        if change > allowed:
+            problems.append(
+                f"{rows} rows after {previous} the last time, a change of {change:.1f}% (allowed {allowed}%)"
+            )
+    return CheckResult(check, bool(problems), "; ".join(problems) or f"{rows} rows", details)
+
+
+def _evaluate_sum(check: Check, manifest: Manifest) -> CheckResult:
+    column = check.spec["column"]
+    found = Decimal(manifest.counts.get(metric_name(check)) or 0)
+    details: dict[str, Any] = {"sum": format(found, "f")}
+    if not found.is_finite():
+        return CheckResult(check, True, f"the sum of {column} is no number: it has rows with NaN or infinity", details)
+    problems = _limit_problems(check, found, f"as the sum of {column}", details)
+    return CheckResult(check, bool(problems), "; ".join(problems) or f"the sum of {column} is {found:f}", details)
+
+
+def _limit_problems(check: Check, found: Decimal, what: str, details: dict[str, Any]) -> list[str]:
+    tolerance = _limit_value(check, "tolerance") or Decimal(0)
+    problems = []
+    for name, wording, breaks in (
+        ("equals", "expected", lambda limit: abs(found - limit) > tolerance),
+        ("min", "at least", lambda limit: found < limit),
+        ("max", "at most", lambda limit: found > limit),
+    ):
+        limit = _limit_value(check, name)
+        if limit is not None:
+            details[name] = format(limit, "f")
+            if breaks(limit):
+                problems.append(f"{wording} {limit:f} {what}, found {found:f}")
+    return problems
+
+
+def _limit_value(check: Check, name: str) -> Decimal | None:
+    """A limit; results of steps bring decimals as texts."""
+    if name not in check.spec:
+        return None
+    value: Mapping[str, Any] | Any = check.spec[name]
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if isinstance(value, bool) or not number.is_finite():
+        raise UsageError(f"the check {check.name}: `{name}` must be a number, not {value!r}")
+    return number
+
+
+# Checks that need a pass of their own over the staged files, and the sample rows of those that broke.
+
+
+SAMPLE_ROWS = 5
+"""How many breaking rows a report shows of each check."""
+
+
+KNOWN_VALUES = "saga_known"
+"""The other side's column, under a name that no output has."""
+
+
+def run_data_check(check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]) -> CheckResult:
+    """``frames`` are the staged outputs by name. Raises JobFailed, UsageError."""
+    frame = frames[check.output]
+    try:
+        match check.kind:
+            case "unique":
+                return _check_unique(check, frame)
+            case "relationships":
+                return _check_relationships(check, frame, inputs[comparison_input_name(check)])
+            case "sql":
+                return _check_sql(check, frame, frames, inputs)
+            case "reconcile":
+                return _check_reconcile(check, frame, inputs[comparison_input_name(check)])
+    except (AnalysisException, ParseException) as error:
+        first = str(error).strip().splitlines()[0]
+        raise JobFailed(f"the check {check.name} cannot be evaluated: {first}") from None
+    raise ValueError(f"{check.kind} is counted in the write pass")
+
+
+def violating_rows(check: Check, frame: DataFrame) -> list[dict[str, Any]]:
+    """Some of the rows that break a check which the write pass has counted."""
+    if check.kind not in ("not_null", "accepted_values", "expression"):
+        return []
+    conditions = [violation_condition(check, frame, part) for part in checked_columns(check)]
+    return sample_rows(frame.where(reduce(lambda one, other: one | other, conditions)))
+
+
+def sample_rows(frame: DataFrame) -> list[dict[str, Any]]:
+    """At most ``SAMPLES`` rows as JSON values."""
+    return [
+        json.loads(row)
+        for row in frame.limit(SAMPLE_ROWS)
+        .select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
+        .toPandas()
+        .iloc[:, 0]
+    ]
+
+
+def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
+    """Rows with a null in the columns are left to `not_null`, as in SQL's UNIQUE."""
+    columns = [quote_name(name) for name in as_names(check.spec)]
+    _require_columns(check, frame, as_names(check.spec))
+    present = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in columns))
+    duplicates = (
+        frame.where(row_filter(check.where) & present)
+        .groupBy(*columns)
+        .agg(F.count("*").alias("rows"))
+        .where(F.col("rows") > 1)
+    )
+    found = duplicates.agg(F.count("*"), F.sum("rows")).collect()[0]
+    count, rows = found[0], found[1] or 0
+    key_text = ", ".join(as_names(check.spec))
+    if not count:
+        return CheckResult(check, False, f"{key_text} is unique")
+    message = f"{count} values of {key_text} are there more than once ({rows} rows)"
+    return CheckResult(check, True, message, {"values": count, "rows": rows}, sample_rows(duplicates))
+
+
+def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> CheckResult:
+    column, field = check.spec["column"], check.spec["field"]
+    _require_columns(check, frame, (column,))
+    _require_columns(check, other, (field,), "the other side")
+    known = other.select(F.col(quote_name(field)).alias(KNOWN_VALUES)).distinct()
+    own = frame.where(row_filter(check.where) & F.col(quote_name(column)).isNotNull())
+    orphans = own.join(known, F.col(quote_name(column)) == F.col(KNOWN_VALUES), "left_anti")
+    count = orphans.count()
+    if not count:
+        return CheckResult(check, False, f"every {column} is known")
+    message = f"{count} rows with a {column} that the other side does not have as {field}"
+    return CheckResult(check, True, message, {"rows": count}, sample_rows(orphans))
+
+
+def _check_sql(
+    check: Check, frame: DataFrame, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]
+) -> CheckResult:
+    for name, one in {**inputs, **frames, "output": frame}.items():
+        one.createOrReplaceTempView(quote_name(name))
+    found = frame.sparkSession.sql(check.spec)
+    count = found.count()
+    if not count:
+        return CheckResult(check, False, "the query found no row")
+    return CheckResult(
+        check, True, f"the query found {count} rows, and must find none", {"rows": count}, sample_rows(found)
+    )
+
+
+def _check_reconcile(check: Check, frame: DataFrame, other: DataFrame) -> CheckResult:
+    """The staged output is the left side."""
+    spec = ComparisonSpec.parse({**check.spec, "filter": check.where})
+    comparison = compare_tables(frame, other, spec)
+    broken = comparison["verdict"] != "equal"
+    details = {name: comparison[name] for name in ("counts", "left", "right", "tolerance")}
+    return CheckResult(check, broken, comparison["message"], details, comparison["samples"][:SAMPLE_ROWS])
+
+
+def _require_columns(check: Check, frame: DataFrame, columns: tuple[str, ...], who: str = "the output") -> None:
+    for name in columns:
+        if name not in frame.columns:
+            raise JobFailed(f"the check {check.name} names the column {name}, and {who} has {', '.join(frame.columns)}")

@@ -1,0 +1,178 @@
+"""The task `freeze`: what a job will read, resolved once, so that a retry reads the same rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
+from saga_spark.job_errors import JobFailed
+from saga_spark.row_fingerprint import quote_name
+from saga_spark.runner.spark_session import TaskContext
+from saga_spark.sinks.parquet.parquet_pointer import CURRENT, read_pointer
+from saga_spark.storage import file_size, list_parquet_files, project_location, spark_path, split_glob, to_uri
+from sagas.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
+    """``{"inputs": {name: {"kind", "values"}}, "folder": uri, "known": {name: {"files", "schema"}}}`` gives
+    ``{"inputs": {name: {"format": "parquet", "files", "rows", "fingerprint", …}}}``, which ``frames`` opens.
+
+    Raises JobFailed, UsageError, Infrastructure.
+    """
+    frozen: dict[str, dict[str, Any]] = {}
+    databases: dict[str, list[DatabaseInput]] = {}
+    for name, one in request["inputs"].items():
+        kind, values = one["kind"], one["values"]
+        uri = f"{request['folder']}/{name}/part-00000.parquet"
+        match kind:
+            case "connection":
+                databases.setdefault(values["connection"], []).append(DatabaseInput(name, values, uri))
+            case "parquet":
+                frozen[name] = {**_freeze_parquet(context, name, values["parquet"]), **_filter_and_columns(values)}
+            case "table":
+                from saga_spark.inputs.iceberg_input import (
+                    freeze_table,  # pyiceberg: only who reads tables waits for it
+                )
+
+                frozen[name] = {**freeze_table(context.settings, name, values, uri), **_filter_and_columns(values)}
+            case "topic":
+                from saga_spark.inputs.kafka_input import freeze_topic
+
+                kafka_input = freeze_topic(context.settings, name, values, uri, context.progress)
+                frozen[name] = {**kafka_input, **_filter_and_columns(values)}
+            case "step":
+                frozen[name] = {**_freeze_step_output(values, request["known"][name]), **_filter_and_columns(values)}
+            case _:
+                raise UsageError(f"the input {name} is of the unknown kind {kind}")
+        context.raise_if_cancelled()
+    for connection, wanted in databases.items():
+        kafka_input = extract_database_inputs(
+            context.settings.connection(connection), wanted, context.progress, context.on_cancel
+        )
+        for one in wanted:
+            result = kafka_input[one.name]
+            fingerprint = {"kind": "connection", "connection": connection, "rows": result.rows}
+            fingerprint |= {"snapshot": result.snapshot, "taken_at": result.taken_at}
+            frozen[one.name] = {"files": [one.uri], "rows": result.rows, "fingerprint": fingerprint}
+    return {"inputs": {name: {"format": "parquet", **frozen[name]} for name in request["inputs"]}}
+
+
+def _freeze_parquet(context: TaskContext, name: str, path: str) -> dict[str, Any]:
+    location = project_location(path, context.settings.root)
+    if file_size(f"{location.rstrip('/')}/{CURRENT}") is not None:
+        paths = read_pointer(location)
+        if not paths:
+            raise JobFailed(f"the input {name}: the Parquet output at {path} holds no rows yet")
+        return {
+            "files": [to_uri("file:", path) for path in paths],
+            "rows": None,
+            "fingerprint": _files_fingerprint(paths),
+        }
+    found = list_parquet_files(location)
+    if not found:
+        raise JobFailed(f"the input {name}: there are no Parquet files at {path}")
+    fingerprint = _files_fingerprint([[one.uri, one.bytes, one.modified] for one in found])
+    frozen: dict[str, Any] = {"files": [one.uri for one in found], "rows": None, "fingerprint": fingerprint}
+    base = to_uri(location, split_glob(location)[0])
+    if any("=" in one.uri[len(base) :] for one in found):
+        frozen["base"] = base  # folders like day=2026-01-01 hold a column
+    return frozen
+
+
+def _freeze_step_output(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    fingerprint = {**_files_fingerprint(known["files"]), "kind": "step", "step": values["step"]}
+    return {"files": list(known["files"]), "rows": None, "schema": known.get("schema"), "fingerprint": fingerprint}
+
+
+def _files_fingerprint(files: Any) -> dict[str, Any]:
+    """A fingerprint of a list of files that never change, or of their sizes and times."""
+    text = json.dumps(files)
+    return {"kind": "parquet", "files": len(files), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _filter_and_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The filter and the columns are applied when the input is opened."""
+    return {key: values[key] for key in ("where", "columns") if values.get(key) is not None}
+
+
+# Frozen inputs as DataFrames.
+
+
+class JobInputs(Mapping[str, "DataFrame"]):
+    """The inputs of a job by name: ``inputs["orders"]`` or ``inputs.orders``."""
+
+    def __init__(self, frames: Mapping[str, DataFrame]) -> None:
+        self._frames = dict(frames)
+
+    def __getitem__(self, name: str) -> DataFrame:
+        try:
+            return self._frames[name]
+        except KeyError:
+            raise KeyError(f"there is no input {name}{did_you_mean(name, self._frames)}") from None
+
+    def __getattr__(self, name: str) -> DataFrame:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frames)
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+
+def open_inputs(spark: SparkSession, frozen: Mapping[str, Mapping[str, Any]]) -> JobInputs:
+    """What the task ``freeze`` has answered, as DataFrames."""
+    return JobInputs({name: open_frozen_input(spark, one) for name, one in frozen.items()})
+
+
+def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any]) -> DataFrame:
+    """One frozen input with its filter and its columns. Raises JobFailed: it has no such column."""
+    from pyspark.sql.types import StructType
+
+    reader = spark.read
+    schema = None if frozen.get("schema") is None else StructType.fromJson(dict(frozen["schema"]))
+    if not frozen["files"]:
+        if schema is None:
+            raise JobFailed("an input has neither files nor a schema")
+        frame = spark.createDataFrame([], schema)
+    else:
+        if frozen.get("base"):
+            reader = reader.option("basePath", spark_path(frozen["base"]))
+        if schema is not None:
+            reader = reader.schema(schema)
+        frame = reader.parquet(*(spark_path(uri) for uri in frozen["files"]))
+    if frozen.get("where") is not None:
+        frame = frame.where(filter_condition(frozen["where"]))
+    if frozen.get("columns") is not None:
+        for name in frozen["columns"]:
+            if name not in frame.columns:
+                raise JobFailed(f"an input has no column {name}{did_you_mean(name, tuple(frame.columns))}")
+        frame = frame.select(*(quote_name(name) for name in frozen["columns"]))
+    return frame
+
+
+def filter_condition(where: str | Mapping[str, Any]) -> Column:
+    """A filter as people write it: SQL, or for each column a value, one of a list, or null."""
+    from pyspark.sql import functions as F
+
+    if isinstance(where, str):
+        return F.expr(where)
+    combined = F.lit(True)
+    for name, value in where.items():
+        column = F.col(quote_name(name))
+        if value is None:
+            combined &= column.isNull()
+        else:
+            combined &= column.isin(value) if isinstance(value, list) else column == F.lit(value)
+    return combined

@@ -1,0 +1,134 @@
+"""A table of a catalog at one snapshot: its own files where they can be read as they are, else its rows, written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.table.snapshots import Snapshot
+
+from saga_spark.job_errors import JobFailed
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog, translate_errors
+from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes, type_label
+from saga_spark.storage import FOOTER_READERS, create_folder, resolve_uri, to_uri
+
+
+def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri: str) -> dict[str, Any]:
+    """``uri`` is where the rows go if they must be written.
+
+    The columns are those the table has now; with ``as_of`` those it had then. Raises JobFailed: no such table or
+    snapshot, or it cannot be read without bringing deleted rows back; Infrastructure: the catalog.
+    """
+    table_name = TableName.parse(values["table"])
+    with translate_errors(str(table_name)):
+        table = load_table(open_catalog(settings, table_name.catalog), table_name)
+    if table is None:
+        raise JobFailed(f"the input {name} reads the table {table_name}, which does not exist")
+    as_of = values.get("as_of")
+    snapshot = snapshot_at(table, as_of, name)
+    fingerprint = {"kind": "table", "table": str(table_name), "uuid": str(table.metadata.table_uuid), "snapshot": None}
+    if snapshot is None:
+        return {"files": [uri], "rows": _write_rows(table.scan(), uri), "fingerprint": fingerprint}
+    fingerprint["snapshot"] = snapshot.snapshot_id
+    scan = table.scan() if as_of is None else table.scan(snapshot_id=snapshot.snapshot_id)
+    with _translate_read_errors(name, table_name):
+        if has_equality_deletes(table.io, snapshot):
+            raise JobFailed(
+                f"the input {name}: rows of the table {table_name} are deleted by equality deletes; {COMPACTION_ADVICE}"
+            )
+        tasks = list(scan.plan_files())
+        if tasks and _can_read_files_directly(table, scan.projection(), tasks):
+            files = [to_uri(task.file.file_path, resolve_uri(task.file.file_path)[1]) for task in tasks]
+            rows = sum(task.file.record_count for task in tasks)
+            return {"files": files, "rows": rows, "fingerprint": fingerprint}
+        return {"files": [uri], "rows": _write_rows(scan, uri), "fingerprint": fingerprint}
+
+
+def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
+    """``as_of`` is a snapshot id, the name of a tag or branch, or a time (ISO 8601; without a zone it is UTC).
+
+    None: the table never had rows. Raises JobFailed: there is no such snapshot.
+    """
+    if as_of is None:
+        return table.current_snapshot()
+    text = str(as_of)
+    found = (table.snapshot_by_id(int(text)) if text.isdigit() else None) or table.snapshot_by_name(text)
+    if found is not None:
+        return found
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise JobFailed(
+            f"the input {name}: {text} is neither a snapshot of the table, nor one of its tags or branches, nor a time"
+        ) from None
+    timestamp = time if time.tzinfo else time.replace(tzinfo=UTC)
+    found = table.snapshot_as_of_timestamp(int(timestamp.timestamp() * 1000))
+    if found is None:
+        raise JobFailed(f"the input {name}: the table has no snapshot as of {text}")
+    return found
+
+
+@contextmanager
+def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
+    """What pyiceberg cannot read stays so: one sentence instead of more attempts."""
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise JobFailed(f"the input {name}: the table {table_name} cannot be read: {message}") from error
+
+
+def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> bool:
+    """May Spark read the data files alone? Not if rows of them are deleted, and only if each holds just the columns
+    that are wanted: one that was renamed, added or widened later needs Iceberg's own reader."""
+    if len(table.metadata.schemas) > 1:
+        return False
+    if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
+        return False
+    table_columns = _schema_columns(schema)
+    names = table.name_mapping() or schema.name_mapping
+
+    def fits(task: FileScanTask) -> bool:
+        return _file_columns(task.file.file_path, names) == table_columns
+
+    # All of them: metadata forgets schemas that no snapshot uses, and their files live on.
+    with ThreadPoolExecutor(FOOTER_READERS) as pool:
+        return all(pool.map(fits, tasks))
+
+
+def _schema_columns(schema: Schema) -> list[tuple[int, str, str]]:
+    return [(field.field_id, field.name, type_label(field.field_type)) for field in schema.fields]
+
+
+def _file_columns(file: str, names: NameMapping) -> list[tuple[int, str, str]] | None:
+    """None: it holds something that is no column of the table, or of a type that Spark does not read."""
+    system, path = resolve_uri(file)
+    with system.open_input_file(path) as source:
+        found = pq.read_schema(source)
+    try:
+        return _schema_columns(pyarrow_to_schema(found, names))
+    except (ValueError, TypeError):
+        return None
+
+
+def _write_rows(scan: DataScan, uri: str) -> int:
+    """The number of rows."""
+    create_folder(uri.rpartition("/")[0])
+    system, path = resolve_uri(uri)
+    reader = scan.to_arrow_batch_reader()
+    rows = 0
+    with system.open_output_stream(path) as stream, pq.ParquetWriter(stream, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows

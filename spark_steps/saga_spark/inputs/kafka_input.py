@@ -1,0 +1,117 @@
+"""A part of a topic as a Parquet file: every partition up to where it ended when the input was frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
+from saga_activities.kafka.config import require_client
+from saga_activities.kafka.range_reader import decided_offsets, offsets_since, read_ranges
+from saga_spark.job_errors import JobFailed
+from saga_spark.settings import SparkSettings
+from saga_spark.storage import create_folder, resolve_uri
+from sagas.errors import InfrastructureError, UsageError
+
+TOPIC_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_BATCH_ROWS = 20_000
+
+
+def freeze_topic(
+    settings: SparkSettings,
+    name: str,
+    values: Mapping[str, Any],
+    uri: str,
+    on_progress: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """Write the committed records of a topic, from the first one or ``since`` a moment on, to the file ``uri``.
+
+    The end is the last stable offset: records of open and of aborted transactions are not read. ``tell`` hears of the
+    progress, and may raise. Raises UsageError, JobFailed (there is no such topic), Infrastructure (Kafka).
+    """
+    topic = values["topic"]
+    require_client()
+    try:
+        for reason in KafkaAdmin(settings.kafka).unusable_topics([topic]).values():
+            raise JobFailed(f"the input {name}: the topic {topic} cannot be read: {reason}")
+        offsets = decided_offsets(settings.kafka, topic, settings.kafka.transaction_timeout)
+        firsts = {one: found.log_start for one, found in offsets.items()}
+        if values.get("since") is not None:
+            firsts = offsets_since(settings.kafka, topic, _epoch_seconds(name, values["since"]), offsets)
+        ranges = {one: (firsts[one], offsets[one].last_stable) for one in offsets}
+        rows = _write_records(settings, name, topic, ranges, uri, on_progress)
+    except KafkaOperationError as problem:
+        raise InfrastructureError(f"the input {name}: {problem.message}") from problem
+    offset_ranges = {str(one): list(ranges[one]) for one in sorted(ranges)}
+    return {
+        "files": [uri],
+        "rows": rows,
+        "fingerprint": {"kind": "topic", "topic": topic, "offsets": offset_ranges, "rows": rows},
+    }
+
+
+def _write_records(
+    settings: SparkSettings,
+    name: str,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    uri: str,
+    on_progress: Callable[[dict[str, Any]], None],
+) -> int:
+    create_folder(uri.rpartition("/")[0])
+    system, path = resolve_uri(uri)
+    rows: list[dict[str, Any]] = []
+    count = 0
+    with (
+        system.open_output_stream(path) as stream,
+        pq.ParquetWriter(stream, TOPIC_SCHEMA, compression="zstd") as writer,
+    ):
+        for message in read_ranges(settings.kafka, topic, ranges):
+            rows.append(_record_row(message))
+            if len(rows) == _BATCH_ROWS:
+                writer.write_table(pa.Table.from_pylist(rows, TOPIC_SCHEMA))
+                count += len(rows)
+                rows.clear()
+                on_progress({"input": name, "rows": count})
+        writer.write_table(pa.Table.from_pylist(rows, TOPIC_SCHEMA))
+    return count + len(rows)
+
+
+def _record_row(message: Any) -> dict[str, Any]:
+    kind, milliseconds = message.timestamp()
+    return {
+        "key": _decode(message.key()),
+        "value": _decode(message.value()),
+        "headers": list({one: _decode(text) or "" for one, text in message.headers() or []}.items()),
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None,
+    }
+
+
+def _decode(raw: bytes | str | None) -> str | None:
+    """Bytes that are no text are shown with escapes: one strange record must not stop the job."""
+    return raw.decode(errors="backslashreplace") if isinstance(raw, bytes) else raw
+
+
+def _epoch_seconds(name: str, text: str) -> float:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        raise UsageError(f"the input {name}: `since` is a moment like 2026-01-31T08:00:00Z, not {text!r}") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

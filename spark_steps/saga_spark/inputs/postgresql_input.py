@@ -1,0 +1,227 @@
+"""Tables and queries of a PostgreSQL database as Parquet files: all inputs of one database from one snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, LiteralString, cast
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from saga_spark.job_errors import JobFailed
+from saga_spark.storage import create_folder, resolve_uri
+from sagas.errors import InfrastructureError, UsageError
+
+CSV_BLOCK_BYTES = 16 * 2**20
+"""Bytes of CSV that are parsed at once; no row may be longer."""
+
+_TYPES: dict[int, pa.DataType] = {
+    16: pa.bool_(),
+    20: pa.int64(),
+    21: pa.int32(),
+    23: pa.int32(),
+    700: pa.float32(),
+    701: pa.float64(),
+    1082: pa.date32(),
+    1114: pa.timestamp("us"),
+    1184: pa.timestamp("us", tz="UTC"),
+}
+_NUMERIC, _BYTEA = 1700, 17
+_PLAIN_NUMERIC = pa.decimal128(38, 18)
+"""A numeric without precision, as Spark's own JDBC source has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseInput:
+    """One input: its values as written (``table`` or ``query``, ``columns``, ``where``), and its file."""
+
+    name: str
+    values: Mapping[str, Any]
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseExtract:
+    rows: int
+    snapshot: str
+    taken_at: str
+
+
+def extract_database_inputs(
+    url: str,
+    inputs: list[DatabaseInput],
+    on_progress: Callable[[dict[str, Any]], None],
+    on_cancel: Callable[[Any], None],
+) -> dict[str, DatabaseExtract]:
+    """Raises JobFailed (an input cannot be read as it is written), UsageError, Infrastructure (the database)."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise UsageError("Spark steps read tables of PostgreSQL only; give other data as Parquet")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # Its own words would quote the password.
+        raise UsageError("the url of a connection that Spark steps read is not one that PostgreSQL takes") from None
+    try:
+        with psycopg.connect(url) as connection:
+            on_cancel(connection.cancel)
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            connection.execute("SET LOCAL timezone = 'UTC'")
+            connection.execute("SET LOCAL datestyle = 'ISO'")
+            connection.execute("SET LOCAL bytea_output = 'hex'")
+            snapshot, at = connection.execute("SELECT pg_current_snapshot()::text, now()::text").fetchone() or ("", "")
+            return {
+                one.name: DatabaseExtract(_copy_input(connection, one, on_progress), snapshot, at) for one in inputs
+            }
+    except psycopg.OperationalError as error:
+        raise InfrastructureError(f"the database of the inputs: {_first_line(error)}") from error
+
+
+def input_query(values: Mapping[str, Any]) -> sql.Composed:
+    """The query of an input."""
+    columns = sql.SQL("*")
+    if values.get("columns"):
+        columns = sql.SQL(", ").join(sql.Identifier(name) for name in values["columns"])
+    if "query" in values:
+        source = sql.SQL("(\n{}\n) AS input").format(_author_sql(values["query"].rstrip().rstrip(";")))
+    else:
+        source = sql.Identifier(*values["table"].split("."))
+    query = sql.SQL("SELECT {} FROM {}").format(columns, source)
+    where = values.get("where")
+    if where is None:
+        return query
+    return sql.SQL("{} WHERE {}").format(query, _where_clause(where))
+
+
+def _author_sql(text: str) -> sql.SQL:
+    """SQL as the author of the definition wrote it."""
+    return sql.SQL(cast(LiteralString, text))
+
+
+def _where_clause(where: str | Mapping[str, Any]) -> sql.Composable:
+    if isinstance(where, str):
+        return sql.SQL("(\n{}\n)").format(_author_sql(where))
+    parts: list[sql.Composable] = []
+    for name, value in where.items():
+        column = sql.Identifier(name)
+        if value is None:
+            parts.append(sql.SQL("{} IS NULL").format(column))
+        elif isinstance(value, list):
+            parts.append(sql.SQL("{} = ANY({})").format(column, sql.Literal(value)))
+        else:
+            parts.append(sql.SQL("{} = {}").format(column, sql.Literal(value)))
+    return sql.SQL(" AND ").join(parts)
+
+
+def _copy_input(
+    connection: psycopg.Connection[Any], database_input: DatabaseInput, on_progress: Callable[[dict[str, Any]], None]
+) -> int:
+    query = input_query(database_input.values)
+    try:
+        # Asked for in binary form, the server takes one statement only: a value that was put into the text cannot end
+        # ours and begin its own.
+        cursor = connection.cursor(binary=True)
+        described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
+        types = {column.name: arrow_type(column) for column in described}
+        if len(types) < len(described):
+            raise JobFailed(f"the input {database_input.name} has two columns of the same name")
+        binary = [column.name for column in described if column.type_code == _BYTEA]
+        with connection.cursor().copy(
+            sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, HEADER true, FORCE_QUOTE *)").format(query)
+        ) as copy:
+            return _write_parquet(copy, types, binary, database_input, on_progress)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        raise JobFailed(f"the input {database_input.name} cannot be read: {_first_line(error)}") from None
+    except pa.ArrowInvalid as error:
+        raise JobFailed(f"the input {database_input.name} holds a value that Parquet cannot: {error}") from None
+
+
+def arrow_type(column: Any) -> pa.DataType:
+    """How a column of a result is read: as text what has no counterpart (uuid, json, arrays, ranges …)."""
+    if column.type_code == _NUMERIC:
+        if column.precision is None:
+            return _PLAIN_NUMERIC
+        if column.precision > 38 or not 0 <= (column.scale or 0) <= column.precision:
+            return pa.string()
+        return pa.decimal128(column.precision, column.scale or 0)
+    return _TYPES.get(column.type_code, pa.string())
+
+
+def _write_parquet(
+    copy: psycopg.Copy,
+    types: dict[str, pa.DataType],
+    binary: list[str],
+    database_input: DatabaseInput,
+    on_progress: Callable[..., None],
+) -> int:
+    # An empty line is a row too: the null of a table with one column.
+    reader = pacsv.open_csv(
+        io.BufferedReader(_CopyStream(iter(copy)), CSV_BLOCK_BYTES),
+        read_options=pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False),
+        parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=pacsv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        ),
+    )
+    schema = pa.schema([pa.field(name, pa.binary() if name in binary else kind) for name, kind in types.items()])
+    create_folder(database_input.uri.rpartition("/")[0])
+    system, path = resolve_uri(database_input.uri)
+    rows = 0
+    with system.open_output_stream(path) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(_decode_binary(batch, binary, schema))
+            rows += batch.num_rows
+            on_progress({"input": database_input.name, "rows": rows})
+    return rows
+
+
+def _decode_binary(batch: pa.RecordBatch, binary: list[str], schema: pa.Schema) -> pa.RecordBatch:
+    """``\\x0a0b`` is how PostgreSQL writes bytes."""
+    if not binary:
+        return batch
+    arrays = []
+    for field, array in zip(schema, batch.columns, strict=True):
+        if field.name in binary:
+            values = [None if text is None else bytes.fromhex(text[2:]) for text in array.to_pylist()]
+            arrays.append(pa.array(values, pa.binary()))
+        else:
+            arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _CopyStream(io.RawIOBase):
+    """The blocks of a COPY as a stream."""
+
+    def __init__(self, blocks: Iterator[Any]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with contextlib.suppress(StopIteration):
+            while not self._rest:
+                self._rest = memoryview(next(self._blocks))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

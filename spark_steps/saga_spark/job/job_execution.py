@@ -1,0 +1,248 @@
+"""A job as code: `module:function` or SQL, run against a session, giving one DataFrame for each output."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+from saga_spark.job.job_spec import Job
+from saga_spark.job_errors import JobFailed, last_error_line, to_job_error
+from saga_spark.runner.java import require_java
+from saga_spark.runner.runner_process import kill_tree
+from saga_spark.runner.runner_protocol import SourcesChanged
+from saga_spark.runner.spark_session import TaskContext, classic_spark_conf, write_properties_file
+from saga_spark.settings import SparkSettings
+from saga_spark.storage import spark_path
+from sagas.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_import_lock = threading.Lock()
+_modification_times: dict[str, int] = {}
+"""Files of imported jobs and when they were changed last (nanoseconds)."""
+
+
+def job_label(job: Job) -> str:
+    """How messages call the job."""
+    if isinstance(job.code, str):
+        return f"the job {job.code}"
+    return "the SQL of the job" if "sql" in job.code else f"the program {job.code['main']}"
+
+
+def run_job(
+    spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame], settings: SparkSettings
+) -> dict[str, DataFrame]:
+    """The outputs of a Python or SQL job; nothing has been computed yet, apart from what the job itself does.
+
+    Raises UsageError (there is no such function, or it cannot be called so), JobFailed (it raised, or its answer is
+    wrong), Infrastructure.
+    """
+    for name, value in job.conf.items():
+        _set_conf(spark, name, value)
+    if isinstance(job.code, str):
+        function = load_function(job.code, settings)
+        check_signature(function, job.code, spark, inputs, job.params)
+        try:
+            returned = function(spark, inputs, **job.params)
+        except (JobFailed, UsageError):
+            raise
+        except Exception as error:
+            raise to_job_error(error, job_label(job), settings.python_path) from error
+    else:
+        returned = _run_sql(spark, job, inputs)
+    return check_outputs(returned, tuple(job.outputs), job_label(job))
+
+
+def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, DataFrame]:
+    """A job with one output may answer with the DataFrame alone. Raises JobFailed."""
+    if not isinstance(returned, Mapping):
+        if len(names) > 1:
+            raise JobFailed(
+                f"{label} returned {_type_label(returned)}, where a DataFrame is needed for each of {', '.join(names)}"
+            )
+        returned = {names[0]: returned}
+    missing = [name for name in names if name not in returned]
+    if missing:
+        raise JobFailed(f"{label} returned no output {missing[0]}{did_you_mean(missing[0], tuple(returned))}")
+    unexpected = [str(name) for name in returned if name not in names]
+    if unexpected:
+        raise JobFailed(f"{label} returned the output {unexpected[0]}, which the step does not name")
+    for name in names:
+        if not _is_dataframe(returned[name]):
+            raise JobFailed(
+                f"{label} returned {_type_label(returned[name])} for {name}, where a Spark DataFrame is needed"
+            )
+    return {name: returned[name] for name in names}
+
+
+def load_function(path: str, settings: SparkSettings) -> Callable[..., Any]:
+    """The function ``module:function`` from the settings' ``python_path``.
+
+    Raises UsageError (no such module, no such function), JobFailed (the module cannot be imported).
+    """
+    module_name, _, function_name = path.partition(":")
+    with _import_lock:
+        for folder in reversed(settings.python_path):
+            if folder not in sys.path:
+                sys.path.insert(0, folder)
+        importlib.invalidate_caches()
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+                raise UsageError(
+                    f"there is no module {error.name} for the job {path}",
+                    help="[spark] python_path in saga.toml says where jobs are imported from",
+                ) from None
+            raise to_job_error(error, f"the import of {module_name}", settings.python_path) from error
+        except Exception as error:
+            raise to_job_error(error, f"the import of {module_name}", settings.python_path) from error
+        _record_sources(settings.python_path)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        functions = tuple(name for name, _ in inspect.getmembers(module, inspect.isfunction))
+        raise UsageError(f"{module_name} has no function {function_name}{did_you_mean(function_name, functions)}")
+    return function
+
+
+def check_sources_unchanged() -> None:
+    """Raises Stale: a source has changed since it was imported, so this process would run the old code."""
+    with _import_lock:
+        if any(_is_changed(source, when) for source, when in _modification_times.items()):
+            raise SourcesChanged
+
+
+def check_signature(
+    function: Callable[..., Any], path: str, spark: Any, inputs: Any, params: Mapping[str, Any]
+) -> None:
+    """Raises UsageError: the function does not take what the step gives."""
+    try:
+        inspect.signature(function).bind(spark, inputs, **params)
+    except TypeError as error:
+        raise UsageError(
+            f"the job {path} cannot be called with the step's params: {error}",
+            help=f"def {path.partition(':')[2]}(spark, inputs, {', '.join(params) or '**params'})",
+        ) from None
+
+
+def _run_sql(spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    assert not isinstance(job.code, str)
+    try:
+        for name, frame in inputs.items():
+            frame.createOrReplaceTempView(name)
+        return spark.sql(job.code["sql"], args=dict(job.params))
+    except Exception as error:
+        raise to_job_error(error, job_label(job)) from error
+
+
+def _set_conf(spark: SparkSession, name: str, value: Any) -> None:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        spark.conf.set(name, text)
+    except Exception as error:
+        if "CANNOT_MODIFY" in str(error):
+            raise UsageError(
+                f"conf: {name} belongs to the whole Spark session and cannot be set by a step",
+                help="put it under [spark.conf] in saga.toml",
+            ) from None
+        raise to_job_error(error, f"conf {name}") from error
+
+
+def _record_sources(folders: Iterable[str]) -> None:
+    """The sources of all modules below the folders, apart from installed ones."""
+    for module in list(sys.modules.values()):
+        source = getattr(module, "__file__", None)
+        if not source or source in _modification_times or "site-packages" in source:
+            continue
+        if any(Path(source).is_relative_to(folder) for folder in folders):
+            _modification_times[source] = os.stat(source).st_mtime_ns
+
+
+def _is_changed(source: str, when: int) -> bool:
+    try:
+        return os.stat(source).st_mtime_ns != when
+    except FileNotFoundError:
+        return True
+
+
+def _is_dataframe(value: Any) -> bool:
+    """Classic and Connect have a class of their own below this one."""
+    from pyspark.sql import DataFrame
+
+    return isinstance(value, DataFrame)
+
+
+def _type_label(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")
+
+
+# A job that is a program of its own, given to `spark-submit`: it finds its inputs and its stage in the environment.
+
+
+OUTPUT_TAIL_LINES = 400
+"""Of the program's output, to find in it what went wrong; all of it is in the runner's log."""
+
+
+def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folders: Mapping[str, str]) -> None:
+    """Wait for the program; ``folders`` are where it writes Parquet, by output.
+
+    It sees ``SAGA_STAGE`` (the folder; with several outputs a JSON object of them), ``SAGA_INPUTS`` (JSON: name to
+    ``format`` and ``files``) and ``SAGA_PARAMS`` (JSON). Raises UsageError, JobFailed.
+    """
+    assert not isinstance(job.code, str)
+    if context.settings.remote:
+        raise UsageError("a job with `main` needs a Spark master: it cannot be submitted over Spark Connect")
+    require_java()
+    main = str(job.code["main"])
+    if "://" not in main:
+        program = context.settings.root / main
+        if not program.is_file():
+            raise UsageError(f"there is no program {main} in the project")
+        main = str(program)
+    argv = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", context.settings.master]
+    conf = {**classic_spark_conf(context.settings), **{name: str(value) for name, value in job.conf.items()}}
+    argv += ["--load-spark-defaults", "--properties-file", str(write_properties_file(conf))]
+    if "class" in job.code:
+        argv += ["--class", str(job.code["class"])]
+    argv += [main, *(str(one) for one in job.code.get("args", ()))]
+    output_paths = {name: spark_path(uri) for name, uri in folders.items()}
+    input_files = {
+        name: {"format": one["format"], "files": [spark_path(uri) for uri in one["files"]]}
+        for name, one in inputs.items()
+    }
+    environment = {
+        **os.environ,
+        "SAGA_STAGE": next(iter(output_paths.values())) if len(output_paths) == 1 else json.dumps(output_paths),
+        "SAGA_INPUTS": json.dumps(input_files),
+        "SAGA_PARAMS": json.dumps(dict(job.params)),
+    }
+    child = subprocess.Popen(
+        argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace",
+    )  # fmt: skip
+    context.on_cancel(lambda: kill_tree(child.pid))
+    tail: deque[str] = deque(maxlen=OUTPUT_TAIL_LINES)
+    assert child.stdout is not None
+    for line in child.stdout:
+        sys.stderr.write(line)
+        tail.append(line)
+    code = child.wait()
+    context.raise_if_cancelled()
+    if code != 0:
+        output = "".join(tail)
+        raise JobFailed(
+            f"{job_label(job)} ended with exit code {code}: {last_error_line(output)}", {"output": output[-4000:]}
+        )

@@ -1,0 +1,169 @@
+"""A `spark` step's arguments as values: the job, its inputs, its outputs, its checks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sagas.builtins.spark import CHECK_KINDS
+from sagas.errors import UsageError
+
+WriteMode = Literal["append", "overwrite", "overwrite_partitions", "overwrite_where", "merge"]
+CheckSeverity = Literal["error", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Where rows come from. ``kind``: ``connection`` (a table or query of a database), ``parquet``, ``step`` (the
+    staged output of an ancestor), ``table`` (of a catalog: ``catalog.namespace.table``) or ``topic``."""
+
+    kind: Literal["connection", "parquet", "step", "table", "topic"]
+    options: Mapping[str, Any]
+
+    @staticmethod
+    def parse(name: str, data: Mapping[str, Any]) -> Input:
+        """Raises UsageError, one sentence."""
+        for kind in ("connection", "parquet", "step", "topic"):
+            if kind in data:
+                if kind == "connection" and ("table" in data) == ("query" in data):
+                    raise UsageError(f"the input {name} names a connection and needs either `table` or `query`")
+                return Input(kind, data)
+        if "table" in data:
+            return Input("table", data)
+        raise UsageError(f"the input {name} needs one of `connection`, `parquet`, `step`, `table` and `topic`")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where rows become visible. ``kind``: ``iceberg`` (``table`` is ``catalog.namespace.table``), ``parquet``,
+    ``postgresql`` (``connection`` and ``table``) or ``topic``, whose records hold the row, or its column ``value``."""
+
+    name: str
+    kind: Literal["iceberg", "parquet", "postgresql", "topic"]
+    destination: str
+    mode: WriteMode = "append"
+    connection: str | None = None
+    where: Mapping[str, Any] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    value: str | None = None
+
+    @staticmethod
+    def parse(name: str, data: Mapping[str, Any]) -> Output:
+        """Raises UsageError, one sentence."""
+        mode: WriteMode = data.get("mode", "append")
+        common: dict[str, Any] = {
+            "where": data.get("where", {}),
+            "key": as_names(data.get("key")),
+            "partition_by": as_names(data.get("partition_by")),
+        }
+        if mode == "overwrite_where" and not common["where"]:
+            raise UsageError(f"the output {name} has the mode overwrite_where and needs `where`")
+        if mode == "merge" and not common["key"]:
+            raise UsageError(f"the output {name} has the mode merge and needs `key`")
+        if "topic" in data:
+            return Output(name, "topic", data["topic"], mode, **common, value=data.get("value"))
+        if "parquet" in data:
+            return Output(name, "parquet", data["parquet"], mode, **common)
+        if "connection" in data and "table" in data:
+            return Output(name, "postgresql", data["table"], mode, data["connection"], **common)
+        if "table" in data:
+            return Output(name, "iceberg", data["table"], mode, **common)
+        raise UsageError(f"the output {name} needs `table`, `parquet`, `topic`, or `connection` and `table`")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the audit. ``kind`` is the word of the language, ``spec`` what stands under it."""
+
+    kind: str
+    spec: Any
+    severity: CheckSeverity = "error"
+    where: Any = None
+    output: str = "output"
+    name: str = ""
+
+    @staticmethod
+    def parse(number: int, data: Mapping[str, Any], outputs: Sequence[str]) -> Check:
+        """``number`` counts from 1. Raises UsageError, one sentence."""
+        kinds = [kind for kind in CHECK_KINDS if kind in data]
+        if len(kinds) != 1:
+            raise UsageError(f"check {number} of the audit needs exactly one of {', '.join(CHECK_KINDS)}")
+        output = data.get("output", outputs[0])
+        if output not in outputs:
+            raise UsageError(
+                f"check {number} of the audit names the output {output}, and there is {', '.join(outputs)}"
+            )
+        name = data.get("name") or f"{number}:{kinds[0]}"
+        if kinds[0] == "rows" and "change" in data["rows"] and data.get("where") is not None:
+            raise UsageError(
+                f"the check {name} says `change` and `where`, and only the rows of whole outputs are remembered"
+            )
+        return Check(kinds[0], data[kinds[0]], data.get("severity", "error"), data.get("where"), output, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One `spark` step. ``code``: ``module:function``, ``{"sql": …}`` or ``{"main": …, "class": …, "args": […]}``."""
+
+    code: str | Mapping[str, Any]
+    inputs: Mapping[str, Input]
+    params: Mapping[str, Any]
+    outputs: Mapping[str, Output]
+    conf: Mapping[str, Any]
+    audit: tuple[Check, ...]
+    together: bool = False
+
+    @staticmethod
+    def parse(arguments: Mapping[str, Any]) -> Job:
+        """The arguments in their long form (see ``sagas.builtins.spark``). Raises UsageError, one sentence."""
+        if "job" not in arguments:
+            raise UsageError("a spark step needs `job` or `sql`")
+        outputs = {name: Output.parse(name, one) for name, one in arguments.get("outputs", {}).items()}
+        if not outputs:
+            raise UsageError("a spark step needs `output` or `outputs`")
+        checks = tuple(
+            Check.parse(number, one, list(outputs)) for number, one in enumerate(arguments.get("audit", ()), 1)
+        )
+        duplicates = {one.name for one in checks if sum(other.name == one.name for other in checks) > 1}
+        if duplicates:
+            raise UsageError(f"two checks of the audit have the name {min(duplicates)}")
+        return Job(
+            code=arguments["job"],
+            inputs={name: Input.parse(name, one) for name, one in arguments.get("inputs", {}).items()},
+            params=arguments.get("params", {}),
+            outputs=outputs,
+            conf=arguments.get("conf", {}),
+            audit=checks,
+            together=arguments.get("together", False),
+        )
+
+
+def as_names(value: Any) -> tuple[str, ...]:
+    """One name or a list of them."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+# The other side of a check that compares the output with something else.
+
+
+def comparison_input(check: Check) -> Mapping[str, Any] | None:
+    """The input that a check compares the output with; None: it needs none."""
+    match check.kind:
+        case "relationships":
+            return check.spec["to"]
+        case "reconcile":
+            return check.spec["with"]
+    return None
+
+
+def comparison_input_name(check: Check) -> str:
+    """The name of that input: it is frozen together with the inputs of the job. No two checks share one, also where
+    their names differ only in what a folder's name cannot hold."""
+    readable = re.sub(r"\W+", "-", check.name)
+    return f"audit-{readable}-{hashlib.sha256(check.name.encode()).hexdigest()[:8]}"

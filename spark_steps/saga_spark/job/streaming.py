@@ -1,0 +1,103 @@
+"""Streams: each micro-batch of a query is written once, in the transaction that remembers it.
+
+Spark calls ``foreachBatch`` at least once for a batch: after a crash the last one comes again. Its number is stored in
+the same PostgreSQL transaction as its rows, so a batch that comes again writes nothing. That holds as long as the query
+keeps its checkpoint: the numbers are the checkpoint's. A query with a new checkpoint needs a new name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from saga_spark.job_errors import JobFailed
+from sagas.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH_TABLE = "saga_stream_batch"
+_CREATE = f"""
+CREATE TABLE IF NOT EXISTS {BATCH_TABLE} (
+    query text NOT NULL, batch bigint NOT NULL, row_count bigint NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (query, batch))
+"""
+
+BatchWriter = Callable[["psycopg.Connection[Any]", "DataFrame"], int]
+"""Writes the rows of a batch over a connection whose transaction is open; how many rows it wrote."""
+
+
+def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable[[DataFrame, int], None]:
+    """For ``DataStreamWriter.foreachBatch``: write each batch of ``query`` exactly once to PostgreSQL.
+
+    ``url`` is ``postgresql://…``; ``query`` a name that is this query's for ever; ``write`` a table that gets the rows
+    (columns by name), or a function that writes them itself. The rows go through the driver: a batch must fit into it.
+
+    Raises UsageError at once: the name or the URL cannot be used.
+    """
+    if not re.fullmatch(r"[\w.:-]{1,200}", query):
+        raise UsageError(f"{query!r} is no name for a stream: letters, digits and . : - _")
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise UsageError("a stream is written to PostgreSQL: postgresql://…")
+    writer = _copy_into(write) if isinstance(write, str) else write
+
+    def batch(frame: DataFrame, number: int) -> None:
+        with psycopg.connect(url) as connection:
+            _create_batch_table(connection)
+            # First the number: who comes second waits here for the other's end, and then finds it taken.
+            taken = connection.execute(
+                f"INSERT INTO {BATCH_TABLE} (query, batch, row_count) VALUES (%s, %s, 0) ON CONFLICT DO NOTHING",
+                (query, number),
+            )
+            if taken.rowcount == 0:
+                return
+            rows = writer(connection, frame)
+            connection.execute(
+                f"UPDATE {BATCH_TABLE} SET row_count = %s WHERE query = %s AND batch = %s", (rows, query, number)
+            )
+
+    return batch
+
+
+def delete_batches(url: str, query: str, before: int) -> int:
+    """Forget the batches of a query below a number, which Spark will not send again; how many there were."""
+    with psycopg.connect(url) as connection:
+        _create_batch_table(connection)
+        return connection.execute(
+            f"DELETE FROM {BATCH_TABLE} WHERE query = %s AND batch < %s", (query, before)
+        ).rowcount
+
+
+def _create_batch_table(connection: psycopg.Connection[Any]) -> None:
+    """The table, made once: creating it needs a lock that two batches would fight for."""
+    found = connection.execute("SELECT to_regclass(%s)", (BATCH_TABLE,)).fetchone()
+    if found is None or found[0] is None:
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (BATCH_TABLE,))
+        connection.execute(_CREATE)
+
+
+def _copy_into(table: str) -> BatchWriter:
+    """The rows into a table, with COPY."""
+    target = sql.Identifier(*table.split("."))
+
+    def write(connection: psycopg.Connection[Any], frame: DataFrame) -> int:
+        columns = sql.SQL(", ").join(sql.Identifier(name) for name in frame.columns)
+        rows = 0
+        try:
+            with (
+                connection.cursor() as cursor,
+                cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, columns)) as copy,
+            ):
+                for row in frame.toLocalIterator():
+                    copy.write_row(tuple(row))
+                    rows += 1
+        except psycopg.DataError as error:
+            raise JobFailed(f"the stream cannot be written to {table}: {str(error).splitlines()[0]}") from error
+        return rows
+
+    return write

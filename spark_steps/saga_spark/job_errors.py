@@ -1,0 +1,195 @@
+"""What a Spark job says when it fails; the rest is `sagas.errors`."""
+
+from __future__ import annotations
+
+import errno
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sagas.errors import InfrastructureError, Unavailable, UsageError
+
+
+class JobFailed(Exception):
+    """The job itself is wrong, or its rows are: definite, and nothing is visible. One sentence.
+
+    ``details`` are JSON values for people: the place in the user's file, the last lines of a program's output.
+    """
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = dict(details or {})
+
+
+class RunnerLost(InfrastructureError):
+    """The process that ran the job, or its JVM, has ended. ``memory``: because it needed more than it may use."""
+
+    def __init__(self, message: str, *, memory: bool = False) -> None:
+        super().__init__(message)
+        self.memory = memory
+
+
+class Unequipped(UsageError):
+    """This machine lacks a program or a package that Spark needs; another one may have it."""
+
+
+# What went wrong in a job, as one sentence: without plan, without traceback, with the line of the user's own file.
+
+
+MAX_MESSAGE_LENGTH = 500
+"""Characters of a message; more is no sentence."""
+
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_PERMISSION_DENIED = (
+    "Permission denied",
+    "AccessDenied",
+    "Mkdirs failed to create",
+    "Read-only file system",
+    "Not a directory",
+)
+_OUT_OF_MEMORY = ("SparkOutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "java.lang.OutOfMemoryError")
+_CONNECTION_LOST = (
+    "Py4JNetworkError",
+    "Answer from Java side is empty",
+    "An error occurred while trying to connect to the Java server",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "StatusCode.UNAVAILABLE",
+    "SESSION_CLOSED",
+    "INVALID_HANDLE",
+)
+"""Spark itself is gone: its JVM, its context, the session on the Connect server."""
+
+_INTERRUPTED = (
+    "ExecutorLostFailure",
+    "Executor heartbeat timed out",
+    "FetchFailedException",
+    "cancelled as part of",
+    "OPERATION_CANCELED",
+)
+"""Spark has repeated what it could, and gave the job up, or somebody has cancelled it."""
+
+_EXCEPTION_PREFIX = re.compile(r"^(org\.apache\.spark\.|java\.(lang|io|util)\.|scala\.)?[\w.$]*(Exception|Error): ")
+_ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]*): (.+)")
+
+
+def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -> JobFailed | InfrastructureError:
+    """``what`` failed, for example ``the job shop.jobs:facts``. ``folders`` are where the user's files are.
+
+    Infrastructure is what another attempt may not meet again. Unavailable, which says nothing about the job: the JVM,
+    the context or the session was lost.
+    """
+    text = _chain_text(error)
+    if _is_spark_error(error) and any(one in text for one in _CONNECTION_LOST):
+        return Unavailable(f"{what} was interrupted: {error_message(error)}")
+    if _is_spark_error(error) and any(one in text for one in _INTERRUPTED):
+        return InfrastructureError(f"{what} was interrupted: {error_message(error)}")
+    if any(one in text for one in _DISK_FULL):
+        return JobFailed(f"{what} could not write: the disk is full")
+    if _is_spark_error(error) and any(one in text for one in _OUT_OF_MEMORY):
+        return JobFailed(f"{what} ran out of memory: raise `memory` under [spark], or use more partitions")
+    if any(one in text for one in _PERMISSION_DENIED) and _is_write_error(text):
+        return JobFailed(f"{what} could not write to the stage area: {error_message(error)}")
+    details: dict[str, Any] = {"error": type(error).__name__}
+    condition = getattr(error, "getCondition", lambda: None)()
+    if condition:
+        details["condition"] = condition
+    location = user_code_location(error, folders)
+    if location is None:
+        return JobFailed(f"{what} failed: {error_message(error)}", details)
+    path, number, line = location
+    details["file"], details["line"] = path, number
+    return JobFailed(f"{what} failed: {error_message(error)} ({path}, line {number}: {line})", details)
+
+
+def to_disk_error(error: OSError, what: str) -> JobFailed | None:
+    """What only a person can mend: a disk that is full or refuses. None: it is something else."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return JobFailed(f"{what}: the disk is full")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        return JobFailed(f"{what}: {error_message(error)}")
+    return None
+
+
+def error_message(error: BaseException) -> str:
+    """The heart of an error's message, on one line."""
+    text = _python_worker_error(error) or _EXCEPTION_PREFIX.sub("", _spark_message(error).strip())
+    text = " ".join(text.split())
+    if len(text) > MAX_MESSAGE_LENGTH:
+        text = text[:MAX_MESSAGE_LENGTH].rstrip() + " …"
+    name = type(error).__name__
+    if _is_spark_error(error):
+        return text.rstrip(".") or name
+    return f"{name}: {text}" if text else name
+
+
+def last_error_line(output: str) -> str:
+    """What a program said last about its failure: the last line that names an exception, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    named = [line for line in lines if _ERROR_LINE.match(line)]
+    return (named or lines or ["it said nothing"])[-1][:MAX_MESSAGE_LENGTH]
+
+
+def user_code_location(error: BaseException, folders: Sequence[str]) -> tuple[str, int, str] | None:
+    """The innermost line of the user's own files: path (short), number, text."""
+    roots = [Path(one).resolve() for one in folders]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if "site-packages" in path.parts or "saga_spark" in path.parts:
+            continue
+        for root in roots:
+            if path.resolve().is_relative_to(root):
+                return str(path.resolve().relative_to(root)), frame.lineno or 0, (frame.line or "").strip()
+    return None
+
+
+def _spark_message(error: BaseException) -> str:
+    """Spark's own message ends where its plan begins."""
+    get = getattr(error, "getMessage", None)
+    text = (get() if get is not None else None) or str(error)
+    java = getattr(error, "java_exception", None)
+    if java is not None and get is None:
+        text = str(java.getMessage() or java.toString())
+    text = text.removeprefix("[None] ").split(";\n")[0].split("\nJVM stacktrace:")[0].split("\n\nDriver stacktrace:")[0]
+    found = re.search(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): (.+)", text, re.S)
+    if found is not None:
+        text = found[1].split("\n\tat ")[0]
+        causes = re.findall(r"Caused by: (.+)", str(error))
+        text = causes[-1] if causes and "TASK_WRITE_FAILED" in text else text
+    return text.split("\n\tat ")[0]
+
+
+def _python_worker_error(error: BaseException) -> str | None:
+    """What a Python function raised in one of Spark's Python workers: the last line of its traceback."""
+    text = str(error)
+    start = text.rfind("Traceback (most recent call last):")
+    if start < 0 or not _is_spark_error(error):
+        return None
+    for line in text[start:].splitlines()[1:]:
+        if line and not line.startswith((" ", "\t")):
+            return line
+    return None
+
+
+def _chain_text(error: BaseException) -> str:
+    texts: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None:
+        texts.append(f"{type(seen).__name__}: {seen}")
+        java = getattr(seen, "_origin", None) or getattr(seen, "java_exception", None)
+        while java is not None:
+            texts.append(str(java.toString()))
+            java = java.getCause()
+        seen = seen.__cause__ or seen.__context__
+    return "\n".join(texts)
+
+
+def _is_write_error(text: str) -> bool:
+    return any(one in text for one in ("_temporary", "Mkdirs failed", "TASK_WRITE_FAILED", "commit", "stage"))
+
+
+def _is_spark_error(error: BaseException) -> bool:
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")

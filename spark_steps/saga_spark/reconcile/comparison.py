@@ -1,0 +1,397 @@
+"""Do two tables say the same? Fingerprints first; only the buckets in which they differ are read again, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Literal
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from saga_spark.inputs.frozen_inputs import filter_condition, freeze_inputs, open_inputs
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.row_fingerprint import (
+    Fingerprint,
+    combine,
+    fingerprint_aggregates,
+    key_bucket,
+    quote_name,
+    read_fingerprint,
+    row_hash,
+    signed_halves,
+)
+from saga_spark.runner.spark_session import TaskContext
+from sagas.errors import UsageError, did_you_mean
+
+DifferenceKind = Literal["missing_left", "missing_right", "differing", "duplicate"]
+DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = ("missing_left", "missing_right", "differing", "duplicate")
+"""``missing_left``: the left has no row of this key. ``duplicate``: a side has the key more than once, and the sides do
+not have the same rows under it."""
+
+
+HASH_HALVES = ("low1", "high1", "low2", "high2")
+
+
+@dataclass(frozen=True, slots=True)
+class TableDifference:
+    """``rows`` has one row for each key that differs: ``kind``, the key ``k0 …``, ``left_rows`` and ``right_rows`` (how
+    often a side has the key), ``left`` and ``right`` (the values ``v0 …`` of one of these rows)."""
+
+    left: Fingerprint
+    right: Fingerprint
+    buckets: int
+    rows: DataFrame | None
+    aligned: AlignedSides
+
+
+def find_difference(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> TableDifference:
+    """Find where two sides differ; ``rows`` is None where even the fingerprints are equal. Raises UsageError."""
+    aligned = align_sides(left, right, spec)
+    key, columns = _key_columns(aligned), [*_key_columns(aligned), *_value_columns(aligned)]
+    left_buckets, right_buckets = bucket_fingerprints((aligned.left, aligned.right), key, columns)
+    differing = differing_buckets(left_buckets, right_buckets)
+    rows = _differing_keys(aligned, differing, spec.tolerance) if differing else None
+    return TableDifference(
+        combine(left_buckets.values()), combine(right_buckets.values()), len(differing), rows, aligned
+    )
+
+
+def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> dict[str, Any]:
+    """The verdict (``equal`` or ``different``) with counts, fingerprints and samples, as JSON. Raises UsageError.
+
+    Each sample has its ``kind``, its ``key``, both sides' values (None: no such row) and the ``columns`` that differ.
+    """
+    found = find_difference(left, right, spec)
+    counts: dict[DifferenceKind, int] = dict.fromkeys(DIFFERENCE_KINDS, 0)
+    samples: list[dict[str, Any]] = []
+    if found.rows is not None:
+        with persisted(found.rows) as rows:
+            counts.update({row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()})
+            for kind in DIFFERENCE_KINDS:
+                if counts[kind]:
+                    some = rows.where(F.col("kind") == kind).orderBy(*_key_columns(found.aligned)).limit(spec.samples)
+                    samples += [_to_sample(row, found.aligned, spec.tolerance) for row in some.collect()]
+    verdict = "different" if any(counts.values()) else "equal"
+    return {
+        "verdict": verdict,
+        "message": comparison_message(counts, found.left.rows, found.right.rows),
+        "left": {"rows": found.left.rows, "fingerprint": found.left.hex},
+        "right": {"rows": found.right.rows, "fingerprint": found.right.hex},
+        "counts": counts,
+        "buckets": {"all": BUCKETS, "different": found.buckets},
+        "key": list(spec.key),
+        "compared": list(found.aligned.values),
+        "tolerance": None if spec.tolerance is None else str(spec.tolerance),
+        "samples": samples,
+    }
+
+
+def comparison_message(counts: Mapping[DifferenceKind, int], left: int, right: int) -> str:
+    """The verdict in words."""
+    if not any(counts.values()):
+        return f"both sides say the same: {left} rows"
+    labels: Mapping[DifferenceKind, str] = {
+        "missing_left": "missing on the left",
+        "missing_right": "missing on the right",
+        "differing": "with other values",
+        "duplicate": "there more than once",
+    }
+    summary = ", ".join(f"{counts[kind]} {labels[kind]}" for kind in DIFFERENCE_KINDS if counts[kind])
+    return f"the sides differ ({left} and {right} rows): {summary}"
+
+
+@contextmanager
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """Compute a frame once, however often it is read inside the block."""
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: Decimal | None) -> DataFrame:
+    """The keys of the buckets that differ, as far as they differ. Both sides are grouped together: unlike a join, that
+    shuffles once, and sorts only where values must be shown."""
+    key, values = _key_columns(aligned), _value_columns(aligned)
+    both = _rows_of_buckets(aligned.left, aligned, buckets, 1).unionAll(
+        _rows_of_buckets(aligned.right, aligned, buckets, -1)
+    )
+    left, right = F.col("side") == 1, F.col("side") == -1
+    counted = [F.count_if(left).alias("left_rows"), F.count_if(right).alias("right_rows")]
+    counted += [F.sum(name).alias(name) for name in HASH_HALVES]
+    if values:
+        row = F.struct(*(F.col(name) for name in values))
+        counted += [
+            F.first(F.when(side, row), ignorenulls=True).alias(name)
+            for side, name in ((left, "left"), (right, "right"))
+        ]
+        # A row cannot be kept in a hash aggregation; this way it is sorted once, not before the shuffle too.
+        both = both.repartition(*key)
+    grouped = both.groupBy(*key).agg(*counted)
+    if not values:
+        there = F.struct(F.lit(True).alias("there"))
+        for name in ("left", "right"):
+            grouped = grouped.withColumn(name, F.when(F.col(f"{name}_rows") > 0, there))
+    several = (F.col("left_rows") > 1) | (F.col("right_rows") > 1)
+    same_rows = reduce(
+        Column.__and__, (F.col(name) == 0 for name in HASH_HALVES), F.col("left_rows") == F.col("right_rows")
+    )
+    same_values = reduce(
+        Column.__and__,
+        (
+            _values_equal(F.col(f"left.v{at}"), F.col(f"right.v{at}"), aligned.numbers.get(at), tolerance)
+            for at in range(len(values))
+        ),
+        F.lit(True),
+    )
+    kind = (
+        F.when(F.col("left_rows") == 0, "missing_left")
+        .when(F.col("right_rows") == 0, "missing_right")
+        .when(several, F.when(~same_rows, "duplicate"))
+        .when(~same_values, "differing")
+    )
+    classified = grouped.select(kind.alias("kind"), *key, "left_rows", "right_rows", "left", "right")
+    return classified.where(F.col("kind").isNotNull())
+
+
+def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[int], sign: int) -> DataFrame:
+    """The rows of the buckets that differ, with the halves of their hash: positive on the left, negative on the right,
+    so that they add up to zero where both sides have the same rows."""
+    key, values = _key_columns(aligned), _value_columns(aligned)
+    if len(buckets) < BUCKETS:
+        side = side.where(key_bucket(side.schema, key, BUCKETS).isin(list(buckets)))
+    words = row_hash(side.schema, [*key, *values])
+    halves = [one * F.lit(sign) for word in words for one in signed_halves(word)]
+    named = [half.alias(name) for half, name in zip(halves, HASH_HALVES, strict=True)]
+    return side.select(*key, *values, F.lit(sign).alias("side"), *named)
+
+
+def _values_equal(left: Column, right: Column, number: str | None, tolerance: Decimal | None) -> Column:
+    equal = left.eqNullSafe(right)
+    if tolerance is None or number is None:
+        return equal
+    limit = F.lit(tolerance if number == "exact" else float(tolerance))
+    return equal | F.coalesce(F.abs(left - right) <= limit, F.lit(False))
+
+
+def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> dict[str, Any]:
+    sides = {
+        side: {name: to_json_value(row[side][f"v{at}"]) for at, name in enumerate(aligned.values)}
+        if row[side]
+        else None
+        for side in ("left", "right")
+    }
+    columns: list[str] = []
+    if row["kind"] == "differing":
+        columns = [
+            name
+            for at, name in enumerate(aligned.values)
+            if not _within_tolerance(
+                row["left"][f"v{at}"], row["right"][f"v{at}"], tolerance if at in aligned.numbers else None
+            )
+        ]
+    return {
+        "kind": row["kind"],
+        "key": {name: to_json_value(row[f"k{at}"]) for at, name in enumerate(aligned.key)},
+        **sides,
+        "rows": [row["left_rows"], row["right_rows"]],
+        "columns": columns,
+    }
+
+
+def _within_tolerance(left: Any, right: Any, tolerance: Decimal | None) -> bool:
+    if left == right or left is None or right is None or tolerance is None:
+        return left == right
+    return abs(Decimal(str(left)) - Decimal(str(right))) <= tolerance
+
+
+def to_json_value(value: Any) -> Any:
+    """A value as JSON: decimals as text, moments in ISO 8601, bytes in hexadecimal."""
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date():
+            return value.isoformat()
+        case bytes() | bytearray():
+            return value.hex()
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)
+    return value
+
+
+def _key_columns(aligned: AlignedSides) -> list[str]:
+    return [f"k{at}" for at in range(len(aligned.key))]
+
+
+def _value_columns(aligned: AlignedSides) -> list[str]:
+    return [f"v{at}" for at in range(len(aligned.values))]
+
+
+# Two sides in the same types, so that equal values look, and hash, the same whatever system they come from.
+
+_INTEGER_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+_STRING_TYPES = (T.StringType, T.CharType, T.VarcharType)
+_TIME_TYPES = (T.DateType, T.TimestampNTZType, T.TimestampType)
+_NESTED_TYPES = (T.ArrayType, T.StructType)
+_MAX_PRECISION = 38
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedSides:
+    """Both sides with columns ``k0 …`` (the key) and ``v0 …`` (what is compared), in the same types.
+
+    ``numbers`` are the positions of the values to which a tolerance applies.
+    """
+
+    left: DataFrame
+    right: DataFrame
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+    numbers: Mapping[int, Literal["exact", "float"]]
+
+
+def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> AlignedSides:
+    """Raises UsageError: a column is missing, or two columns hold things that cannot be compared."""
+    right = _apply_mapping(right, spec)
+    compare = spec.compare
+    if compare is None:
+        compare = tuple(name for name in left.columns if name in right.columns and name not in spec.key)
+    for name in (*spec.key, *compare):
+        for side, frame in (("left", left), ("right", right)):
+            if name not in frame.columns:
+                known = did_you_mean(name, tuple(frame.columns))
+                raise UsageError(f"the {side} side has no column {name}{known}")
+    if spec.filter is not None:
+        left, right = left.where(filter_condition(spec.filter)), right.where(filter_condition(spec.filter))
+    types = {
+        name: common_type(name, left.schema[name].dataType, right.schema[name].dataType)
+        for name in (*spec.key, *compare)
+    }
+
+    def select_columns(frame: DataFrame) -> DataFrame:
+        columns = [(f"k{at}", name) for at, name in enumerate(spec.key)]
+        columns += [(f"v{at}", name) for at, name in enumerate(compare)]
+        return frame.select(
+            *(
+                _cast(F.col(quote_name(name)), frame.schema[name].dataType, types[name]).alias(to)
+                for to, name in columns
+            )
+        )
+
+    numbers: dict[int, Literal["exact", "float"]] = {}
+    for at, name in enumerate(compare):
+        if isinstance(types[name], T.NumericType):
+            numbers[at] = "float" if isinstance(types[name], T.DoubleType) else "exact"
+    return AlignedSides(select_columns(left), select_columns(right), spec.key, compare, numbers)
+
+
+def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
+    """The type in which both sides' values of a column are compared. Raises UsageError: there is none."""
+    if isinstance(left, T.NullType):
+        return right
+    if isinstance(right, T.NullType):
+        return left
+    pair = (left, right)
+    if all(type(one) in _INTEGER_DIGITS for one in pair):
+        return T.LongType()
+    if all(isinstance(one, T.NumericType) for one in pair):
+        exact = all(isinstance(one, T.DecimalType) or type(one) in _INTEGER_DIGITS for one in pair)
+        return _common_decimal(left, right) if exact else T.DoubleType()
+    if all(isinstance(one, _STRING_TYPES) or type(one) in _INTEGER_DIGITS for one in pair):
+        return T.StringType()  # a number kept as text, as ids often are
+    if all(isinstance(one, _TIME_TYPES) for one in pair):
+        return max(pair, key=lambda one: _TIME_TYPES.index(type(one)))
+    for plain in (T.BooleanType, T.BinaryType):
+        if all(isinstance(one, plain) for one in pair):
+            return plain()
+    if all(isinstance(one, _NESTED_TYPES) for one in pair) and type(left) is type(right):
+        return T.StringType()  # as JSON with its nulls
+    raise UsageError(
+        f"the column {name} is {left.simpleString()} on the left and {right.simpleString()} on the right, "
+        "which cannot be compared",
+        help="cast one of them, with `query` or in the job",
+    )
+
+
+def _common_decimal(left: T.DataType, right: T.DataType) -> T.DecimalType:
+    """One decimal type that holds both: decimal(10,1) and decimal(10,2) hash differently."""
+    sizes = [
+        (one.precision - one.scale, one.scale) if isinstance(one, T.DecimalType) else (_INTEGER_DIGITS[type(one)], 0)
+        for one in (left, right)
+    ]
+    scale = max(scale for _, scale in sizes)
+    whole = max(whole for whole, _ in sizes)
+    return T.DecimalType(min(_MAX_PRECISION, whole + scale), scale)
+
+
+def _cast(column: Column, source: T.DataType, target: T.DataType) -> Column:
+    if isinstance(source, _NESTED_TYPES):
+        return F.to_json(column, {"ignoreNullFields": "false"})
+    column = column.cast(target)
+    if isinstance(target, T.DoubleType):  # -0.0 equals 0.0 and has other bits
+        return F.when(column == F.lit(0.0), F.lit(0.0)).otherwise(column)
+    return column
+
+
+def _apply_mapping(right: DataFrame, spec: ComparisonSpec) -> DataFrame:
+    for to, name in spec.mapping.items():
+        if name not in right.columns:
+            known = did_you_mean(name, tuple(right.columns))
+            raise UsageError(f"`mapping`: the right side has no column {name}{known}")
+        if to != name and to in right.columns:
+            right = right.drop(to)
+        right = right.withColumnRenamed(name, to)
+    return right
+
+
+# Fingerprints of two sides, by bucket of the key: which buckets differ tells where to look, and that is rarely far.
+
+BUCKETS = 1024
+
+BucketFingerprints = Mapping[int, Fingerprint]
+
+
+def differing_buckets(left: BucketFingerprints, right: BucketFingerprints) -> list[int]:
+    """The buckets in which the sides differ, in order; none: they say the same."""
+    if left == right:
+        return []
+    return sorted(one for one in left.keys() | right.keys() if left.get(one) != right.get(one))
+
+
+def bucket_fingerprints(
+    sides: Sequence[DataFrame], key: Sequence[str], columns: Sequence[str]
+) -> list[BucketFingerprints]:
+    """Read all sides once, in one job. ``columns`` are all that counts, the key included."""
+    parts = []
+    for number, side in enumerate(sides):
+        first, second = row_hash(side.schema, columns)
+        where = key_bucket(side.schema, key, BUCKETS)
+        # Each side is summed before the union: until then a row never leaves the code that was compiled for its scan.
+        words = side.select(where.alias("bucket"), first.alias("first"), second.alias("second"))
+        sums = words.groupBy("bucket").agg(*fingerprint_aggregates((F.col("first"), F.col("second"))))
+        parts.append(sums.withColumn("side", F.lit(number)))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionAll(part)
+    found: list[dict[int, Fingerprint]] = [{} for _ in sides]
+    for row in whole.collect():
+        found[row["side"]][row["bucket"]] = read_fingerprint(row.asDict())
+    return list(found)
+
+
+def compare_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
+    """Hold two sides against each other: ``inputs`` (left and right), ``folder`` and ``known`` as for `freeze`, and
+    ``arguments`` (see :class:`~saga_spark.reconcile.reconcile_spec.Spec`). Answers what :func:`compare` does.
+    """
+    spec = ComparisonSpec.parse(request["arguments"])
+    frozen = freeze_inputs(context, {name: request[name] for name in ("inputs", "folder", "known")})["inputs"]
+    sides = open_inputs(context.spark, frozen)
+    return compare_tables(sides["left"], sides["right"], spec)

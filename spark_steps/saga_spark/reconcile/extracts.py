@@ -1,0 +1,341 @@
+"""The sagas' own account as Parquet: one row for each saga, one for each entry of a saga that is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from saga_activities.guard.tables import guard_table, outbox_table
+from saga_activities.outbox import HELD
+from saga_spark.reconcile.reconcile_spec import EffectTable
+
+SAGAS_FILE = "sagas.parquet"
+ENTRIES_FILE = "entries.parquet"
+
+FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE")
+ABNORMAL_STATES = ("TERMINATED", "FAILED")
+"""Over without an end that the engine has written."""
+
+_APPLIED_STATES = ("DONE", "CONFIRMED")
+_BATCH_ROWS = 50_000
+
+SAGA_SCHEMA = pa.schema(
+    [
+        ("saga_id", pa.string()),
+        ("saga", pa.string()),
+        ("state", pa.string()),
+        ("started_at", pa.float64()),
+        ("ended_at", pa.float64()),
+        ("judged", pa.bool_()),  # over, and whole enough to be held against the guards
+    ]
+)
+ENTRY_SCHEMA = pa.schema(
+    [
+        ("saga_id", pa.string()),
+        ("step", pa.string()),
+        ("generation", pa.int32()),
+        ("state", pa.string()),
+        ("guarded", pa.bool_()),
+        ("live", pa.bool_()),  # by the saga's word its effect is there
+        ("residue", pa.bool_()),  # a person has closed it although it stays or is missing: known, no news
+    ]
+)
+
+
+class ParquetRowWriter:
+    """Rows of one Parquet file, written in batches. The file is there, perhaps empty, when the block ends."""
+
+    def __init__(self, file: Path, schema: pa.Schema, batch: int = _BATCH_ROWS) -> None:
+        self._file, self._schema, self._batch = file, schema, batch
+        self._columns: list[list[Any]] = [[] for _ in schema]
+        self._writer: pq.ParquetWriter | None = None
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = pq.ParquetWriter(self._file, self._schema)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._writer is not None
+        self._flush()
+        self._writer.close()
+
+    def add(self, *values: Any) -> None:
+        """One row, in the order of the schema."""
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        self.count += 1
+        if len(self._columns[0]) >= self._batch:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._writer is not None
+        if self._columns[0]:
+            arrays = [pa.array(column, field.type) for column, field in zip(self._columns, self._schema, strict=True)]
+            self._writer.write_table(pa.table(arrays, schema=self._schema))
+            self._columns = [[] for _ in self._schema]
+
+
+class SagaExport:
+    """Writes stories (`saga show` documents) into a folder.
+
+    ``watermark``: the guards may have forgotten sagas that began before it (seconds since the epoch), so nothing is
+    said about those. ``states`` tells how each saga that was added ended.
+    """
+
+    def __init__(self, folder: Path, watermark: float = 0.0) -> None:
+        self._watermark = watermark
+        self._sagas = ParquetRowWriter(folder / SAGAS_FILE, SAGA_SCHEMA)
+        self._entries = ParquetRowWriter(folder / ENTRIES_FILE, ENTRY_SCHEMA)
+        self.states: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._sagas.__enter__()
+        self._entries.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._sagas.__exit__(*error)
+        self._entries.__exit__(*error)
+
+    @property
+    def count(self) -> int:
+        return self._sagas.count
+
+    def add(self, story: Mapping[str, Any]) -> None:
+        """One saga. Its id must be new."""
+        saga_id, state = story["id"], story["state"]
+        started = epoch_seconds(story.get("started_at")) or 0.0
+        judged = is_comparable(story) and started >= self._watermark
+        self.states[saga_id] = state
+        self._sagas.add(saga_id, story["saga"], state, started, epoch_seconds(story.get("ended_at")), judged)
+        if not judged or state not in FINAL_STATES:
+            return
+        residue = {one["step"] for one in story.get("residue") or ()}
+        decided = {one["step"] for one in story.get("operator") or ()}
+        for row in story.get("steps") or ():
+            if row["started_at"] is None and row["state"] == "PENDING":
+                continue  # never reached: nothing to say
+            if row["state"] == "DONE" and row.get("attempts") == 0 and row["id"] not in decided:
+                continue  # a for_each over an empty list: nothing was called
+            self._entries.add(
+                saga_id,
+                row["id"],
+                row["generation"] or 1,
+                row["state"],
+                row["guarantee"] == "guarded",
+                row["state"] in _APPLIED_STATES,
+                row["id"] in residue,
+            )
+
+
+def is_comparable(story: Mapping[str, Any]) -> bool:
+    """Over, and no step is missing in its story (a very long one leaves finished items out)."""
+    if story["state"] in ABNORMAL_STATES:
+        return True  # whatever the guards still have of it is open
+    if story["state"] not in FINAL_STATES or not story.get("ended_at") or story.get("incomplete"):
+        return False
+    return not story.get("steps_omitted")
+
+
+def epoch_seconds(timestamp: str | None) -> float | None:
+    """A moment of a story as seconds since the epoch."""
+    return None if timestamp is None else datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+# What a database knows: its guard, its outbox and the rows that are effects, all in one snapshot, as Parquet.
+
+
+READ_MARGIN = 3600.0
+"""Seconds that are read before a window: a row is written after its attempt was scheduled, by another clock."""
+
+_PAGE_ROWS = 20_000
+_IDS_PER_QUERY = 500
+
+GUARD_SCHEMA = pa.schema(
+    [
+        ("connection", pa.string()),
+        ("saga_id", pa.string()),
+        ("step", pa.string()),
+        ("generation", pa.int32()),
+        ("reason", pa.string()),  # of the `do` row: do, or undo for a seal; null without one
+        ("undone", pa.bool_()),
+        ("created_at", pa.float64()),  # of the `do` row
+        ("result", pa.string()),
+    ]
+)
+OUTBOX_SCHEMA = pa.schema(
+    [
+        ("connection", pa.string()),
+        ("saga_id", pa.string()),
+        ("step", pa.string()),
+        ("generation", pa.int32()),
+        ("event_id", pa.string()),
+        ("topic", pa.string()),
+        ("status", pa.string()),
+        ("created_at", pa.float64()),
+        ("published_at", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciliationScope:
+    """What is looked at: everything, what has happened ``since`` (seconds since the epoch), or one saga and its nested
+    ones. ``older`` are sagas that ended in the window and may have begun, and done all, before it."""
+
+    since: float | None = None
+    saga_id: str | None = None
+    older_saga_ids: tuple[str, ...] = ()
+
+    @property
+    def read_since(self) -> float | None:
+        return None if self.since is None else self.since - READ_MARGIN
+
+
+def effect_schema(amounts: int) -> pa.Schema:
+    """``bound`` is what ties a row to its step, ``row`` its key as JSON, ``time`` in seconds, ``a0 …`` the amounts."""
+    columns = [(f"a{at}", pa.string()) for at in range(amounts)]
+    return pa.schema([("bound", pa.string()), ("row", pa.string()), ("time", pa.float64()), *columns])
+
+
+async def extract_database(
+    engine: AsyncEngine, name: str, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
+) -> dict[str, int]:
+    """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; the rows of each."""
+    counts: dict[str, int] = {}
+    level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "REPEATABLE READ"
+    async with engine.connect() as plain:
+        connection = await plain.execution_options(isolation_level=level)
+        async with connection.begin():
+            tables = set(await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()))
+            if guard_table.name in tables:
+                results = any(one.amounts or one.binding == "result" for one in effects)
+                with ParquetRowWriter(folder / "guard" / f"{name}.parquet", GUARD_SCHEMA) as rows:
+                    await _extract_guard(connection, name, rows, scope, results)
+                    counts["guard"] = rows.count
+                with ParquetRowWriter(folder / "outbox" / f"{name}.parquet", OUTBOX_SCHEMA) as rows:
+                    await _extract_outbox(connection, name, rows, scope)
+                    counts["outbox"] = rows.count
+            for one in effects:
+                with ParquetRowWriter(
+                    folder / "effects" / f"{one.name}.parquet", effect_schema(len(one.amounts))
+                ) as rows:
+                    await _extract_effects(connection, one, rows, scope)
+                    counts[one.name] = rows.count
+    return counts
+
+
+async def _extract_guard(
+    connection: AsyncConnection, name: str, rows: ParquetRowWriter, scope: ReconciliationScope, results: bool
+) -> None:
+    table = guard_table.c
+    is_do = table.op == "do"
+    query = sa.select(
+        table.saga_id,
+        table.step,
+        table.generation,
+        sa.func.max(sa.case((is_do, table.reason))),
+        sa.func.max(sa.case((table.op == "undo", 1), else_=0)),
+        sa.func.max(sa.case((is_do, table.created_at))),
+        sa.func.max(sa.case((is_do, table.result))) if results else sa.null(),
+    ).group_by(table.saga_id, table.step, table.generation)
+    conditions: list[sa.ColumnElement[bool] | None] = [_saga_condition(table.saga_id, scope)]
+    if scope.read_since is not None:
+        # Whole sagas, however old their first rows are.
+        recent = sa.select(table.saga_id).where(table.created_at >= scope.read_since)
+        conditions = [table.saga_id.in_(recent)]
+        conditions += [
+            sa.and_(table.saga_id.in_(scope.older_saga_ids[at : at + _IDS_PER_QUERY]), table.saga_id.not_in(recent))
+            for at in range(0, len(scope.older_saga_ids), _IDS_PER_QUERY)
+        ]
+    for condition in conditions:
+        found = await connection.stream(query if condition is None else query.where(condition))
+        async for page in found.partitions(_PAGE_ROWS):
+            for saga_id, step, generation, reason, undone, created_at, result in page:
+                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, result)
+
+
+async def _extract_outbox(
+    connection: AsyncConnection, name: str, rows: ParquetRowWriter, scope: ReconciliationScope
+) -> None:
+    table = outbox_table.c
+    query = sa.select(
+        table.saga_id,
+        table.step,
+        table.generation,
+        table.event_id,
+        table.topic,
+        table.status,
+        table.created_at,
+        table.published_at,
+    )
+    condition = _saga_condition(table.saga_id, scope)
+    if condition is not None:
+        query = query.where(condition)
+    elif scope.since is not None:
+        # What was held, or could not be published, was written long before it was published; and the saga that an
+        # event waits for may have ended only now.
+        recent = (table.created_at >= scope.since, table.published_at >= scope.since)
+        query = query.where(sa.or_(*recent, table.status == HELD))
+    found = await connection.stream(query)
+    async for page in found.partitions(_PAGE_ROWS):
+        for row in page:
+            rows.add(name, *row)
+
+
+def _saga_condition(column: sa.ColumnElement[str], scope: ReconciliationScope) -> sa.ColumnElement[bool] | None:
+    if scope.saga_id is None:
+        return None
+    return sa.or_(column == scope.saga_id, column.startswith(f"{scope.saga_id}/", autoescape=True))
+
+
+async def _extract_effects(
+    connection: AsyncConnection, effects: EffectTable, rows: ParquetRowWriter, scope: ReconciliationScope
+) -> None:
+    bound = sa.literal_column(f"({effects.expression})")
+    columns = [bound, sa.literal_column(f"({effects.time})") if effects.time else sa.null()]
+    columns += [sa.literal_column(name) for name in (*effects.key, *effects.amounts)]
+    query = sa.select(*(column.label(f"c{at}") for at, column in enumerate(columns))).select_from(
+        sa.text(effects.table)
+    )
+    if effects.where:
+        query = query.where(sa.text(f"({effects.where})"))
+    if scope.read_since is not None and effects.time:
+        query = query.where(columns[1] >= sa.bindparam("floor", _database_time(connection, scope.read_since)))
+    if effects.binding != "result":
+        condition = _saga_condition(sa.cast(bound, sa.String(2000)), scope)
+        query = query if condition is None else query.where(condition)
+    keys = len(effects.key)
+    found = await connection.stream(query)
+    async for page in found.partitions(_PAGE_ROWS):
+        for value, time, *rest in page:
+            key = json.dumps(dict(zip(effects.key, rest[:keys], strict=True)), default=str, ensure_ascii=False)
+            amounts = (None if one is None else str(one) for one in rest[keys:])
+            rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
+
+
+def _database_time(connection: AsyncConnection, seconds: float) -> datetime:
+    timestamp = datetime.fromtimestamp(seconds, UTC)
+    return timestamp if connection.dialect.name == "postgresql" else timestamp.replace(tzinfo=None)
+
+
+def _value_to_seconds(value: Any) -> float | None:
+    match value:
+        case None:
+            return None
+        case datetime():
+            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        case str():
+            return _value_to_seconds(datetime.fromisoformat(value))
+    return float(value)

@@ -1,0 +1,163 @@
+"""What is staged and published, against the ledger of outputs and the sagas: few rows, so plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import fs
+from sqlalchemy import inspect
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_spark import ledger
+from saga_spark.job.job_spec import Output
+from saga_spark.ledger import OutputRow, output_of
+from saga_spark.manifest import Target
+from saga_spark.reconcile.extracts import ABNORMAL_STATES, FINAL_STATES, ReconciliationScope
+from saga_spark.reconcile.findings import Finding
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import sink_for
+from saga_spark.storage import local_path, project_location
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEvidence:
+    """What was found of one output. ``staged``: its generation has files in the stage area; ``visible``: readers see
+    what it published."""
+
+    row: OutputRow
+    staged: bool
+    visible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanOutput:
+    """A publication that carries a saga's mark and has no row in the ledger."""
+
+    place: str
+    target: Target
+
+
+def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
+    """``state`` is the saga's, None: nobody knows it. None: the books agree about this output."""
+    row = evidence.row
+
+    def finding(kind: str, **details: Any) -> Finding:
+        target = row.target
+        told = {"output": target.output, "ledger_says": row.state, **details}
+        return Finding(
+            kind, target.saga_id, row.saga, state or "UNKNOWN", target.step, target.generation, row.place, None, told
+        )
+
+    if evidence.visible and row.state in ("RETRACTED", "DISCARDED", "QUARANTINED", "STAGING"):
+        return finding("published_unclaimed")
+    if evidence.visible and state == "COMPENSATED":
+        return finding("effect_still_there")
+    if state == "COMPLETED" and (row.state == "STAGED" or (row.state == "PUBLISHED" and not evidence.visible)):
+        return finding("saga_without_effect")
+    over = state is None or state in FINAL_STATES or (state in ABNORMAL_STATES and row.state == "STAGING")
+    if over and evidence.staged and row.state in ("STAGING", "STAGED", "DISCARDED", "RETRACTED"):
+        return finding("staged_left")
+    return None
+
+
+async def read_ledger(engine: AsyncEngine, scope: ReconciliationScope) -> list[OutputRow]:
+    """The outputs in scope; none where the database keeps none."""
+    async with engine.connect() as connection:
+        if not await connection.run_sync(lambda sync: inspect(sync).has_table(ledger.outputs.name)):
+            return []
+        table = ledger.outputs.c
+        query = ledger.outputs.select()
+        if scope.saga_id is not None:
+            nested = table.saga_id.startswith(f"{scope.saga_id}/", autoescape=True)
+            query = query.where((table.saga_id == scope.saga_id) | nested)
+        elif scope.since is not None:
+            query = query.where(table.updated_at >= scope.since)
+        return [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
+
+
+def collect_evidence(row: OutputRow, settings: SparkSettings) -> OutputEvidence:
+    """Ask the stage area and the sink. Blocks."""
+    output = output_of(row)
+    system, path = fs.FileSystem.from_uri(f"{settings.stage}/{row.target.publish_key}/g{row.target.generation}")
+    staged = system.get_file_info(path).type is fs.FileType.Directory
+    found = sink_for(output.kind, settings).find(output, row.target)
+    # What a topic has stays there: a closed publication is one that a person has taken back by events of their own.
+    visible = found is not None and not found.details.get("closed")
+    return OutputEvidence(row, staged, visible)
+
+
+def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[OrphanOutput]:
+    """Visible publications that no row knows, in all places that some row publishes to. Blocks."""
+    rows = list(rows)
+    known = {row.target.name for row in rows}
+    outputs = {(output.kind, output.connection, output.destination): output
+               for output in map(output_of, rows)}  # fmt: skip
+    found: dict[str, OrphanOutput] = {}
+    for output in outputs.values():
+        sink = sink_for(output.kind, settings)
+        for target in _published_targets(output, settings):
+            if target.name not in known and target.name not in found and sink.find(output, target) is not None:
+                found[target.name] = OrphanOutput(output.destination, target)
+    return list(found.values())
+
+
+def orphan_findings(orphans: Sequence[OrphanOutput], states: Mapping[str, str]) -> list[Finding]:
+    return [
+        Finding(
+            "published_unclaimed",
+            one.target.saga_id,
+            None,
+            states.get(one.target.saga_id, "UNKNOWN"),
+            one.target.step,
+            one.target.generation,
+            one.place,
+            None,
+            {"output": one.target.output, "ledger_says": "nothing"},
+        )
+        for one in orphans
+    ]
+
+
+def _published_targets(output: Output, settings: SparkSettings) -> Iterator[Target]:
+    """Whose publications this place has ever had."""
+    match output.kind:
+        case "iceberg":
+            from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog
+            from saga_spark.sinks.iceberg.snapshot_history import lineage, summary_properties
+
+            place = TableName.parse(output.destination)
+            table = load_table(open_catalog(settings, place.catalog), place)
+            tags = [] if table is None else [summary_properties(one) for one in lineage(table.metadata)]
+        case "parquet":
+            from saga_spark.sinks.parquet.parquet_pointer import CURRENT, Pointer
+
+            folder = local_path(project_location(output.destination, settings.root))
+            pointer = None if folder is None else folder / CURRENT
+            text = pointer.read_text(encoding="utf-8") if pointer is not None and pointer.exists() else None
+            tags = [] if text is None else [one.mark for one in Pointer.parse(text, output.destination).entries]
+        case "topic":
+            from saga_spark.sinks.kafka.topic_progress import visible_publications
+
+            tags = [one.mark for one in visible_publications(settings.kafka, output.destination)]
+        case _:
+            tags = _postgresql_tags(output, settings)
+    for tag in tags:
+        if "saga.key" in tag:
+            yield Target(tag["saga.id"], tag["saga.step"], int(tag["saga.generation"]), tag["saga.output"])
+
+
+def _postgresql_tags(output: Output, settings: SparkSettings) -> list[Mapping[str, str]]:
+    import psycopg
+
+    assert output.connection is not None
+    with psycopg.connect(settings.connection(output.connection)) as connection:
+        if connection.execute("select to_regclass('saga_publication')").fetchone() == (None,):
+            return []
+        rows = connection.execute(
+            "select publish_key, saga_id, step, generation::text, output from saga_publication"
+            " where state = 'PUBLISHED'"
+        ).fetchall()
+    names = ("saga.key", "saga.id", "saga.step", "saga.generation", "saga.output")
+    return [dict(zip(names, row, strict=True)) for row in rows]

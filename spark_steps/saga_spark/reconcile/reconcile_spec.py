@@ -1,0 +1,181 @@
+"""What is compared with what: the arguments of a reconciliation as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+from saga_spark.job.job_spec import as_names
+from sagas.errors import UsageError, did_you_mean
+from sagas.settings import Settings
+
+SAMPLES_PER_KIND = 20
+"""How many differences of each kind a result shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSpec:
+    """How two sides are compared.
+
+    ``key`` names the columns that identify a row, ``compare`` those that must say the same (None: all that both sides
+    have). ``tolerance`` is absolute and holds for numbers. ``mapping`` says what a column of the left is called on the
+    right. ``filter`` (SQL, or column → value) holds for both sides, in the names of the left.
+    """
+
+    key: tuple[str, ...]
+    compare: tuple[str, ...] | None = None
+    tolerance: Decimal | None = None
+    filter: str | Mapping[str, Any] | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    samples: int = SAMPLES_PER_KIND
+
+    @staticmethod
+    def parse(arguments: Mapping[str, Any]) -> ComparisonSpec:
+        """Raises UsageError, one sentence."""
+        key = as_names(arguments.get("key"))
+        if not key:
+            raise UsageError("a reconciliation needs `key`: the columns that identify a row")
+        compare = as_names(arguments["compare"]) if arguments.get("compare") is not None else None
+        mapping = {str(left): str(right) for left, right in (arguments.get("mapping") or {}).items()}
+        return ComparisonSpec(
+            key, compare, parse_tolerance(arguments.get("tolerance")), arguments.get("filter"), mapping
+        )
+
+
+def parse_tolerance(value: Any) -> Decimal | None:
+    """An absolute tolerance; None for none, and for zero. Raises UsageError."""
+    if value is None:
+        return None
+    try:
+        found = Decimal(str(value))
+    except InvalidOperation:
+        found = Decimal("NaN")
+    if not found.is_finite() or found < 0:
+        raise UsageError(f"`tolerance` is a number from 0 on, not {value!r}")
+    return found or None
+
+
+# Which rows of the business tables are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
+
+
+_SETTINGS = (
+    "name", "connection", "table", "where", "key", "saga", "step", "saga_id", "guard_key", "result", "amounts",
+    "tolerance", "many", "holds", "time",
+)  # fmt: skip
+_BINDINGS = ("saga_id", "guard_key", "result")
+_EXPRESSIONS = ("where", "saga_id", "guard_key", "time")
+
+Binding = Literal["saga_id", "guard_key", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectTable:
+    """The rows of one table that are there because a step was done.
+
+    How a row names its step, one of: ``saga_id`` (SQL: the saga's id), ``guard_key`` (SQL: the key of the step, as
+    ``step.key`` gives it), ``result`` (a field of the step's result, and the SQL that must equal it). ``step`` is the
+    id in the definition; without it a row belongs to the saga as a whole. ``sagas`` are the names of the sagas that
+    write here; none: any. ``amounts``: column → field of the step's result. ``many``: one step may write several rows.
+    ``holds``: a reservation, which is there only as long as its saga is open. ``time`` is SQL for when a row was
+    written. All SQL is that of the database.
+    """
+
+    name: str
+    connection: str
+    table: str
+    key: tuple[str, ...]
+    binding: Binding
+    expression: str
+    result_field: str | None = None
+    where: str | None = None
+    sagas: tuple[str, ...] = ()
+    step: str | None = None
+    amounts: Mapping[str, str] = field(default_factory=dict)
+    tolerance: Decimal | None = None
+    many: bool = False
+    holds: bool = False
+    time: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the runner has to know."""
+        return {
+            "name": self.name,
+            "connection": self.connection,
+            "table": self.table,
+            "key": list(self.key),
+            "binding": self.binding,
+            "field": self.result_field,
+            "sagas": list(self.sagas),
+            "step": self.step,
+            "amounts": dict(self.amounts),
+            "tolerance": None if self.tolerance is None else str(self.tolerance),
+            "many": self.many,
+            "holds": self.holds,
+            "timed": self.time is not None,
+            "where": self.where,
+        }
+
+
+def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
+    """Raises UsageError: ``[reconcile]`` says something unknown or wrong."""
+    for key in settings.reconcile:
+        if key != "effects":
+            raise UsageError(f"[reconcile]: unknown setting {key}{did_you_mean(key, ('effects',))}")
+    configured = settings.reconcile.get("effects", [])
+    if not isinstance(configured, Sequence) or not all(isinstance(one, Mapping) for one in configured):
+        raise UsageError("reconcile.effects is a list of tables: [[reconcile.effects]]")
+    found = tuple(_parse_effect_table(number, one, settings) for number, one in enumerate(configured, 1))
+    twice = {one.name for one in found if sum(other.name == one.name for other in found) > 1}
+    if twice:
+        raise UsageError(f"[[reconcile.effects]]: {min(twice)} is there twice; give each a `name` of its own")
+    return found
+
+
+def _parse_effect_table(number: int, table: Mapping[str, Any], settings: Settings) -> EffectTable:
+    label = f"[[reconcile.effects]] {table.get('name') or table.get('table') or number}"
+    for name in table:
+        if name not in _SETTINGS:
+            raise UsageError(f"{label}: unknown setting {name}{did_you_mean(name, _SETTINGS)}")
+    for name in ("connection", "table", "key"):
+        if not table.get(name):
+            raise UsageError(f"{label}: `{name}` is missing")
+    for name in _EXPRESSIONS:
+        if name in table and not (isinstance(table[name], str) and table[name].strip()):
+            raise UsageError(f"{label}: `{name}` is a piece of SQL")
+    if settings.connection(table["connection"]).kind != "sql":
+        raise UsageError(f"{label}: {table['connection']} is no SQL connection")
+    bindings = [name for name in _BINDINGS if name in table]
+    if len(bindings) != 1:
+        raise UsageError(
+            f"{label}: needs exactly one of {', '.join(_BINDINGS)}", help="how does a row tell which saga wrote it?"
+        )
+    binding: Binding = bindings[0]  # pyright: ignore[reportAssignmentType]
+    if binding != "saga_id" and not table.get("step"):
+        raise UsageError(f"{label}: `{binding}` needs `step`")
+    expression, result_field = table[binding], None
+    if binding == "result":
+        if not isinstance(expression, Mapping) or len(expression) != 1:
+            raise UsageError(f'{label}: `result` is one field and the column it equals: result = {{order_id = "id"}}')
+        ((result_field, expression),) = expression.items()
+    amounts = table.get("amounts", {})
+    if amounts and not table.get("step"):
+        raise UsageError(f"{label}: `amounts` needs `step`: they are held against the step's result")
+    return EffectTable(
+        name=str(table.get("name") or table["table"]),
+        connection=table["connection"],
+        table=table["table"],
+        key=as_names(table["key"]),
+        binding=binding,
+        expression=expression,
+        result_field=result_field,
+        where=table.get("where"),
+        sagas=as_names(table.get("saga")),
+        step=table.get("step"),
+        amounts=dict(amounts),
+        tolerance=parse_tolerance(table.get("tolerance")),
+        many=bool(table.get("many", False)),
+        holds=bool(table.get("holds", False)),
+        time=table.get("time"),
+    )

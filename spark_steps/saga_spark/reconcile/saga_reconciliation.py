@@ -1,0 +1,184 @@
+"""The books of all sagas in Spark: what the sagas say against the guards, the guards against the business tables.
+
+Each pair is compared as :mod:`~saga_spark.reconcile.comparison` does: where all is well that costs one pass over each
+side, and only keys that differ are looked up in the other tables. Every check gives rows of the same form, see
+``FINDING``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from saga_spark.reconcile.comparison import find_difference, persisted
+from saga_spark.reconcile.effect_checks import (
+    BROADCAST_LIMIT,
+    UNKNOWN_STATE,
+    DifferingKeys,
+    ReconciliationTables,
+    check_events_against_guards,
+    check_events_against_topics,
+    check_rows_against_guards,
+    check_rows_against_sagas,
+    join_saga,
+    to_findings,
+)
+from saga_spark.reconcile.extracts import (
+    ABNORMAL_STATES,
+    ENTRIES_FILE,
+    ENTRY_SCHEMA,
+    GUARD_SCHEMA,
+    OUTBOX_SCHEMA,
+    SAGA_SCHEMA,
+    SAGAS_FILE,
+    effect_schema,
+)
+from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.reconcile.topic_extract import RECORD_SCHEMA, RECORDS_FILE
+from saga_spark.runner.spark_session import TaskContext
+from sagas.protocol.payloads import NOTIFICATION_PREFIX
+
+SMALL_ROW_COUNT = 200_000
+SMALL_CONF = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For fewer rows than SMALL, compiling each query would take most of the time."""
+
+FINDINGS_FILE = "findings.jsonl"
+
+
+def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Find every mismatch. ``request``: ``folder`` (of journal and extracts), ``effects`` (see ``Effects.to_json``),
+    ``since``, ``horizon``, ``rows`` (how many were extracted), ``limit`` (findings of each class that are written out),
+    ``topics`` (see ``topics.Read.to_json``; None: no topic was read).
+
+    Answers ``counts`` by class and writes the findings to ``findings.jsonl`` in the folder.
+    """
+    folder = Path(request["folder"])
+    small = request["rows"] < SMALL_ROW_COUNT
+    if small:
+        for name, value in SMALL_CONF.items():
+            spark.conf.set(name, value)
+    tables = ReconciliationTables(
+        sagas=_read_parquet(spark, folder / SAGAS_FILE, SAGA_SCHEMA),
+        entries=_read_parquet(spark, folder / ENTRIES_FILE, ENTRY_SCHEMA),
+        guard=_read_parquet(spark, folder / "guard", GUARD_SCHEMA),
+        since=request.get("since"),
+        horizon=request.get("horizon") or 0.0,
+    )
+    try:
+        found = check_sagas_against_guards(tables)
+        for effects in request["effects"]:
+            schema = effect_schema(len(effects["amounts"]))
+            rows = _read_parquet(spark, folder / "effects" / f"{effects['name']}.parquet", schema)
+            found += (check_rows_against_guards if effects["step"] else check_rows_against_sagas)(tables, effects, rows)
+        outbox = _read_parquet(spark, folder / "outbox", OUTBOX_SCHEMA)
+        found += check_events_against_guards(tables, outbox)
+        if request.get("topics") is not None:
+            records = _read_parquet(spark, folder / RECORDS_FILE, RECORD_SCHEMA)
+            found += check_events_against_topics(tables, outbox, records, request["topics"])
+        whole = reduce(DataFrame.unionAll, found)
+        with persisted(whole.coalesce(1) if small else whole) as mismatches:
+            counts = {row["class"]: row["count"] for row in mismatches.groupBy("class").count().collect()}
+            limit = request["limit"]
+            # A limit is several jobs, one after the other; most books need none.
+            parts = (mismatches.where(F.col("class") == class_).limit(limit) for class_ in counts)
+            with (folder / FINDINGS_FILE).open("w", encoding="utf-8") as out:
+                for part in [mismatches] if sum(counts.values()) <= limit else parts:
+                    for finding in part.collect():
+                        out.write(json.dumps(finding.asDict(), ensure_ascii=False) + "\n")
+    finally:
+        for frame in tables.persisted:
+            frame.unpersist()
+    return {"counts": counts}
+
+
+def _read_parquet(spark: SparkSession, path: Path, schema: pa.Schema) -> DataFrame:
+    return spark.read.schema(from_arrow_schema(schema)).parquet(str(path))
+
+
+def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
+    """What the sagas that are over say is there, against the rows of the guards."""
+    key = ("saga_id", "step", "generation")
+    claimed = tables.entries.where("guarded and live and not residue").select(*key)
+    # What a notification has done is nobody's effect: it is best effort, and no story says that it must be there.
+    steps = tables.live.where(~F.col("step").startswith(NOTIFICATION_PREFIX))
+    present = _comparable_only(steps, tables.sagas).select(*key)
+    found = find_difference(claimed, present, ComparisonSpec(key, ()))
+    if found.rows is None:
+        return []
+    rows = found.rows.select("kind", *(F.col(f"k{at}").alias(name) for at, name in enumerate(key)), "right_rows")
+    few = DifferingKeys.persist(rows, tables)
+    rows = few.rows
+    guard = few.matching_rows(tables.guard.select(*key, "connection", "reason", "undone", "created_at"), *key)
+    guard = guard.groupBy(*key).agg(
+        F.concat_ws(", ", F.sort_array(F.collect_set("connection"))).alias("connection"),
+        F.max("reason").alias("reason"),
+        F.max("undone").alias("undone"),
+        F.max("created_at").alias("created_at"),
+    )
+    entries = tables.entries.select(
+        "saga_id", "step", F.col("generation").alias("said_generation"), F.col("state").alias("said"), "live", "residue"
+    )
+    sagas = few.matching_rows(tables.sagas, "saga_id")
+    rows = rows.join(guard, list(key), "left").join(
+        few.matching_rows(entries, "saga_id", "step"), ["saga_id", "step"], "left"
+    )
+    rows = join_saga(rows, sagas)
+    unknown, broken = F.col("state") == UNKNOWN_STATE, F.col("state").isin(*ABNORMAL_STATES)
+    other_generation = F.col("live") & (F.col("said_generation") != F.col("generation"))
+    class_ = (
+        F.when(F.col("kind") == "missing_right", "saga_without_effect")
+        .when(F.col("kind") == "duplicate", "effect_applied_twice")
+        .when(F.coalesce(F.col("residue"), F.lit(False)), None)
+        .when(unknown, F.when(F.col("created_at") >= tables.horizon, "effect_without_saga"))
+        .when(broken, "open_effects")
+        .when(F.col("said").isNull() & (F.col("state") != "COMPENSATED"), "effect_without_saga")
+        .when(F.coalesce(other_generation, F.lit(False)), "effect_applied_twice")
+        .otherwise("effect_still_there")
+    )
+    return [to_findings(rows, class_, F.col("connection"), F.lit(None), {
+        "saga_says": F.col("said"),
+        "guard_says": F.when(F.col("reason") == "undo", "sealed").when(F.col("undone"), "undone")
+        .when(F.col("reason") == "do", "done").otherwise("nothing"),
+    })]  # fmt: skip
+
+
+def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:
+    unjudged = sagas.where(~F.col("judged")).select("saga_id")
+    count = unjudged.count()
+    if not count:
+        return rows
+    return rows.join(F.broadcast(unjudged) if count <= BROADCAST_LIMIT else unjudged, "saga_id", "left_anti")
+
+
+# What a runner is asked for by reconciliation: two sides, or the books of all sagas.
+
+
+def reconcile_sagas(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
+    """Hold the books of all sagas against each other; see :func:`saga_spark.reconcile.saga_reconciliation.check`."""
+    pass
+
+    return find_mismatches(context.spark, request)
+
+
+def warm_up(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
+    """Start Spark while what it is going to be asked about is still being read. Its first query waits for most of its
+    classes, so there is one."""
+    pass
+
+    for name, value in SMALL_CONF.items():
+        context.spark.conf.set(name, value)
+    context.spark.range(1).groupBy("id").count().collect()
+    return {}

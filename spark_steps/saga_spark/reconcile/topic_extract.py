@@ -1,0 +1,152 @@
+"""What is in the topics of the outboxes: the events that read_committed consumers see, as Parquet. Blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets, TopicDescription
+from saga_activities.kafka.config import require_client
+from saga_activities.kafka.range_reader import decided_offsets, offsets_since, read_ranges
+from saga_activities.kafka.record_codec import SAGA_ID_HEADER, STEP_HEADER, read_headers
+from saga_spark.reconcile.extracts import READ_MARGIN, ParquetRowWriter, ReconciliationScope
+from sagas.settings import KafkaSettings
+
+RECORDS_FILE = "topics/records.parquet"
+RECORD_SCHEMA = pa.schema(
+    [
+        ("connection", pa.string()),  # whose outbox it says that it is from
+        ("event_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("saga_id", pa.string()),
+        ("step", pa.string()),
+        ("timestamp", pa.float64()),
+    ]
+)
+NEVER = float(2**62)
+
+
+@dataclass(slots=True)
+class TopicsRead:
+    """``rows`` were read, of which ``compared`` are of the window, not only of the margin before it.
+
+    ``floors``: topic → events published before it (seconds since 1970) may be gone from the topic, so nothing is
+    said about them. ``unclaimed_since``: the outbox may have forgotten what was published before."""
+
+    rows: int
+    compared: int
+    unclaimed_since: float
+    floors: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"floors": self.floors, "unclaimed_since": self.unclaimed_since}
+
+
+def read_topics(
+    settings: KafkaSettings, folder: Path, scope: ReconciliationScope, began: float, connections: Iterable[str]
+) -> TopicsRead | None:
+    """Read the topics that the outboxes in the folder name; None: they name none.
+
+    ``connections`` are those that have an outbox. Raises SagaError: Kafka cannot be asked.
+    """
+    oldest_events = _oldest_events(folder)
+    if not oldest_events:
+        return None
+    require_client()
+    sources = {f"/{settings.prefix}/{name}": name for name in connections}
+    found = TopicsRead(0, 0, began - settings.retention + READ_MARGIN)
+    with ParquetRowWriter(folder / RECORDS_FILE, RECORD_SCHEMA) as out:
+        for name in sorted(oldest_events):
+            topic = _describe(settings, name)
+            if topic is not None:  # one that is gone has none of its events
+                start = _read_from(scope, oldest_events[name], found.unclaimed_since)
+                found.floors[name], compared = _read_topic(settings, topic, start, began, scope, sources, out)
+                found.compared += compared
+        found.rows = out.count
+    return found
+
+
+def _describe(settings: KafkaSettings, name: str) -> TopicDescription | None:
+    """None: there is no such topic. One that we may not see is no such proof. Raises KafkaOperationError."""
+    try:
+        return KafkaAdmin(settings).describe(name)
+    except KafkaOperationError as problem:
+        if problem.error_info is None or problem.error_info.name not in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+            raise
+        return None
+
+
+def _oldest_events(folder: Path) -> dict[str, float]:
+    """Topic → when the oldest event for it was written."""
+    oldest: dict[str, float] = {}
+    for file in sorted((folder / "outbox").glob("*.parquet")):
+        table = pq.read_table(file, columns=["topic", "created_at"])
+        grouped = table.group_by("topic").aggregate([("created_at", "min")])
+        for row in grouped.to_pylist():
+            oldest[row["topic"]] = min(row["created_at_min"], oldest.get(row["topic"], NEVER))
+    return oldest
+
+
+def _read_from(scope: ReconciliationScope, oldest: float, unclaimed_since: float) -> float:
+    if scope.read_since is not None:
+        return scope.read_since
+    return (oldest if scope.saga_id is not None else min(oldest, unclaimed_since)) - READ_MARGIN
+
+
+def _read_topic(
+    settings: KafkaSettings,
+    topic: TopicDescription,
+    start: float,
+    began: float,
+    scope: ReconciliationScope,
+    sources: Mapping[str, str],
+    out: ParquetRowWriter,
+) -> tuple[float, int]:
+    """Write the records of a topic that come from our outboxes; gives its floor, and how many are compared."""
+    offsets = decided_offsets(settings, topic.name, settings.transaction_timeout)
+    firsts = offsets_since(settings, topic.name, start, offsets)
+    ranges = {one: (max(firsts[one], offsets[one].log_start), offsets[one].last_stable) for one in offsets}
+    oldest: dict[int, float] = {}
+    compared = 0
+    for message in read_ranges(settings, topic.name, ranges):
+        headers = read_headers(message)
+        kind, milliseconds = message.timestamp()
+        time = milliseconds / 1000 if kind else 0.0
+        oldest.setdefault(message.partition() or 0, time)
+        connection, saga_id = sources.get(headers.get("ce_source", "")), headers.get(SAGA_ID_HEADER, "")
+        if connection is None or not _in_scope(saga_id, scope):
+            continue
+        place = (topic.name, message.partition(), message.offset())
+        compared += scope.since is None or time >= scope.since
+        out.add(connection, headers.get("ce_id"), *place, saga_id, headers.get(STEP_HEADER), time)
+    return _complete_since(topic, offsets, ranges, oldest, began), compared
+
+
+def _in_scope(saga_id: str, scope: ReconciliationScope) -> bool:
+    return scope.saga_id is None or saga_id == scope.saga_id or saga_id.startswith(f"{scope.saga_id}/")
+
+
+def _complete_since(
+    topic: TopicDescription,
+    offsets: Mapping[int, PartitionOffsets],
+    ranges: Mapping[int, tuple[int, int]],
+    oldest: Mapping[int, float],
+    began: float,
+) -> float:
+    """Since when a topic has all that was published to it."""
+    if topic.cleanup_policy is not None and "compact" in topic.cleanup_policy:
+        return NEVER  # a later event of its key has replaced it
+    floor = 0.0
+    for one, found in offsets.items():
+        if found.log_start == 0 or ranges[one][0] > found.log_start:
+            continue  # nothing was deleted, or only what is older than what we look for
+        gone_by = oldest.get(one, began if topic.retention is None else began - topic.retention)
+        floor = max(floor, gone_by + 1.0)
+    return floor

@@ -1,0 +1,88 @@
+"""Makes the :mod:`archive of Spark's classes <saga_spark.runner.java>`, once for each environment:
+`python -m saga_spark.runner.class_data_sharing`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saga_spark.row_fingerprint import fingerprint_aggregates, row_hash
+from saga_spark.runner.java import QUIET_OPTIONS, spark_class_archive, write_class_archive
+from saga_spark.runner.spark_session import ClassicSessions
+from saga_spark.settings import SparkSettings
+from sagas.errors import InfrastructureError, SagaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TIMEOUT = 300.0
+"""Seconds it may take. (Forty are usual.)"""
+
+_OPTIONS = " ".join((*QUIET_OPTIONS, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"))
+
+
+def make_archive(file: Path) -> None:
+    """Let a JVM do what jobs and reconciliations do, and write down what it has loaded for it.
+
+    Raises Infrastructure: it has not; OSError: the folder cannot be written to.
+    """
+    write_class_archive(file, _record_in_subprocess)
+
+
+def _record_in_subprocess(draft: Path) -> None:
+    argv = [sys.executable, "-m", "saga_spark.runner.class_data_sharing", str(draft)]
+    env = {**os.environ, "SAGA_SPARK_SCRATCH": str(draft.parent)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    if not draft.exists():
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise InfrastructureError(output[-1] if output else "Java has written no file")
+
+
+def _record_classes(draft: Path) -> None:
+    """In a process of its own: its JVM writes ``draft`` when it ends."""
+    conf = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}" {_OPTIONS}'}
+    sessions = ClassicSessions(SparkSettings(draft.parent, master="local[1]", conf=conf))
+    _run_sample_workload(sessions.open("classes"), draft.parent)
+    sessions.close(_TIMEOUT)
+
+
+def _run_sample_workload(session: SparkSession, folder: Path) -> None:
+    from pyspark.sql import functions as F
+
+    rows: Any = session.range(1000).select(
+        "id",
+        (F.col("id") % 7).alias("key"),
+        F.col("id").cast("decimal(12,2)").alias("amount"),
+        F.concat(F.lit("n"), F.col("id")).alias("name"),
+        F.to_date(F.lit("2026-01-01")).alias("day"),
+    )
+    path = str(folder / "rows")
+    rows.write.mode("overwrite").parquet(path)
+    read = session.read.parquet(path)
+    read.agg(*fingerprint_aggregates(row_hash(read.schema))).collect()
+    sums = read.groupBy("key").agg(F.sum("amount").alias("amount"), F.collect_set("name").alias("names")).persist()
+    joined = read.drop("amount").join(F.broadcast(sums), "key", "left").unionByName(read, allowMissingColumns=True)
+    sample = joined.where("key > 2").orderBy(F.desc("id")).limit(10)
+    sample.select(F.to_json(F.struct("id", "names"))).collect()
+    read.createOrReplaceTempView("rows")
+    session.sql("select key, row_number() over (partition by key order by id) as n from rows").count()
+
+
+def main() -> int:
+    """Make the file, if it is not there; an exit code."""
+    if len(sys.argv) > 1:
+        _record_classes(Path(sys.argv[1]))
+        return 0
+    try:
+        make_archive(spark_class_archive())
+    except (SagaError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"no archive of Spark's classes was made, so that Spark will start more slowly: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

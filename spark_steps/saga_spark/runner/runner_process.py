@@ -1,0 +1,303 @@
+"""One runner process as the worker sees it: started in its own group, watched, asked, and ended with its children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from saga_spark.job_errors import RunnerLost
+from saga_spark.runner.runner_protocol import LOST, decode_message, encode_message, settings_to_json
+from saga_spark.settings import SparkSettings
+from sagas.errors import InfrastructureError, Unavailable, UsageError
+
+MAX_MESSAGE_BYTES = 2**28
+"""Bytes of one message: a manifest of a hundred thousand files is some 20 MB."""
+
+KEPT_LOGS = 10
+WATCHDOG_INTERVAL = 1.0
+"""Seconds between two looks of the watchdog."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class PendingRequest:
+    """One run that was given to the process."""
+
+    answer: asyncio.Future[dict[str, Any]]
+    on_progress: Callable[[dict[str, Any]], None]
+
+
+class RunnerProcess:
+    """``lost`` is the sentence why it is of no use any more, None as long as it lives. ``company`` are the numbers of
+    the runs it had when it was lost."""
+
+    def __init__(self, settings: SparkSettings, *, margin: int, heartbeat_timeout: int) -> None:
+        self._settings = settings
+        self._memory_limit = heap_bytes(settings.memory) + margin
+        self._heartbeat_timeout = heartbeat_timeout
+        self._pending: dict[int, PendingRequest] = {}
+        self._messages_received = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._child: Process | None = None
+        self._scratch: Path | None = None
+        self._ready = False
+        self._error: InfrastructureError | None = None
+        self.company: frozenset[int] = frozenset()
+        self.started_runs = 0
+        self.log = Path()
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def lost_reason(self) -> str | None:
+        return None if self._error is None else str(self._error)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._pending)
+
+    async def start(self) -> None:
+        """Raises UsageError: PySpark is not installed; OSError: the process cannot be started."""
+        if importlib.util.find_spec("pyspark") is None:
+            raise UsageError(
+                "Spark steps need PySpark, which is not installed", help="pip install 'saga-orchestrator[spark]'"
+            )
+        folder = self._settings.work_folder
+        name = f"runner-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{next(_numbers)}"
+        self.log, self._scratch = folder / f"{name}.log", folder / "scratch" / name
+        self._scratch.mkdir(parents=True)
+        _delete_old_files(folder)
+        answers, theirs = os.pipe()
+        try:
+            with self.log.open("ab") as log:
+                self._child = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "saga_spark.runner", "--answers", str(theirs)),
+                    stdin=PIPE,
+                    stdout=log,
+                    stderr=STDOUT,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                    env=self._environment(self._scratch),
+                )
+        except BaseException:
+            os.close(answers)
+            raise
+        finally:
+            os.close(theirs)
+        reader = asyncio.StreamReader(limit=MAX_MESSAGE_BYTES)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(answers, "rb", buffering=0)
+        )
+        self._tasks = [asyncio.create_task(self._read_messages(reader)), asyncio.create_task(self._run_watchdog())]
+        await self._send({"settings": settings_to_json(self._settings)})
+
+    async def send_run(
+        self, number: int, message: Mapping[str, Any], on_progress: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Hand a run over; :meth:`answer` waits for it."""
+        self.started_runs += 1
+        self._pending[number] = PendingRequest(asyncio.get_running_loop().create_future(), on_progress)
+        await self._send({"run": number, **message})
+
+    async def wait_for_answer(self, number: int, timeout: float | None = None) -> dict[str, Any]:
+        """The run's answer. Raises RunnerLost or Unavailable when the process is lost, TimeoutError after ``patience``
+        seconds."""
+        pending = self._pending[number]
+        try:
+            return await asyncio.wait_for(asyncio.shield(pending.answer), timeout)
+        finally:
+            if pending.answer.done():
+                self._pending.pop(number, None)
+
+    async def cancel(self, number: int) -> None:
+        await self._send({"cancel": number})
+
+    async def kill(self, reason: str, *, memory: bool = False) -> None:
+        """End the process and everything it started, now; runs that wait get ``why``."""
+        self._mark_lost(reason, memory=memory)
+        if self._child is not None:
+            await asyncio.to_thread(kill_tree, self._child.pid)
+            await self._child.wait()
+        await self._release()
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Let the process end by itself; killed after ``patience`` seconds."""
+        assert self._child is not None
+        assert self._child.stdin is not None
+        self._mark_lost("the runner was closed")
+        self._child.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._child.wait(), timeout)
+        await self.kill("the runner was closed")
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _environment(self, scratch: Path) -> dict[str, str]:
+        """Jobs, and the Python workers of Spark, import from the settings' folders before everything else."""
+        paths = [*self._settings.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_DIRS": str(scratch),
+            "SAGA_SPARK_SCRATCH": str(scratch),
+        }
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        if self._error is not None:
+            raise self._error
+        try:
+            self._child.stdin.write(encode_message(message))
+            await self._child.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._mark_lost(f"the Spark runner has ended; its log is {self.log}") from None
+
+    async def _read_messages(self, reader: asyncio.StreamReader) -> None:
+        """Until the pipe is closed, which happens with the end of the process, however it came."""
+        while (line := await reader.readline()).endswith(b"\n"):  # it may have been killed in the middle of one
+            message = decode_message(line)
+            self._messages_received += 1
+            if "ready" in message:
+                self._ready = True
+            elif "lost" in message:
+                self._mark_lost(f"{message['lost']}; see {self.log}", memory=message["memory"])
+            elif "answer" in message:
+                if message.get("error", {}).get("kind") == LOST:
+                    self._note_company()  # the answers of the other runs follow
+                pending = self._pending.get(message["answer"])
+                if pending is not None and not pending.answer.done():
+                    pending.answer.set_result(message)
+            elif "progress" in message:
+                pending = self._pending.get(message["progress"])
+                if pending is not None:
+                    pending.on_progress(message["values"])
+        assert self._child is not None
+        code = await self._child.wait()
+        if self.lost_reason is None:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self._mark_lost(f"the Spark runner {how}; its log is {self.log}")
+        await asyncio.to_thread(kill_group, self._child.pid)
+        await self._release()
+
+    async def _run_watchdog(self) -> None:
+        """Kill what is silent or too large. Silence is counted in our own looks: a time in which this worker itself
+        stood still counts once."""
+        assert self._child is not None
+        quiet, before = 0, self._messages_received
+        while self.lost_reason is None:
+            await asyncio.sleep(WATCHDOG_INTERVAL)
+            quiet = quiet + 1 if self._messages_received == before else 0
+            before = self._messages_received
+            if quiet > self._heartbeat_timeout:
+                await self.kill(f"the Spark runner gave no sign of life for {quiet} s and was killed; see {self.log}")
+                return
+            used = await asyncio.to_thread(resident_bytes, self._child.pid)
+            if used > self._memory_limit:
+                await self.kill(
+                    f"the Spark runner used {used / GIB:.1f} GiB of memory, more than its cap of "
+                    f"{self._memory_limit / GIB:.1f} GiB, and was stopped: raise `memory` under [spark], now "
+                    f"{self._settings.memory}",
+                    memory=True,
+                )
+                return
+
+    def _mark_lost(self, reason: str, *, memory: bool = False) -> InfrastructureError:
+        if self._error is None:
+            started = f"the Spark runner did not start: {reason}"
+            self._error = RunnerLost(reason, memory=memory) if self._ready else Unavailable(started)
+        self._note_company()
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(self._error)
+                pending.answer.exception()  # seen: whoever gave up waiting does not come for it
+        return self._error
+
+    def _note_company(self) -> None:
+        """The first sign of the end counts: afterwards one run after the other is told."""
+        self.company = self.company or frozenset(n for n, one in self._pending.items() if not one.answer.done())
+
+    async def _release(self) -> None:
+        ours = asyncio.current_task()
+        for task in self._tasks:
+            if task is not ours:
+                task.cancel()
+        if self._scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process, its group, and its descendants: Spark's Python daemon has a group of its own."""
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        children = []
+    kill_group(pid)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to the group that a process leads; nothing happens when it is empty."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _delete_old_files(folder: Path) -> None:
+    """Delete all but the last logs, and the scratch folders of workers that are gone."""
+    logs = sorted(folder.glob("runner-*.log"), key=lambda path: path.stat().st_mtime)
+    for old in logs[:-KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    for scratch in (folder / "scratch").iterdir():
+        if not psutil.pid_exists(int(scratch.name.split("-")[2])):
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+# How much memory a runner may use, and how much it uses.
+
+GIB = 2**30
+MEMORY_MARGIN = 2 * GIB
+"""Bytes a runner may use beyond the JVM's heap: the JVM itself, the runner's Python, Spark's Python workers."""
+
+_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def heap_bytes(text: str) -> int:
+    """``1g``, ``1500m`` in bytes. Raises UsageError, one sentence."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt])b?", text.strip().lower())
+    if found is None:
+        raise UsageError(f"[spark] memory: {text!r} is no amount of memory; write it like 512m or 2g")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident memory of a process and all its descendants."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for one in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += one.memory_info().rss
+    return total

@@ -1,0 +1,114 @@
+"""What a worker and its runner say to each other: one JSON object on each line.
+
+Worker to runner, on its standard input: first ``{"settings": …}``, then ``{"run": id, "task": …, "request": …,
+"tag": …}`` and ``{"cancel": id}``. End of file means that the worker is gone.
+
+Runner to worker, on a pipe of its own, so that the prints of jobs break nothing: ``{"beat": n}`` every second while it
+is alive, ``{"ready": true}`` once it can run anything, ``{"lost": sentence, "memory": bool}`` before it gives itself
+up, ``{"progress": id, "values": …}``, and for each run one ``{"answer": id, "result": …}`` or ``{"answer": id,
+"error": …}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
+from saga_spark.settings import SparkSettings
+from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
+from sagas.settings import KafkaSettings
+from sagas.settings.secrets import Secret
+
+HEARTBEAT_INTERVAL = 1.0
+"""Seconds between two signs of life."""
+
+LOST = "lost"
+"""The kind of an error that says: the runner, or its JVM, was lost."""
+
+RETRY_KIND = "again"
+"""The kind of an error that says: nothing was done, ask a fresh runner."""
+
+
+class TaskCancelled(Exception):
+    """The run was cancelled by the worker."""
+
+
+class SourcesChanged(Exception):
+    """The sources of jobs have changed since they were imported: only a new process has the new code."""
+
+
+def encode_message(message: Mapping[str, Any]) -> bytes:
+    """One line."""
+    return json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def decode_message(line: bytes) -> dict[str, Any]:
+    """Raises ValueError: this is no message."""
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("a message is a JSON object")
+    return message
+
+
+def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
+    """May hold passwords of connections: it goes through the pipe, never into a command line or a log."""
+    kafka = {**asdict(settings.kafka), "root": str(settings.kafka.root)}
+    return {**asdict(settings), "root": str(settings.root), "kafka": kafka}
+
+
+def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
+    kafka = {**data["kafka"], "root": Path(data["kafka"]["root"]), "topics": tuple(data["kafka"]["topics"])}
+    kafka["client"] = {
+        name: Secret(**value) if isinstance(value, dict) else value for name, value in kafka["client"].items()
+    }
+    own = {"root": Path(data["root"]), "python_path": tuple(data["python_path"]), "kafka": KafkaSettings(**kafka)}
+    return SparkSettings(**{**data, **own})
+
+
+def error_to_json(error: BaseException) -> dict[str, Any]:
+    """The errors of the contract keep their kind; every other one is a mistake of ours and says so."""
+    match error:
+        case JobFailed():
+            return {"kind": "job", "message": error.message, "details": error.details}
+        case Unequipped():
+            return {"kind": "unequipped", "message": error.message, "help": error.help}
+        case UsageError():
+            return {"kind": "usage", "message": error.message, "help": error.help}
+        case Rejected():
+            return {"kind": "rejected", "message": error.message, "details": error.details}
+        case RunnerLost():
+            return {"kind": LOST, "message": str(error), "memory": error.memory}
+        case Unavailable():
+            return {"kind": "unavailable", "message": str(error)}
+        case InfrastructureError():
+            return {"kind": "infrastructure", "message": str(error)}
+        case TaskCancelled():
+            return {"kind": "cancelled", "message": "the run was cancelled"}
+        case SourcesChanged():
+            return {"kind": RETRY_KIND, "message": "the sources of jobs have changed"}
+        case _:
+            return {"kind": "infrastructure", "message": f"{type(error).__name__}: {error}"}
+
+
+def error_from_json(data: Mapping[str, Any]) -> Exception:
+    """The error to raise on the worker's side."""
+    message = data["message"]
+    match data["kind"]:
+        case "job":
+            return JobFailed(message, data["details"])
+        case "unequipped":
+            return Unequipped(message, help=data["help"])
+        case "usage":
+            return UsageError(message, help=data["help"])
+        case "rejected":
+            return Rejected(message, **data["details"])
+        case "lost":
+            return RunnerLost(message, memory=data["memory"])
+        case "unavailable":
+            return Unavailable(message)
+        case _:
+            return InfrastructureError(message)

@@ -1,0 +1,381 @@
+"""The warm Spark session: one context (or one Spark Connect server), and a session of its own for each run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from saga_spark.job_errors import RunnerLost, Unequipped
+from saga_spark.runner import java as class_archive
+from saga_spark.runner.java import require_java
+from saga_spark.runner.runner_protocol import TaskCancelled
+from saga_spark.settings import SparkSettings
+from sagas.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+OUT_OF_MEMORY_EXIT_CODE = 3
+"""The exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError``."""
+
+STAGING_SQL_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What staged files rely on: a timestamp means the same everywhere, and every reader knows its unit."""
+
+
+class SparkSessions(Protocol):
+    """Classic Spark or Spark Connect."""
+
+    spark_ui: str | None
+
+    def open(self, tag: str) -> SparkSession:
+        """A fresh session whose jobs, started from this thread, carry the tag."""
+        ...
+
+    def release(self, session: SparkSession, tag: str) -> None: ...
+
+    def cancel(self, session: SparkSession, tag: str) -> None: ...
+
+    def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
+        """How far the jobs with this tag are: ``stages``, ``stage`` (done), ``tasks``, ``tasks_done``, ``rows``."""
+        ...
+
+    def exit_reason(self, timeout: float) -> RunnerLost | None:
+        """What to say if Spark's process has ended, or ends within ``patience`` seconds."""
+        ...
+
+    def ping(self) -> None:
+        """Blocks while Spark stands still; raises when it is not there."""
+        ...
+
+
+def create_sessions(settings: SparkSettings) -> SparkSessions:
+    return ConnectSessions(settings) if settings.remote else ClassicSessions(settings)
+
+
+class ClassicSessions:
+    """One SparkContext in a JVM below this process, started with the first session."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._root_session: Any = None
+        self._finished_jobs: dict[str, dict[int, tuple[int, int, int, int, int]]] = {}
+        self.spark_ui: str | None = None
+
+    def open(self, tag: str) -> SparkSession:
+        with self._lock:
+            self._ensure_started()
+        session: Any = self._root_session.newSession()
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+        session.sparkContext.addJobTag(tag)
+        for name, value in STAGING_SQL_CONF.items():
+            session.conf.set(name, value)
+        return session
+
+    def release(self, session: SparkSession, tag: str) -> None:
+        session.sparkContext.removeJobTag(tag)
+        self._finished_jobs.pop(tag, None)
+
+    def cancel(self, session: SparkSession, tag: str) -> None:
+        session.sparkContext.cancelJobsWithTag(tag)
+
+    def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
+        java: Any = session.sparkContext._jsc
+        context = java.sc()
+        tracker, store = context.statusTracker(), context.statusStore()
+        known = self._finished_jobs.setdefault(tag, {})
+        totals = [0, 0, 0, 0, 0]
+        for job in tracker.getJobIdsForTag(tag):
+            counts = known.get(job) or self._job_counts(tracker, store, job, known)
+            totals = [one + other for one, other in zip(totals, counts, strict=True)]
+        names = ("stages", "stage", "tasks", "tasks_done", "rows")
+        return {**dict(zip(names, totals, strict=True)), "spark_ui": self.spark_ui}
+
+    def exit_reason(self, timeout: float) -> RunnerLost | None:
+        gateway = self._gateway()
+        if gateway is None:
+            return None
+        try:
+            code = gateway.proc.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        if code == OUT_OF_MEMORY_EXIT_CODE:
+            return RunnerLost(
+                f"Spark's JVM ran out of memory: raise `memory` under [spark], now {self._settings.memory}, "
+                "or use more partitions",
+                memory=True,
+            )
+        return RunnerLost(f"Spark's JVM has ended with exit code {code}")
+
+    def ping(self) -> None:
+        gateway = self._gateway()
+        if gateway is not None:
+            gateway.jvm.java.lang.System.nanoTime()
+
+    def close(self, timeout: float) -> None:
+        """End Spark and its JVM. Raises subprocess.TimeoutExpired: it has not ended after ``patience`` seconds."""
+        gateway = self._gateway()
+        self._root_session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout)
+
+    def _gateway(self) -> Any:
+        if self._root_session is None:
+            return None
+        from pyspark import SparkContext
+
+        return SparkContext._gateway
+
+    def _ensure_started(self) -> None:
+        """In a thread that nobody cancels: a cancel reaches the thread of a run at any step, and what would be left is
+        a context that the JVM has, and we do not."""
+        if self._root_session is None:
+            with ThreadPoolExecutor(1) as own:
+                own.submit(self._start).result()
+
+    def _start(self) -> None:
+        require_java()
+        from pyspark.sql import SparkSession
+
+        conf = {"spark.master": self._settings.master, **classic_spark_conf(self._settings)}
+        # PySpark would put what the builder is given on the JVM's command line.
+        arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(write_properties_file(conf)))}"
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
+        try:
+            first = SparkSession.builder.getOrCreate()
+        except Exception as error:  # whatever the JVM says: it is one sentence for a person
+            from saga_spark.job_errors import error_message
+
+            raise Unavailable(f"Spark did not start at {self._settings.master}: {error_message(error)}") from error
+        self.spark_ui = first.sparkContext.uiWebUrl
+        self._root_session = first
+
+    @staticmethod
+    def _job_counts(tracker: Any, store: Any, job: int, known: dict[int, Any]) -> tuple[int, int, int, int, int]:
+        info = tracker.getJobInfo(job)
+        if info.isEmpty():
+            return (0, 0, 0, 0, 0)
+        stages = done = tasks = tasks_done = rows = 0
+        for number in info.get().stageIds():
+            stages += 1
+            stage = tracker.getStageInfo(number)
+            if stage.isEmpty():
+                continue
+            data = stage.get()
+            tasks += data.numTasks()
+            tasks_done += data.numCompletedTasks()
+            done += data.numCompletedTasks() >= data.numTasks()
+            rows += store.lastStageAttempt(number).outputRecords()
+        counts = (stages, done, tasks, tasks_done, rows)
+        if str(info.get().status()) != "RUNNING":
+            known[job] = counts
+        return counts
+
+
+class ConnectSessions:
+    """Sessions on a Spark Connect server, one for each run."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._progress: dict[str, dict[str, Any]] = {}
+        self.spark_ui: str | None = None
+
+    def open(self, tag: str) -> SparkSession:
+        from pyspark.errors import PySparkException, PySparkImportError
+        from pyspark.sql import SparkSession
+
+        builder: Any = SparkSession.builder.remote(self._settings.remote or "")
+        for name, value in {**STAGING_SQL_CONF, **self._settings.conf}.items():
+            builder = builder.config(name, value)
+        try:
+            session = builder.create()
+            session.addTag(tag)
+            session.registerProgressHandler(self._progress_handler(tag))
+        except PySparkImportError as error:
+            raise Unequipped(
+                f"Spark Connect needs more packages: {str(error).splitlines()[0]}",
+                help="pip install 'saga-orchestrator[spark-connect]'",
+            ) from None
+        except PySparkException as error:
+            from saga_spark.job_errors import error_message
+
+            raise Unavailable(f"Spark Connect at {self._settings.remote}: {error_message(error)}") from error
+        return session
+
+    def release(self, session: SparkSession, tag: str) -> None:
+        self._progress.pop(tag, None)
+        session.stop()
+
+    def cancel(self, session: SparkSession, tag: str) -> None:
+        session.interruptTag(tag)
+
+    def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
+        return self._progress.get(tag, {})
+
+    def exit_reason(self, timeout: float) -> RunnerLost | None:
+        return None
+
+    def ping(self) -> None:
+        pass
+
+    def _progress_handler(self, tag: str) -> Any:
+        def note(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+            self._progress[tag] = {
+                "stages": len(stages),
+                "stage": sum(1 for one in stages if one.done),
+                "tasks": sum(one.num_tasks for one in stages),
+                "tasks_done": sum(one.num_completed_tasks for one in stages),
+            }
+
+        return note
+
+
+def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
+    """The settings of the context; what the project says wins, except what staged files rely on."""
+    scratch = os.environ.get("SAGA_SPARK_SCRATCH", "")
+    options = "-XX:+ExitOnOutOfMemoryError"
+    own = {
+        "spark.app.name": "saga",
+        "spark.driver.memory": settings.memory,
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.port": "0",
+        # Otherwise each expression is told to the JVM with the line it was written in: five calls in place of one.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+    }
+    if scratch:
+        own["spark.sql.warehouse.dir"] = (Path(scratch) / "warehouse").as_uri()
+        options += f" -Djava.io.tmpdir={scratch}"
+    if settings.master.startswith("local"):
+        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    conf = {**own, **settings.conf}
+    user_options = conf.get("spark.driver.extraJavaOptions", "")
+    conf["spark.driver.extraJavaOptions"] = f"{options} {class_archive.class_archive_options()} {user_options}".strip()
+    return {**conf, **STAGING_SQL_CONF}
+
+
+# One run inside the runner process: what a task is given.
+
+CANCEL_INTERVAL = 0.2
+"""Seconds between two attempts to cancel: a job may start its next Spark job right after the first was cancelled."""
+
+
+class TaskContext:
+    """``spark`` is a session of this run alone (its own temporary views and settings) in the shared context; every job
+    started from this thread carries ``tag``."""
+
+    def __init__(
+        self,
+        number: int,
+        tag: str,
+        settings: SparkSettings,
+        sessions: SparkSessions,
+        send: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.number = number
+        self.tag = tag
+        self.settings = settings
+        self._sessions = sessions
+        self._send = send
+        self._session: SparkSession | None = None
+        self._cancel_callbacks: list[Callable[[], None]] = []
+        self._thread: int | None = None
+        self._ended = threading.Event()
+        self.cancelled = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """Opened on first use. Raises Unequipped (no Java, no PySpark), Unavailable (Spark did not start)."""
+        if self._session is None:
+            self._session = self._sessions.open(self.tag)
+            self.raise_if_cancelled()
+        return self._session
+
+    @property
+    def open_session(self) -> SparkSession | None:
+        """The session if one was opened."""
+        return self._session
+
+    @property
+    def spark_ui(self) -> str | None:
+        """The address of Spark's own web UI."""
+        return self._sessions.spark_ui
+
+    def progress(self, values: Mapping[str, Any]) -> None:
+        """Tell the worker how far this is."""
+        self._send({"progress": self.number, "values": dict(values)})
+
+    def raise_if_cancelled(self) -> None:
+        """Raises Cancelled if the run was cancelled meanwhile."""
+        if self.cancelled:
+            raise TaskCancelled
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """``stop`` is called when the run is cancelled: it ends what Spark does not know of (a program, a query)."""
+        self._cancel_callbacks.append(callback)
+
+    # ── for the process ─────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """Called in the run's own thread."""
+        self._thread = threading.get_ident()
+
+    def end(self) -> None:
+        self._ended.set()
+        if self._session is not None:
+            self._sessions.release(self._session, self.tag)
+
+    def cancel(self) -> None:
+        """Stop the run's Spark jobs, its programs and its Python code; again and again, until it has ended.
+
+        Python code that sits in a call of the operating system cannot be stopped: then the worker kills the runner.
+        """
+        self.cancelled = True
+        for stop in self._cancel_callbacks:
+            stop()
+        self._interrupt_thread()
+        while not self._ended.wait(CANCEL_INTERVAL):
+            if self._session is not None:
+                self._sessions.cancel(self._session, self.tag)
+
+    def _interrupt_thread(self) -> None:
+        """Raise Cancelled in the run's thread, at its next step in Python."""
+        if self._thread is not None and not self._ended.is_set():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(TaskCancelled))
+
+
+# Spark's settings as a file: on a command line everybody on the machine could read the secrets among them.
+
+
+def write_properties_file(conf: Mapping[str, str]) -> Path:
+    """A new file that only its owner can read, in the runner's scratch folder; spark-submit takes it as
+    ``--properties-file``."""
+    descriptor, name = tempfile.mkstemp(
+        prefix="spark-", suffix=".conf", dir=os.environ.get("SAGA_SPARK_SCRATCH") or None
+    )
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(f"{_escape_property(key, key=True)}={_escape_property(value)}\n" for key, value in conf.items())
+    return Path(name)
+
+
+def _escape_property(text: str, *, key: bool = False) -> str:
+    """As java.util.Properties reads it."""
+    for plain, written in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+        text = text.replace(plain, written)
+    if key:
+        for sign in "=: #!":
+            text = text.replace(sign, f"\\{sign}")
+    return f"\\{text}" if text.startswith((" ", "#", "!")) and not key else text

@@ -1,0 +1,283 @@
+"""Which catalog and table an output names, and how a catalog commits.
+
+A commit is compared and swapped against exactly what was read. A SQL catalog compares the location of the table's
+metadata, which is unique for ever, in one database transaction over all tables. Other catalogs compare the head of
+the table, and every commit of this sink, an undo also, makes a snapshot of its own: no head comes back.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import sqlalchemy as sa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import (
+    AssertCreate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    TableRequirement,
+    TableUpdate,
+)
+from requests import RequestException
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import CommitConflict
+from sagas.errors import InfrastructureError, UsageError
+
+_TRANSACTIONS_ENDPOINT = "transactions/commit"
+
+_COMMIT_TIMEOUTS = (
+    "select set_config('idle_in_transaction_session_timeout', '30s', true), set_config('lock_timeout', '30s', true)"
+)
+"""For the few milliseconds of a commit: a process that freezes in them keeps nobody from the pointers for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """Where an output lives: ``catalog.namespace.table``; a namespace may have several levels."""
+
+    catalog: str
+    namespace: tuple[str, ...]
+    table: str
+
+    @staticmethod
+    def parse(text: str) -> TableName:
+        """Raises UsageError: a part is missing."""
+        parts = text.split(".")
+        if len(parts) < 3 or not all(parts):
+            raise UsageError(f"the table {text} must be written as catalog.namespace.table")
+        return TableName(parts[0], tuple(parts[1:-1]), parts[-1])
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        return (*self.namespace, self.table)
+
+    def __str__(self) -> str:
+        return ".".join((self.catalog, *self.identifier))
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """The next metadata of one table. ``table`` is as it was read, or staged when ``creates``."""
+
+    name: TableName
+    table: Table
+    creates_table: bool
+    updates: tuple[TableUpdate, ...]
+
+    def requirements(self) -> tuple[TableRequirement, ...]:
+        if self.creates_table:
+            return (AssertCreate(),)
+        metadata = self.table.metadata
+        asserted: dict[type[Any], dict[str, Any]] = {
+            AssertTableUUID: {"uuid": metadata.table_uuid},
+            AssertRefSnapshotId: {"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id},
+            AssertCurrentSchemaId: {"current-schema-id": metadata.current_schema_id},
+            AssertDefaultSpecId: {"default-spec-id": metadata.default_spec_id},
+        }
+        return tuple(kind.model_validate(values) for kind, values in asserted.items())
+
+
+def open_catalog(settings: SparkSettings, name: str) -> Catalog:
+    """The catalog, opened once in this process. Raises UsageError: there is none, or its settings are wrong."""
+    return _load_catalog(name, json.dumps(dict(settings.catalog(name)), sort_keys=True))
+
+
+def describe_catalog(settings: SparkSettings, name: str) -> str:
+    """What a catalog answers, in words; nothing is made in it. Raises UsageError, Infrastructure: it cannot be used."""
+    properties = {**settings.catalog(name), "init_catalog_tables": "false"}
+    with translate_errors(f"[catalogs.{name}]"):
+        catalog = _load_catalog(name, json.dumps(properties, sort_keys=True))
+        if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
+            return "it answers; its tables are made with the first publication"
+        return f"it answers; namespaces: {len(catalog.list_namespaces())}"
+
+
+@functools.lru_cache(maxsize=32)
+def _load_catalog(name: str, properties: str) -> Catalog:
+    try:
+        # A database that was restarted must not fail the first statement after it.
+        return load_catalog(name, **{"pool_pre_ping": "true", **json.loads(properties)})
+    except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
+        raise UsageError(f"catalogs.{name} cannot be used: {_first_line(error)}") from error
+
+
+@contextmanager
+def translate_errors(subject: str) -> Iterator[None]:
+    """A catalog or a disk that cannot be reached is infrastructure: one sentence, tried again. One that says no is a
+    mistake of the settings."""
+    try:
+        yield
+    except (UnauthorizedError, ForbiddenError, BadRequestError, OAuthError) as error:
+        raise UsageError(f"the catalog of {subject} refuses: {_first_line(error)}") from error
+    except DBAPIError as error:
+        raise InfrastructureError(f"the catalog of {subject}: {_first_line(error.orig or error)}") from error
+    except (SQLAlchemyError, RESTError, RequestException, CommitFailedException) as error:
+        raise InfrastructureError(f"the catalog of {subject}: {_first_line(error)}") from error
+    except OSError as error:
+        raise InfrastructureError(f"{error.filename or subject}: {error.strerror or _first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def load_table(catalog: Catalog, name: TableName) -> Table | None:
+    try:
+        return catalog.load_table(name.identifier)
+    except NoSuchTableError:
+        return None
+
+
+def can_commit_together(catalog: Catalog) -> bool:
+    """Whether several tables can be committed as one."""
+    if not isinstance(catalog, RestCatalog):
+        return isinstance(catalog, SqlCatalog)
+    known = catalog._supported_endpoints
+    # A server that lists nothing has what the specification takes for granted, and transactions are among that.
+    lists_nothing = known - set(VIEW_ENDPOINTS) == set(DEFAULT_ENDPOINTS)
+    return lists_nothing or any(str(one).endswith(_TRANSACTIONS_ENDPOINT) for one in known)
+
+
+def planned_location(catalog: Catalog, name: TableName) -> str | None:
+    """Where a table that does not exist yet will live; None: only the catalog can say, when it makes the table."""
+    if isinstance(catalog, RestCatalog):
+        return None
+    properties: Mapping[str, str] = {}
+    if catalog.namespace_exists(name.namespace):
+        properties = catalog.load_namespace_properties(name.namespace)
+    if "location" in properties:
+        return f"{properties['location'].rstrip('/')}/{name.table}"
+    warehouse = catalog.properties.get("warehouse")
+    if not warehouse:
+        raise UsageError(f"catalogs.{name.catalog} has no `warehouse`, so a new table has no place")
+    return "/".join((warehouse.rstrip("/"), ".".join(name.namespace), name.table))
+
+
+def commit(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
+    """All changes or none. Raises Conflict: a table is no longer what it was when it was read.
+
+    Raises UsageError: there are several, and the catalog has no transactions over tables.
+    """
+    if isinstance(catalog, SqlCatalog):
+        _commit_sql(catalog, commits)
+    elif len(commits) == 1:
+        _commit_single(catalog, commits[0])
+    elif isinstance(catalog, RestCatalog):
+        _commit_rest(catalog, commits)
+    else:
+        raise UsageError(f"the catalog {catalog.name} cannot publish several tables together")
+
+
+def _commit_sql(catalog: SqlCatalog, commits: Sequence[TableCommit]) -> None:
+    """One database transaction over the pointers of all tables. The new metadata is written before, unseen."""
+    staged = []
+    for change in commits:
+        new = catalog._update_and_stage_table(
+            None if change.creates_table else change.table,
+            change.name.identifier,
+            change.requirements(),
+            change.updates,
+        )
+        catalog._write_metadata(new.metadata, new.io, new.metadata_location)
+        staged.append((change, new.metadata_location))
+    try:
+        with catalog.engine.begin() as connection:
+            if catalog.engine.dialect.name == "postgresql":
+                connection.execute(sa.text(_COMMIT_TIMEOUTS))
+            # Always in the same order: two publishers of the same tables wait for each other instead of for ever.
+            for change, location in sorted(staged, key=lambda one: one[0].name.identifier):
+                _swap_metadata_location(catalog, connection, change, location)
+    except (CommitConflict, IntegrityError) as error:
+        for change, location in staged:
+            change.table.io.delete(location)
+        if isinstance(error, CommitConflict):
+            raise
+        raise CommitConflict("another one has made the table meanwhile") from error
+
+
+def _swap_metadata_location(
+    catalog: SqlCatalog, connection: sa.Connection, table_commit: TableCommit, location: str
+) -> None:
+    namespace = Catalog.namespace_to_string(table_commit.name.namespace)
+    rows = cast(sa.Table, IcebergTables.__table__)
+    if not table_commit.creates_table:
+        moved = connection.execute(
+            sa.update(rows)
+            .where(
+                rows.c.catalog_name == catalog.name,
+                rows.c.table_namespace == namespace,
+                rows.c.table_name == table_commit.name.table,
+                rows.c.metadata_location == table_commit.table.metadata_location,
+            )
+            .values(metadata_location=location, previous_metadata_location=table_commit.table.metadata_location)
+        )
+        if moved.rowcount != 1:
+            raise CommitConflict(f"another one has changed the table {table_commit.name} meanwhile")
+        return
+    spaces = cast(sa.Table, IcebergNamespaceProperties.__table__)
+    is_space = (spaces.c.catalog_name == catalog.name, spaces.c.namespace == namespace)
+    if connection.execute(sa.select(spaces.c.namespace).where(*is_space).limit(1)).first() is None:
+        for key, value in IcebergNamespaceProperties.NAMESPACE_MINIMAL_PROPERTIES.items():
+            connection.execute(
+                sa.insert(spaces).values(
+                    catalog_name=catalog.name, namespace=namespace, property_key=key, property_value=value
+                )
+            )
+    connection.execute(
+        sa.insert(rows).values(**catalog._create_table_row(namespace, table_commit.name.table, location))
+    )
+
+
+def _commit_single(catalog: Catalog, change: TableCommit) -> None:
+    try:
+        catalog.commit_table(change.table, change.requirements(), change.updates)
+    except (CommitFailedException, TableAlreadyExistsError) as error:
+        raise CommitConflict(f"another one has changed the table {change.name} meanwhile") from error
+
+
+def _commit_rest(catalog: RestCatalog, commits: Sequence[TableCommit]) -> None:
+    requests = [
+        CommitTableRequest(
+            identifier=TableIdentifier(namespace=Namespace(list(change.name.namespace)), name=change.name.table),
+            requirements=change.requirements(),
+            updates=change.updates,
+        ).model_dump_json()
+        for change in commits
+    ]
+    answer = catalog._session.post(
+        catalog.url(_TRANSACTIONS_ENDPOINT), data=f'{{"table-changes": [{", ".join(requests)}]}}'.encode()
+    )
+    tables = ", ".join(str(change.name) for change in commits)
+    if answer.status_code == 409:
+        raise CommitConflict(f"another one has changed one of the tables {tables} meanwhile")
+    if answer.status_code in (404, 405, 501):
+        raise UsageError(f"the catalog {catalog.name} cannot publish several tables together")
+    if answer.status_code >= 500:
+        raise CommitStateUnknownException(f"the catalog {catalog.name} answered {answer.status_code} for {tables}")
+    if not answer.ok:
+        raise CommitFailedException(f"the catalog {catalog.name} refuses to commit {tables}: {answer.text[:500]}")

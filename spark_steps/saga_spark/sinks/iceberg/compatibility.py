@@ -1,0 +1,247 @@
+"""Whether a table takes an output: asked in the audit, and again right before the commit."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFileContent, ManifestContent
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Manifest
+from saga_spark.sinks.sink import Publication
+
+
+def compatibility_problems(metadata: TableMetadata, publication: Publication) -> list[str]:
+    """One sentence for each way in which schema, partitions or properties of the table do not fit the output.
+
+    Raises ValueError: a column's type has no counterpart in Iceberg.
+    """
+    output, manifest = publication.output, publication.manifest
+    problems = schema_problems(metadata.schema(), staged_schema(manifest), manifest, output.destination)
+    problems += partition_problems(metadata.spec(), metadata.schema(), output.partition_by, output.destination)
+    return problems + _table_problems(metadata, output)
+
+
+def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
+    """What this sink cannot do with a table as it is."""
+    problems = []
+    if metadata.format_version > 2:
+        problems.append(f"the table {output.destination} has the format version {metadata.format_version}, above 2")
+    parts = metadata.spec().fields
+    if output.mode == "overwrite_partitions":
+        if not parts:
+            problems.append(
+                f"the mode overwrite_partitions needs partitions, and the table {output.destination} has none"
+            )
+        elif not all(isinstance(part.transform, IdentityTransform) for part in parts):
+            problems.append(f"the mode overwrite_partitions needs partitions by plain columns in {output.destination}")
+    mapping = metadata.name_mapping()
+    if mapping is not None:
+        mapped = {name for field in mapping for name in field.names}
+        for column in metadata.schema().column_names:
+            if "." not in column and column not in mapped:
+                problems.append(f"the table's name mapping lacks {column}, so that files without field ids lose it")
+    return problems
+
+
+# The rows' type in Iceberg's words, and whether a table takes them.
+
+_PRIMITIVE_TYPES: dict[str, IcebergType] = {
+    "boolean": BooleanType(),
+    "byte": IntegerType(),
+    "short": IntegerType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_CHAR = re.compile(r"(var)?char\(\d+\)")
+
+
+def staged_schema(manifest: Manifest) -> Schema:
+    """The schema of the staged rows, every column optional: whether Spark can prove a column to be without nulls says
+    more about the query than about the data.
+
+    Raises ValueError: a column's type has no counterpart in Iceberg, or there is no column.
+    """
+    ids = itertools.count(1)
+    fields = list(_iceberg_fields(manifest.schema.get("fields", ()), ids, path=""))
+    if not fields:
+        raise ValueError("the staged rows have no columns")
+    return Schema(*fields)
+
+
+def partition_spec(schema: Schema, columns: Sequence[str]) -> PartitionSpec:
+    """Each column as it is (identity). Raises ValueError: there is no such column."""
+    if not columns:
+        return UNPARTITIONED_PARTITION_SPEC
+    known = {field.name: field.field_id for field in schema.fields}
+    for column in columns:
+        if column not in known:
+            raise ValueError(f"the output has no column {column}, by which it is to be partitioned")
+    return PartitionSpec(
+        *(
+            PartitionField(
+                source_id=known[column],
+                field_id=PARTITION_FIELD_ID_START + number,
+                transform=IdentityTransform(),
+                name=column,
+            )
+            for number, column in enumerate(columns)
+        )
+    )
+
+
+def schema_problems(table: Schema, staged: Schema, manifest: Manifest, table_name: str) -> list[str]:
+    """One sentence for each column that the table does not take as it is."""
+    table_fields = {field.name: field for field in table.fields}
+    staged_fields = {field.name: field for field in staged.fields}
+    nulls = {column.name: column.nulls for column in manifest.columns}
+    problems = [
+        f"the output has no column {name}, and the table {table_name} has it"
+        for name in table_fields
+        if name not in staged_fields
+    ]
+    for name, field in staged_fields.items():
+        column = table_fields.get(name)
+        if column is None:
+            problems.append(f"the table {table_name} has no column {name}, and the output has it")
+        elif type_label(field.field_type) != type_label(column.field_type):
+            problems.append(
+                f"the column {name} is {type_label(field.field_type)} in the output "
+                f"and {type_label(column.field_type)} in the table {table_name}"
+            )
+        elif _requires_nested_values(column.field_type):
+            problems.append(f"the column {name} of the table {table_name} requires values inside a nested type")
+        elif column.required and nulls.get(name) != 0 and manifest.rows:
+            found = nulls.get(name)
+            seen = f"has {found} nulls" if found else "may have nulls"
+            problems.append(f"the column {name} of the table {table_name} takes no nulls, and the output {seen} in it")
+    return problems
+
+
+def partition_problems(spec: PartitionSpec, schema: Schema, partition_by: Sequence[str], table_name: str) -> list[str]:
+    """What `partition_by` says must be how an existing table is partitioned."""
+    if not partition_by:
+        return []
+    current = [partition_label(field.source_id, str(field.transform), schema) for field in spec.fields]
+    if current == list(partition_by):
+        return []
+    how = f"by {', '.join(current)}" if current else "not at all"
+    return [
+        f"the output is to be partitioned by {', '.join(partition_by)}, and the table {table_name} is partitioned {how}"
+    ]
+
+
+def partition_label(source_id: int, transform: str, schema: Schema) -> str:
+    column = schema.find_column_name(source_id) or f"field {source_id}"
+    return column if transform == "identity" else f"{transform}({column})"
+
+
+def type_label(kind: IcebergType) -> str:
+    """A type without the ids of its fields: `struct<a: int, b: list<string>>`."""
+    match kind:
+        case StructType():
+            return f"struct<{', '.join(f'{one.name}: {type_label(one.field_type)}' for one in kind.fields)}>"
+        case ListType():
+            return f"list<{type_label(kind.element_type)}>"
+        case MapType():
+            return f"map<{type_label(kind.key_type)}, {type_label(kind.value_type)}>"
+        case _:
+            return str(kind)
+
+
+def _requires_nested_values(kind: IcebergType) -> bool:
+    match kind:
+        case StructType():
+            return any(one.required or _requires_nested_values(one.field_type) for one in kind.fields)
+        case ListType():
+            return kind.element_required or _requires_nested_values(kind.element_type)
+        case MapType():
+            return kind.value_required or _requires_nested_values(kind.value_type)
+        case _:
+            return False
+
+
+def _iceberg_fields(spark_fields: Sequence[Mapping[str, Any]], ids: Iterator[int], path: str) -> Iterator[NestedField]:
+    for one in spark_fields:
+        number = next(ids)
+        kind = _iceberg_type(one["type"], ids, f"{path}{one['name']}")
+        yield NestedField(number, one["name"], kind, required=False)
+
+
+def _iceberg_type(spark_type: Any, ids: Iterator[int], path: str) -> IcebergType:
+    if isinstance(spark_type, Mapping):
+        match spark_type.get("type"):
+            case "struct":
+                return StructType(*_iceberg_fields(spark_type["fields"], ids, f"{path}."))
+            case "array":
+                number = next(ids)
+                return ListType(number, _iceberg_type(spark_type["elementType"], ids, path), element_required=False)
+            case "map":
+                key, value = next(ids), next(ids)
+                key_type = _iceberg_type(spark_type["keyType"], ids, path)
+                return MapType(
+                    key, key_type, value, _iceberg_type(spark_type["valueType"], ids, path), value_required=False
+                )
+    elif isinstance(spark_type, str):
+        if spark_type in _PRIMITIVE_TYPES:
+            return _PRIMITIVE_TYPES[spark_type]
+        if decimal := _DECIMAL.fullmatch(spark_type):
+            return DecimalType(int(decimal[1]), int(decimal[2]))
+        if _CHAR.fullmatch(spark_type):
+            return StringType()
+    name = spark_type.get("type") if isinstance(spark_type, Mapping) else spark_type
+    raise ValueError(f"the column {path} has the type {name}, which Iceberg does not have")
+
+
+# Tables whose rows were deleted by their values: pyiceberg can neither read nor rewrite these.
+
+COMPACTION_ADVICE = "the engine that writes it can rewrite its data files (compaction), then it can be used"
+
+
+def has_equality_deletes(io: FileIO, snapshot: Snapshot) -> bool:
+    """Whether rows of live files may be deleted by an equality delete. One that is older than all live files means
+    nothing any more: compaction leaves them behind."""
+    manifests = snapshot.manifests(io)
+    data = [one for one in manifests if one.content == ManifestContent.DATA]
+    oldest = min((one.min_sequence_number or 0 for one in data), default=0)
+    return any(
+        entry.data_file.content == DataFileContent.EQUALITY_DELETES
+        for manifest in manifests
+        if manifest.content == ManifestContent.DELETES and (manifest.sequence_number or 0) >= oldest
+        for entry in manifest.fetch_manifest_entry(io)
+    )

@@ -1,0 +1,259 @@
+"""Which live rows a mode replaces: whole files where their metrics prove it, else files rewritten without the rows.
+
+Everything becomes one snapshot, which deletes the files that are replaced and adds the rewritten and the new ones.
+A file is held in memory while it is rewritten, one at a time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThanOrEqual,
+    Or,
+)
+from pyiceberg.expressions.visitors import ROWS_MUST_MATCH, _StrictMetricsEvaluator, bind
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    _dataframe_to_data_files,
+    _expression_to_complementary_pyarrow,
+    expression_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, TableProperties
+from pyiceberg.table.metadata import TableMetadata
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Manifest
+from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes
+from saga_spark.storage import resolve_uri
+
+
+@dataclass(slots=True)
+class ReplacedFiles:
+    """Live files that go, and what comes in their place beside the new rows."""
+
+    removed: list[DataFile] = field(default_factory=list)
+    rewritten: list[DataFile] = field(default_factory=list)
+
+
+def find_replaced_files(
+    io: FileIO,
+    metadata: TableMetadata,
+    output: Output,
+    manifest: Manifest,
+    new: Sequence[DataFile],
+    rewrite_folder: str,
+) -> ReplacedFiles:
+    """What the mode of the output replaces. Files are rewritten below ``home``.
+
+    Raises ValueError: it cannot be known which rows of the table are deleted.
+    """
+    head = metadata.current_snapshot()
+    if head is None or output.mode == "append":
+        return ReplacedFiles()
+    if has_equality_deletes(io, head):
+        raise ValueError(f"rows of it are deleted by equality deletes; {COMPACTION_ADVICE}")
+    if output.mode == "overwrite":
+        return ReplacedFiles([task.file for task in _plan_files(io, metadata, AlwaysTrue())])
+    result = ReplacedFiles()
+    write = functools.partial(
+        _dataframe_to_data_files,
+        table_metadata=_with_data_path(metadata, rewrite_folder),
+        io=io,
+        write_uuid=uuid.uuid4(),
+        counter=itertools.count(),
+    )
+    for task, kept in _affected_files(io, metadata, output, manifest, new):
+        if kept is None:
+            result.removed.append(task.file)
+            continue
+        before = _read_file(io, metadata, task)
+        rows = kept(before)
+        if len(rows) == len(before):
+            continue
+        result.removed.append(task.file)
+        if len(rows):
+            result.rewritten += write(df=rows)
+    return result
+
+
+KeepRows = Callable[[pa.Table], pa.Table]
+
+
+def _affected_files(
+    io: FileIO, metadata: TableMetadata, output: Output, manifest: Manifest, new: Sequence[DataFile]
+) -> Iterator[tuple[FileScanTask, KeepRows | None]]:
+    """The files in which rows may be replaced, each with what keeps the others; None: it goes as a whole."""
+    schema = metadata.schema()
+    if output.mode == "merge":
+        keys = read_staged_rows(manifest, output.key)
+        if not len(keys):
+            return
+        for task in _plan_files(io, metadata, _key_range(keys)):
+            yield task, functools.partial(_without_keys, keys=keys)
+        return
+    if output.mode == "overwrite_partitions":
+        predicate = _partition_predicate(metadata, new)
+        if predicate is None:
+            return
+    else:
+        predicate = where_expression(output.where)
+    all_match = _StrictMetricsEvaluator(schema, predicate, case_sensitive=True).eval
+    complement = _expression_to_complementary_pyarrow(bind(schema, predicate, case_sensitive=True), schema)
+    for task in _plan_files(io, metadata, predicate):
+        whole = all_match(task.file) == ROWS_MUST_MATCH
+        yield task, None if whole else functools.partial(_filter_rows, condition=complement)
+
+
+def _filter_rows(rows: pa.Table, condition: pc.Expression) -> pa.Table:
+    return rows.filter(condition)
+
+
+def _without_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows whose key is none of ``keys``. A key with a null equals none."""
+    names = keys.column_names
+    numbered = rows.select(names).append_column("#", pa.array(range(len(rows)), pa.int64()))
+    same_types = keys.cast(pa.schema([rows.schema.field(name).with_nullable(True) for name in names]))
+    left = numbered.join(same_types, names, join_type="left anti").column("#")
+    return rows.take(left.take(pc.call_function("sort_indices", [left])))
+
+
+def _plan_files(io: FileIO, metadata: TableMetadata, predicate: BooleanExpression) -> list[FileScanTask]:
+    return list(DataScan(table_metadata=metadata, io=io, row_filter=predicate).plan_files())
+
+
+def _read_file(io: FileIO, metadata: TableMetadata, task: FileScanTask) -> pa.Table:
+    scan = ArrowScan(table_metadata=metadata, io=io, projected_schema=metadata.schema(), row_filter=AlwaysTrue())
+    return scan.to_table([FileScanTask(task.file, delete_files=task.delete_files)])
+
+
+def _with_data_path(metadata: TableMetadata, folder: str) -> TableMetadata:
+    """So that what is rewritten lies where the clean-up of the publication finds it."""
+    properties = {**metadata.properties, TableProperties.WRITE_DATA_PATH: folder}
+    return metadata.model_copy(update={"properties": properties})
+
+
+# ── conditions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
+    """`{column: value}`: equal; a list: one of them; null: no value. All columns must agree."""
+    return _all_of(
+        [
+            _any_of([_equal(column, one) for one in value])
+            if isinstance(value, (list, tuple))
+            else _equal(column, value)
+            for column, value in where.items()
+        ]
+    )
+
+
+def _partition_predicate(metadata: TableMetadata, new: Sequence[DataFile]) -> BooleanExpression | None:
+    """The partitions in which there are new rows; None: there are no new rows."""
+    columns = [metadata.schema().find_column_name(one.source_id) or "" for one in metadata.spec().fields]
+    values = {tuple(file.partition[number] for number in range(len(columns))) for file in new}
+    if not values:
+        return None
+    each = [_all_of([_equal(column, one) for column, one in zip(columns, row, strict=True)]) for row in values]
+    return _any_of(each)
+
+
+def _key_range(keys: pa.Table) -> BooleanExpression:
+    """True for every row that can have one of the keys: the ranges of the key's columns."""
+    parts: list[BooleanExpression] = []
+    for name in keys.column_names:
+        kind = keys.schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
+            continue  # other types have traps (NaN, time zones), and the range only saves reading
+        ends = pc.call_function("min_max", [keys.column(name)]).as_py()
+        parts += [_predicate(GreaterThanOrEqual, name, ends["min"]), _predicate(LessThanOrEqual, name, ends["max"])]
+    return _all_of(parts)
+
+
+def _all_of(parts: Sequence[BooleanExpression]) -> BooleanExpression:
+    return functools.reduce(And, parts, AlwaysTrue())
+
+
+def _any_of(parts: Sequence[BooleanExpression]) -> BooleanExpression:
+    if not parts:
+        return AlwaysFalse()
+    either: Any = Or
+    return either(*parts) if len(parts) > 1 else parts[0]
+
+
+def _equal(column: str, value: Any) -> BooleanExpression:
+    is_null: Any = IsNull
+    return is_null(column) if value is None else _predicate(EqualTo, column, value)
+
+
+def _predicate(kind: Any, column: str, value: Any) -> BooleanExpression:
+    return kind(column, value.isoformat() if isinstance(value, (dt.datetime, dt.date, dt.time)) else value)
+
+
+# ── what the staged rows must fulfil ────────────────────────────────────────────────────────────────────────────
+
+
+def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any]) -> list[str]:
+    """Every staged row must lie in what is overwritten, else it would be there twice after the next run."""
+    expression = where_expression(where)
+    try:
+        condition = expression_to_pyarrow(bind(schema, expression, case_sensitive=True), schema)
+    except (ValueError, TypeError) as error:
+        return [f"the output's `where` does not fit its columns: {str(error).splitlines()[0]}"]
+    data = _staged_dataset(manifest)
+    outside = data.count_rows() - data.count_rows(filter=condition) if data is not None else 0
+    if not outside:
+        return []
+    return [f"{outside} of {manifest.rows} rows are outside of the output's `where`, which the mode would overwrite"]
+
+
+def key_problems(manifest: Manifest, schema: Schema, key: Sequence[str]) -> list[str]:
+    """Each key once and without nulls, else what the table holds afterwards would be left to chance."""
+    names = {one.name for one in schema.fields}
+    unknown = [name for name in key if name not in names]
+    if unknown:
+        return [f"the output has no column {', '.join(unknown)}, and its `key` names it"]
+    rows = read_staged_rows(manifest, key)
+    problems = [
+        f"{rows.column(name).null_count} rows have no {name}, which is part of the key"
+        for name in key
+        if rows.column(name).null_count
+    ]
+    twice = len(rows) - len(rows.group_by(list(key)).aggregate([]))
+    if twice:
+        problems.append(f"{twice} rows have a key ({', '.join(key)}) that another row of the output has too")
+    return problems
+
+
+def read_staged_rows(manifest: Manifest, columns: Sequence[str]) -> pa.Table:
+    """Some columns of the staged rows."""
+    data = _staged_dataset(manifest)
+    if data is None:
+        return pa.table({name: pa.nulls(0) for name in columns})
+    return data.to_table(columns=list(columns))
+
+
+def _staged_dataset(manifest: Manifest) -> ds.Dataset | None:
+    files = [resolve_uri(file.uri) for file in manifest.files if file.rows]
+    if not files:
+        return None
+    return ds.dataset([path for _, path in files], filesystem=files[0][0], format="parquet")

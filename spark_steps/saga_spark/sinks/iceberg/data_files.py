@@ -1,0 +1,142 @@
+"""The files of a publication below the location of its table: placed, described, removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    PyArrowFileIO,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table.metadata import TableMetadata
+
+from saga_spark.manifest import StagedFile, Target
+from saga_spark.sinks.sink import Publication
+from saga_spark.storage import link_or_copy, local_path, resolve_uri
+from sagas.errors import UsageError
+
+
+def publication_folder(location: str, target: Target) -> str:
+    """What a publication brings to the table's location: all of it is here."""
+    return f"{location.rstrip('/')}/data/saga-{target.name}"
+
+
+def placed_files(location: str, publication: Publication) -> dict[str, StagedFile]:
+    """Where each staged file goes. The same names for every attempt; files without rows stay behind."""
+    home = f"{publication_folder(location, publication.tag.target)}/{publication.tag.sha[:16]}"
+    files = [file for file in publication.manifest.files if file.rows]
+    return {f"{home}/{number:05d}.parquet": file for number, file in enumerate(files)}
+
+
+def place_files(io: FileIO, location: str, publication: Publication) -> list[str]:
+    """Link the staged files to where they go, or copy them where that cannot be; what is there already stays."""
+    names = placed_files(location, publication)
+    for name, file in names.items():
+        system, path = resolve_table_file(io, name)
+        found = system.get_file_info(path)
+        if found.type == pafs.FileType.File and found.size == file.bytes:
+            continue
+        if _is_local(system):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file.uri, path)
+        else:
+            source, source_path = resolve_uri(file.uri)
+            pafs.copy_files(source_path, path, source_filesystem=source, destination_filesystem=system)
+    return list(names)
+
+
+def remove_files(io: FileIO, location: str, target: Target) -> None:
+    """Remove everything that was placed for the target."""
+    system, path = resolve_table_file(io, publication_folder(location, target))
+    if system.get_file_info(path).type == pafs.FileType.Directory:
+        system.delete_dir(path)
+
+
+def space_problems(io: FileIO, location: str, publication: Publication) -> list[str]:
+    """On this machine's disks: can the location be written, and is there room for a copy where one is needed?"""
+    system, path = resolve_table_file(io, location)
+    if not _is_local(system):
+        return []
+    home = next(one for one in (Path(path), *Path(path).parents) if one.exists())
+    if not os.access(home, os.W_OK | os.X_OK):
+        return [f"the folder {home} of the table {publication.output.destination} cannot be written"]
+    needed = sum(file.bytes for file in publication.manifest.files if not _can_hard_link(file.uri, home))
+    free = shutil.disk_usage(home).free
+    if needed > free:
+        return [f"the table {publication.output.destination} needs {needed} bytes in {home}, and {free} are free"]
+    return []
+
+
+def to_data_file(metadata: TableMetadata, name: str, system: pafs.FileSystem, path: str) -> DataFile:
+    """One file in Iceberg's words, from its footer. The columns' nullability is not looked at: the manifest has counted
+    the nulls. Raises ValueError, one sentence: the file does not fit the table's partitions.
+    """
+    schema, spec = metadata.schema(), metadata.spec()
+    with system.open_input_file(path) as stream:
+        size = stream.size()
+        footer = pq.read_metadata(stream)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    for part in spec.fields:
+        nulls = statistics.null_value_counts.get(part.source_id)
+        aggregate = statistics.column_aggregates.get(part.source_id)
+        has_value = aggregate is not None and aggregate.current_min is not None
+        if nulls != (0 if has_value else footer.num_rows):
+            raise ValueError(
+                f"the file {Path(path).name} does not hold one value of {schema.find_column_name(part.source_id)}, "
+                "by which the table is partitioned"
+            )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=name,
+        file_format=FileFormat.PARQUET,
+        partition=statistics.partition(spec, schema),
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def staged_field_ids(uris: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Columns of staged files that bring a field id of their own: readers go by it instead of by the name."""
+    for uri in uris:
+        system, path = resolve_uri(uri)
+        for column in pq.read_schema(path, filesystem=system):
+            found = (column.metadata or {}).get(b"PARQUET:field_id")
+            if found is not None:
+                yield column.name, int(found)
+
+
+def resolve_table_file(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a table's file, with the catalog's credentials, and the path in it.
+
+    Raises UsageError: the catalog reads files in another way than through pyarrow.
+    """
+    if not isinstance(io, PyArrowFileIO):
+        raise UsageError(f"the catalog's `py-io-impl` is {type(io).__name__}, and spark steps need pyarrow's")
+    scheme, server, path = io.parse_location(location, io.properties)
+    return io.fs_by_scheme(scheme, server), path
+
+
+def _is_local(system: pafs.FileSystem) -> bool:
+    return isinstance(system, pafs.LocalFileSystem)
+
+
+def _can_hard_link(uri: str, home: Path) -> bool:
+    path = local_path(uri)
+    return path is not None and path.stat().st_dev == home.stat().st_dev

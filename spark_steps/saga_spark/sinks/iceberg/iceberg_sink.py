@@ -1,0 +1,283 @@
+"""Iceberg tables: the staged Parquet files become files of the table, in one commit with the mark in its snapshot.
+
+Publishing compares the table with what was read before (see iceberg_catalogs.py), so there is no retry inside: a
+conflict is the caller's to decide. A table that is missing is made by the first publication, from its schema. Taking
+that publication back leaves the table there, empty: a pointer that is gone could be made again by a publisher that
+was frozen before its first commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.iceberg import data_files as files
+from saga_spark.sinks.iceberg import snapshot_history as history
+from saga_spark.sinks.iceberg.catalog import (
+    TableName,
+    can_commit_together,
+    commit,
+    load_table,
+    open_catalog,
+    planned_location,
+    translate_errors,
+)
+from saga_spark.sinks.iceberg.compatibility import (
+    COMPACTION_ADVICE,
+    compatibility_problems,
+    has_equality_deletes,
+    partition_spec,
+    staged_schema,
+)
+from saga_spark.sinks.iceberg.copy_on_write import key_problems, where_problems
+from saga_spark.sinks.iceberg.table_transaction import TableTransaction
+from saga_spark.sinks.sink import CommitConflict, Publication, Published
+from saga_spark.storage import resolve_uri
+from sagas.errors import Rejected, UsageError
+
+
+class IcebergSink:
+    """All tables of all catalogs of a project. Follows :class:`~saga_spark.sinks.sink.Sink`."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+
+    def validate(self, output: Output) -> None:
+        """Raises UsageError."""
+        self._settings.catalog(TableName.parse(output.destination).catalog)
+
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """One catalog, and it has transactions over several tables. Raises UsageError, Infrastructure."""
+        names = sorted({TableName.parse(output.destination).catalog for output in outputs})
+        if len(names) > 1:
+            raise UsageError(f"no single commit can publish tables of the catalogs {' and '.join(names)} together")
+        for name in names:
+            with translate_errors(f"[catalogs.{name}]"):
+                if not can_commit_together(self._open_catalog(name)):
+                    raise UsageError(f"the catalog {name} cannot publish several tables together")
+
+    def check(self, publication: Publication) -> list[str]:
+        with translate_errors(publication.output.destination):
+            return self._find_problems(publication)
+
+    def _find_problems(self, publication: Publication) -> list[str]:
+        output, manifest = publication.output, publication.manifest
+        table_name = TableName.parse(output.destination)
+        catalog = self._open_catalog(table_name.catalog)
+        table = load_table(catalog, table_name)
+        try:
+            metadata = (
+                table.metadata
+                if table
+                else self._planned_metadata(catalog, table_name, staged_schema(manifest), output)
+            )
+            problems = compatibility_problems(metadata, publication)
+        except ValueError as error:
+            return [str(error)]
+        if problems:
+            return problems
+        io = self._file_io(catalog, table)
+        head = metadata.current_snapshot()
+        if output.mode != "append" and head is not None and has_equality_deletes(io, head):
+            problems.append(
+                f"rows of the table {output.destination} are deleted by equality deletes; {COMPACTION_ADVICE}"
+            )
+        uris = [file.uri for file in manifest.files if file.rows]
+        for column, number in sorted(set(files.staged_field_ids(uris))):
+            if number != metadata.schema().find_field(column).field_id:
+                problems.append(f"the files' column {column} has the field id {number}, which is another column's")
+        if output.mode == "overwrite_where":
+            problems += where_problems(manifest, metadata.schema(), output.where)
+        if output.mode == "merge":
+            problems += key_problems(manifest, metadata.schema(), output.key)
+        try:
+            rows = sum(files.to_data_file(metadata, uri, *resolve_uri(uri)).record_count for uri in uris)
+            if rows != manifest.rows:
+                problems.append(f"the staged files hold {rows} rows, and the manifest says {manifest.rows}")
+        except ValueError as error:
+            problems.append(str(error).splitlines()[0])
+        if metadata.location:
+            problems += files.space_problems(io, metadata.location, publication)
+        return problems
+
+    def prepare(self, publication: Publication) -> None:
+        """Link or copy the files. Of a table that only a REST catalog can give a place to, that is left to publish."""
+        place = TableName.parse(publication.output.destination)
+        with translate_errors(publication.output.destination):
+            catalog = self._open_catalog(place.catalog)
+            table = load_table(catalog, place)
+            location = table.metadata.location if table else planned_location(catalog, place)
+            if location is not None:
+                files.place_files(self._file_io(catalog, table), location, publication)
+
+    def read_state(self, publications: Sequence[Publication]) -> Any:
+        """The exact metadata of each table by its name; None: there is no such table."""
+        state: dict[str, str | None] = {}
+        for place in {TableName.parse(one.output.destination) for one in publications}:
+            with translate_errors(str(place)):
+                table = load_table(self._open_catalog(place.catalog), place)
+            state[str(place)] = table.metadata_location if table else None
+        return state
+
+    def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
+        """Raises Conflict, Infrastructure; Rejected: another manifest is there, or what was placed is gone."""
+
+        def find_existing(publication: Publication, table: Table | None, place: TableName) -> Published | None:
+            target = publication.tag.target
+            if table is not None:
+                if (found := _existing_publication(table.metadata, target, place)) is not None:
+                    if found.details["manifest"] != publication.tag.sha:
+                        raise Rejected(
+                            "another manifest is published under the key of this output",
+                            there=found.details["manifest"],
+                            ours=publication.tag.sha,
+                        )
+                    return found
+                if history.was_reverted(table.metadata, target):
+                    raise CommitConflict(f"{target.step} has been taken back from the table {place}")
+            if (table.metadata_location if table else None) != state.get(str(place)):
+                raise CommitConflict(f"another one has changed the table {place} meanwhile")
+            return None
+
+        return self._commit(publications, together, TableTransaction.publish, find_existing)
+
+    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+        return self._commit(publications, together, TableTransaction.revert, lambda *_: None)
+
+    def _commit(
+        self,
+        publications: Sequence[Publication],
+        together: bool,
+        write: Callable[[TableTransaction, Publication], Published],
+        find_existing: Callable[[Publication, Table | None, TableName], Published | None],
+    ) -> list[Published]:
+        """Write each publication that is not ``known`` already; together: one commit for all of them."""
+        done: list[Published] = []
+        for group in [publications] if together else [[one] for one in publications]:
+            with translate_errors(", ".join(one.output.destination for one in group)):
+                done += self._commit_group(group, write, find_existing)
+        return done
+
+    def _commit_group(
+        self,
+        group: Sequence[Publication],
+        write: Callable[[TableTransaction, Publication], Published],
+        find_existing: Callable[[Publication, Table | None, TableName], Published | None],
+    ) -> list[Published]:
+        done: list[Published] = []
+        catalogs = {
+            name: self._open_catalog(name)
+            for name in {TableName.parse(one.output.destination).catalog for one in group}
+        }
+        if len(catalogs) > 1:
+            raise UsageError(f"the catalogs {', '.join(sorted(catalogs))} cannot publish together")
+        [catalog] = catalogs.values()
+        tables: dict[TableName, Table | None] = {}
+        transactions: dict[TableName, TableTransaction] = {}
+        try:
+            for one in group:
+                table_name = TableName.parse(one.output.destination)
+                if table_name not in tables:
+                    tables[table_name] = load_table(catalog, table_name)
+                found = find_existing(one, tables[table_name], table_name)
+                if found is None:
+                    if table_name not in transactions:
+                        transactions[table_name] = TableTransaction.begin(catalog, table_name, tables[table_name], one)
+                    found = write(transactions[table_name], one)
+                done.append(found)
+            changes = [draft.to_commit() for draft in transactions.values()]
+        except BaseException:
+            _abandon_all(transactions)
+            raise
+        try:
+            if changes:
+                commit(catalog, changes)
+        except CommitConflict:  # after any other error nobody knows whether the files are in use
+            _abandon_all(transactions)
+            raise
+        return done
+
+    def find(self, output: Output, target: Target) -> Published | None:
+        table_name = TableName.parse(output.destination)
+        with translate_errors(output.destination):
+            table = load_table(self._open_catalog(table_name.catalog), table_name)
+        return None if table is None else _existing_publication(table.metadata, target, table_name)
+
+    def clean_up(self, publication: Publication) -> None:
+        """What was committed once belongs to the table's history, and goes with the expiry of its snapshots."""
+        place, target = TableName.parse(publication.output.destination), publication.tag.target
+        with translate_errors(publication.output.destination):
+            catalog = self._open_catalog(place.catalog)
+            table = load_table(catalog, place)
+            if table is not None and history.ever_committed(table.metadata, target):
+                return
+            location = table.metadata.location if table else planned_location(catalog, place)
+            if location is not None:
+                files.remove_files(self._file_io(catalog, table), location, target)
+
+    def drop_undo_data(self, publication: Publication) -> None:
+        """No undo may come any more: the pre-image may expire, and rows that were rolled back are deleted. To be called
+        for what was published, or published and taken back. Raises Conflict: try again."""
+        place, target = TableName.parse(publication.output.destination), publication.tag.target
+        with translate_errors(publication.output.destination):
+            catalog = self._open_catalog(place.catalog)
+            table = load_table(catalog, place)
+            if table is None:
+                return
+            transaction = TableTransaction.begin(catalog, place, table, publication)
+            if transaction.drop_undo_data(target):
+                commit(catalog, [transaction.to_commit()])
+            if not history.ever_committed(transaction.metadata, target):
+                files.remove_files(table.io, table.metadata.location, target)
+
+    # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_catalog(self, name: str) -> Catalog:
+        return open_catalog(self._settings, name)
+
+    def _file_io(self, catalog: Catalog, table: Table | None) -> FileIO:
+        return table.io if table else load_file_io(catalog.properties, catalog.properties.get("warehouse"))
+
+    def _planned_metadata(
+        self, catalog: Catalog, table_name: TableName, schema: Schema, output: Output
+    ) -> TableMetadata:
+        """The table as the first publication will make it."""
+        return new_table_metadata(
+            location=planned_location(catalog, table_name) or "",
+            schema=schema,
+            partition_spec=partition_spec(schema, output.partition_by),
+            sort_order=UNSORTED_SORT_ORDER,
+        )
+
+
+def _abandon_all(transactions: Mapping[TableName, TableTransaction]) -> None:
+    for draft in transactions.values():
+        draft.abandon()
+
+
+def _existing_publication(metadata: TableMetadata, target: Target, table_name: TableName) -> Published | None:
+    ours = history.visible_snapshot(metadata, target)
+    if ours is None:
+        return None
+    summary = history.summary_properties(ours)
+    before = summary.get(history.PRE_IMAGE, history.NO_PRE_IMAGE)
+    return Published(
+        before=None if before == history.NO_PRE_IMAGE else int(before),
+        after=ours.snapshot_id,
+        adopted=True,
+        details={
+            "table": str(table_name),
+            "epoch": summary.get("saga.epoch"),
+            "manifest": summary.get("saga.manifest"),
+        },
+    )

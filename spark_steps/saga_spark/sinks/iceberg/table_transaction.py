@@ -1,0 +1,276 @@
+"""The next metadata of a table: with a publication in it, or with one taken back. Nothing here is visible yet."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import CreateTableTransaction, StagedTable, Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+from saga_spark.manifest import Target
+from saga_spark.sinks.iceberg import data_files as files
+from saga_spark.sinks.iceberg import snapshot_history as history
+from saga_spark.sinks.iceberg.catalog import TableCommit, TableName, planned_location
+from saga_spark.sinks.iceberg.compatibility import compatibility_problems, partition_spec, staged_schema
+from saga_spark.sinks.iceberg.copy_on_write import find_replaced_files
+from saga_spark.sinks.sink import Publication, Published, UndoConflict
+from sagas.errors import Rejected
+
+
+@dataclass(slots=True)
+class TableTransaction:
+    """Changes to one table, one on top of the other, that become one commit."""
+
+    name: TableName
+    transaction: Transaction
+    creates_table: bool
+    written_files: list[str]
+
+    @staticmethod
+    def begin(catalog: Catalog, name: TableName, table: Table | None, first: Publication) -> TableTransaction:
+        """``table`` None: it is made from the schema of the first publication."""
+        if table is not None:
+            return TableTransaction(name, table.transaction(), False, [])
+        schema = staged_schema(first.manifest)
+        spec = partition_spec(schema, first.output.partition_by)
+        location = planned_location(catalog, name)
+        if location is None:
+            catalog.create_namespace_if_not_exists(name.namespace)
+            return TableTransaction(
+                name, catalog.create_table_transaction(name.identifier, schema, None, spec), True, []
+            )
+        metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location)
+        io = load_file_io(catalog.properties, location)
+        staged = StagedTable(name.identifier, metadata, f"{location}/metadata", io, catalog)
+        return TableTransaction(name, CreateTableTransaction(staged), True, [])
+
+    def to_commit(self) -> TableCommit:
+        return TableCommit(self.name, self.table, self.creates_table, self.transaction._updates)
+
+    def abandon(self) -> None:
+        """Remove what was written for a commit that is known not to be."""
+        for producer in self.transaction._snapshot_producers:
+            producer._clean_all_uncommitted()
+        for file in self.written_files:
+            self.table.io.delete(file)
+
+    @property
+    def table(self) -> Table:
+        return self.transaction._table
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """With all changes so far."""
+        return self.transaction.table_metadata
+
+    # ── publish ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, publication: Publication) -> Published:
+        """One snapshot with the rows and the mark, and the tags that keep it and its pre-image from expiry.
+
+        Raises Rejected: the table is no longer what it was in the audit, and does not take the rows.
+        """
+        target, io = publication.tag.target, self.table.io
+        if problems := compatibility_problems(self.metadata, publication):
+            raise self._rejection(publication, problems)
+        location = self.table.metadata.location
+        try:
+            names = files.place_files(io, location, publication)
+        except FileNotFoundError as error:
+            name = publication.output.name
+            raise Rejected(f"files of the output {name} are neither in the stage nor in {self.name}") from error
+        self._set_name_mapping()
+        metadata = self.metadata
+        before = metadata.current_snapshot()
+        rewrite_folder = files.publication_folder(location, target) + "/rewritten"
+        try:
+            new = [files.to_data_file(metadata, name, *files.resolve_table_file(io, name)) for name in names]
+            replaced_files = find_replaced_files(
+                io, metadata, publication.output, publication.manifest, new, rewrite_folder
+            )
+        except (ValueError, NotImplementedError) as error:
+            raise self._rejection(publication, [str(error).splitlines()[0]]) from error
+        self.written_files += [file.file_path for file in replaced_files.rewritten]
+        summary = {
+            **publication.tag.properties(),
+            "saga.name": publication.tag.saga,
+            history.PRE_IMAGE: str(before.snapshot_id) if before else history.NO_PRE_IMAGE,
+        }
+        after = self._add_snapshot(summary, added=[*new, *replaced_files.rewritten], removed=replaced_files.removed)
+        if before is not None:
+            self._add_tag(history.pre_image_tag(target), before.snapshot_id)
+        self._add_tag(history.publication_tag(target), after)
+        for name in history.expired_tags(metadata, dt.datetime.now(dt.UTC)):
+            self._remove_tag(name)
+        return Published(
+            before=before.snapshot_id if before else None,
+            after=after,
+            details={
+                "table": str(self.name),
+                "rows": publication.manifest.rows,
+                "files": len(new),
+                "replaced_files": len(replaced_files.removed),
+                "created": self.creates_table,
+            },
+        )
+
+    def _rejection(self, publication: Publication, problems: Sequence[str]) -> Rejected:
+        name = publication.output.name
+        return Rejected(
+            f"the table {self.name} does not take the output {name} any more: {problems[0]}", problems=list(problems)
+        )
+
+    def _set_name_mapping(self) -> None:
+        """Spark's files carry no field ids: readers find the columns by this."""
+        if self.metadata.name_mapping() is None:
+            mapping = self.metadata.schema().name_mapping.model_dump_json()
+            self.transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+
+    # ── take back ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def revert(self, publication: Publication) -> Published:
+        """The pre-image where ours is the newest change, else the table without exactly our files. Raises UndoConflict.
+
+        There is always a new head, also when there is nothing to take back: a publisher that compares against what
+        it read before fails.
+        """
+        target = publication.tag.target
+        metadata = self.metadata
+        head = metadata.current_snapshot()
+        ours = history.visible_snapshot(metadata, target)
+        summary = {history.REVERTED: target.name, "saga.id": target.saga_id, "saga.step": target.step}
+        details: dict[str, Any] = {"table": str(self.name), "found": ours is not None}
+        if ours is None:
+            after = self._add_snapshot_like(head, summary)
+        elif (standing := history.last_row_change(metadata)) and standing.snapshot_id == ours.snapshot_id:
+            after = self._restore_pre_image(ours, summary)
+            details["how"] = "rolled back"
+        else:
+            after = self._add_snapshot(summary, removed=self._removable_files(ours), operation=Operation.DELETE)
+            details["how"] = "files removed"
+        for name in (history.pre_image_tag(target), history.publication_tag(target)):
+            if name in metadata.refs:
+                self._remove_tag(name)
+        return Published(before=head.snapshot_id if head else None, after=after, details=details)
+
+    def drop_undo_data(self, target: Target) -> bool:
+        """Drop what only an undo needs: our tags, and a snapshot of ours that was rolled back. False: there is none."""
+        metadata = self.metadata
+        for name in (history.pre_image_tag(target), history.publication_tag(target)):
+            if name in metadata.refs:
+                self._remove_tag(name)
+        gone = history.rolled_back_snapshots(self.metadata, target)
+        if gone:
+            self.transaction._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": gone}),))
+        return bool(self.transaction._updates)
+
+    def _restore_pre_image(self, ours: Snapshot, summary: dict[str, str]) -> int:
+        before = history.summary_properties(ours).get(history.PRE_IMAGE, history.NO_PRE_IMAGE)
+        if before == history.NO_PRE_IMAGE:
+            return self._add_snapshot_like(None, summary)
+        image = self.metadata.snapshot_by_id(int(before))
+        if image is not None:
+            return self._add_snapshot_like(image, summary)
+        # Somebody has removed the pre-image in spite of its tag. Without replaced files it is not needed.
+        return self._add_snapshot(summary, removed=self._removable_files(ours), operation=Operation.DELETE)
+
+    def _removable_files(self, ours: Snapshot) -> list[DataFile]:
+        """Our files, when all of them are live and nothing else was changed by us. Raises UndoConflict."""
+        metadata, io = self.metadata, self.table.io
+        added, replaced_some = _files_changed_by(ours, io)
+        head = metadata.current_snapshot()
+        live = {
+            entry.data_file.file_path
+            for manifest in (head.manifests(io) if head else ())
+            if manifest.content == ManifestContent.DATA
+            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+        }
+        gone = [file for file in added if file.file_path not in live]
+        if not replaced_some and not gone:
+            return added
+        later = history.row_changes_after(metadata, ours)
+        why = "it replaced rows" if replaced_some else f"{len(gone)} of its {len(added)} files are not live any more"
+        who = f"{len(later)} later changes" if len(later) != 1 else "a later change"
+        raise UndoConflict(
+            f"the publication in {self.name} cannot be taken back exactly: {why}, and there is {who}",
+            {
+                "table": str(self.name),
+                "published": ours.snapshot_id,
+                "before": history.summary_properties(ours).get(history.PRE_IMAGE),
+                "after_ours": later,
+            },
+        )
+
+    # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _add_snapshot(
+        self,
+        summary: dict[str, str],
+        *,
+        added: Sequence[DataFile] = (),
+        removed: Sequence[DataFile] = (),
+        operation: Operation = Operation.OVERWRITE,
+    ) -> int:
+        """One snapshot on top of the current one; its id."""
+        if not removed:
+            producer = self.transaction.update_snapshot(snapshot_properties=summary).fast_append()
+        else:
+            producer = _OverwriteFiles(
+                operation=operation, transaction=self.transaction, io=self.table.io, snapshot_properties=summary
+            )
+            # The files are known by name; without this only manifests of their own partitions were looked at.
+            producer.delete_by_predicate(AlwaysTrue())
+        for file in removed:
+            producer.delete_data_file(file)
+        for file in added:
+            producer.append_data_file(file)
+        producer.commit()
+        return producer.snapshot_id
+
+    def _add_snapshot_like(self, image: Snapshot | None, summary: dict[str, str]) -> int:
+        """A new head with exactly the rows of ``image`` (None: no rows), whatever the head is now."""
+        summary = {**summary, history.UNCHANGED: "true"}
+        producer = self.transaction.update_snapshot(snapshot_properties=summary).fast_append()
+        producer._parent_snapshot_id = image.snapshot_id if image else None
+        producer.commit()
+        return producer.snapshot_id
+
+    def _remove_tag(self, name: str) -> None:
+        self.transaction._stage((RemoveSnapshotRefUpdate.model_validate({"ref-name": name}),))
+
+    def _add_tag(self, name: str, snapshot_id: int) -> None:
+        update = SetSnapshotRefUpdate.model_validate(
+            {
+                "ref-name": name,
+                "type": SnapshotRefType.TAG,
+                "snapshot-id": snapshot_id,
+                "max-ref-age-ms": int(history.TAG_MAX_AGE.total_seconds() * 1000),
+            }
+        )
+        self.transaction._stage((update,))
+
+
+def _files_changed_by(ours: Snapshot, io: Any) -> tuple[list[DataFile], bool]:
+    """The files that a snapshot added, and whether it took away any."""
+    added, took = [], False
+    for manifest in ours.manifests(io):
+        if manifest.added_snapshot_id != ours.snapshot_id:
+            continue
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
+            if entry.snapshot_id == ours.snapshot_id:
+                took = took or entry.status == ManifestEntryStatus.DELETED
+                if entry.status == ManifestEntryStatus.ADDED:
+                    added.append(entry.data_file)
+    return added, took

@@ -1,0 +1,114 @@
+"""How far a publication into a topic has come: a record written in the transaction of each file's rows.
+
+One compacted topic for all publications; the last record of a publication's name counts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
+from saga_activities.kafka.range_reader import read_ranges
+from saga_activities.kafka.record_codec import EncodedRecord
+from saga_activities.kafka.transactional_producer import PartitionRecord
+from sagas.settings import KafkaSettings
+
+PROGRESS_PARTITIONS = 8
+"""A publication keeps its partition, so this never changes."""
+
+_DECISION_MARGIN = 30.0
+"""Seconds above the longest transaction until one that is open in a partition has to be decided: brokers end those of
+the dead every ten seconds."""
+
+_POLL_INTERVAL = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """``files`` of the manifest are in ``topic``; ``done``: it was all. ``closed``: no more of it will ever come."""
+
+    topic: str
+    mark: Mapping[str, str] = field(default_factory=dict)
+    files: int = 0
+    done: bool = False
+    closed: bool = False
+
+    @property
+    def visible(self) -> bool:
+        return self.files > 0 or self.done
+
+
+def progress_topic(settings: KafkaSettings) -> str:
+    return f"{settings.prefix}-spark"
+
+
+def ensure_progress_topic(settings: KafkaSettings) -> None:
+    """Make the topic of the records where it is missing. Raises KafkaOperationError."""
+    KafkaAdmin(settings).ensure_topic(progress_topic(settings), PROGRESS_PARTITIONS, cleanup_policy="compact")
+
+
+def progress_record(settings: KafkaSettings, name: str, progress: TopicProgress) -> PartitionRecord:
+    """What is written with the rows; ``name`` is the publication's (``Target.name``)."""
+    value = json.dumps(asdict(progress), sort_keys=True).encode()
+    return progress_topic(settings), progress_partition(name), EncodedRecord(value, name.encode())
+
+
+def read_progress(settings: KafkaSettings, name: str) -> TopicProgress | None:
+    """How far a publication has come; None: it has not begun. Raises KafkaOperationError.
+
+    Whoever has opened the publication's producer before knows that nothing else of it can follow. Others wait for its
+    open transaction. Nobody waits for those of other publications.
+    """
+    found = None
+    for key, progress in _read_partition(settings, progress_partition(name), name):
+        if key == name:
+            found = progress
+    return found
+
+
+def visible_publications(settings: KafkaSettings, topic: str) -> Iterator[TopicProgress]:
+    """The publications that a topic shows. Raises KafkaOperationError."""
+    found = {key: one for partition in range(PROGRESS_PARTITIONS) for key, one in _read_partition(settings, partition)}
+    yield from (one for one in found.values() if one.topic == topic and one.visible)
+
+
+def _read_partition(
+    settings: KafkaSettings, partition: int, name: str | None = None
+) -> Iterator[tuple[str, TopicProgress]]:
+    """What is decided in a partition, once nothing of ``name`` (None: of anybody) is open that was so at first."""
+    topic, cluster = progress_topic(settings), KafkaAdmin(settings)
+    if topic not in cluster.topics():
+        return
+    offsets = cluster.offsets(topic)[partition]
+    timeout, high_watermark = settings.transaction_timeout + _DECISION_MARGIN, offsets.high_watermark
+    end = time.monotonic() + timeout
+    while offsets.last_stable < high_watermark and _has_records_of(
+        settings, (offsets.last_stable, high_watermark), partition, name
+    ):
+        if time.monotonic() > end:
+            raise KafkaOperationError(f"Kafka, topic {topic}: a transaction is not decided after {timeout:.0f} s.")
+        time.sleep(_POLL_INTERVAL)
+        offsets = cluster.offsets(topic)[partition]
+    for message in read_ranges(settings, topic, {partition: (offsets.log_start, offsets.last_stable)}):
+        key: Any = message.key()
+        value: Any = message.value()
+        if key and value:
+            yield key.decode(), TopicProgress(**json.loads(value))
+
+
+def _has_records_of(settings: KafkaSettings, offsets: tuple[int, int], partition: int, name: str | None) -> bool:
+    """Are there records of ``name`` between the two, committed or not?"""
+    if name is None:
+        return True
+    records = read_ranges(settings, progress_topic(settings), {partition: offsets}, uncommitted=True)
+    return any(message.key() == name.encode() for message in records)
+
+
+def progress_partition(name: str) -> int:
+    """Where the records of a publication are, among those of others."""
+    return zlib.crc32(name.encode()) % PROGRESS_PARTITIONS

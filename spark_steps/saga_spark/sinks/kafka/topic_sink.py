@@ -1,0 +1,307 @@
+"""A topic of Kafka: each staged file is one transaction, with the record of how far the publication has come.
+
+Readers (read_committed) see each row once, and file by file: the files of one output do not appear together. A topic
+cannot be taken back, so an undo after the first file is for a person.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyarrow import parquet as pq
+
+from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from saga_activities.kafka import hanging_transactions, record_codec
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
+from saga_activities.kafka.config import require_client
+from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.transactional_producer import KafkaTransactionError, PartitionRecord, TransactionalProducer
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.kafka import topic_progress
+from saga_spark.sinks.kafka.topic_progress import TopicProgress
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict
+from saga_spark.storage import resolve_uri
+from sagas.errors import InfrastructureError, Rejected, UsageError
+
+
+class TopicSink:
+    """Implements :class:`~saga_spark.sinks.sink.Sink`. Publishers of one output fence each other by the transactional
+    id; what was taken back, published or not, is closed for good, and a late publisher finds that."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._kafka = settings.kafka
+
+    def validate(self, output: Output) -> None:
+        """Raises UsageError."""
+        if output.mode != "append":
+            raise UsageError(f"the output {output.name} is a topic and knows the mode append only, not {output.mode}")
+        if output.partition_by:
+            raise UsageError(f"the output {output.name} is a topic: its `key` says the partition, not `partition_by`")
+        if len(output.key) > 1:
+            raise UsageError(f"the output {output.name} is a topic, and the key of a record is one column")
+        require_client()
+        _ = self._kafka.servers
+
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """Raises UsageError."""
+        raise UsageError(
+            f"the output {outputs[0].name} is a topic: it appears file by file and cannot be published together"
+        )
+
+    def check(self, publication: Publication) -> list[str]:
+        """The topic, the permissions, and every row."""
+        output = publication.output
+        columns = [one["name"] for one in publication.manifest.schema.get("fields", ())]
+        named = [*output.key, *([output.value] if output.value else [])]
+        problems = [
+            f"there is no column {name} for the topic {output.destination}" for name in named if name not in columns
+        ]
+        with _translate_errors():
+            cluster = KafkaAdmin(self._kafka)
+            missing = cluster.unusable_topics([output.destination])
+            if missing:
+                return [*problems, f"the topic {output.destination} cannot be used: {missing[output.destination]}"]
+            problems += _missing_acls(cluster, output.destination, "WRITE") or self._transaction_problems(
+                cluster, publication
+            )
+        return problems or self._row_problems(publication)
+
+    def prepare(self, publication: Publication) -> None:
+        """Nothing can wait in a topic; only the topic that tells the progress is made."""
+        with _translate_errors():
+            topic_progress.ensure_progress_topic(self._kafka)
+
+    def read_state(self, publications: Sequence[Publication]) -> None:
+        """What a publish is compared with is read by the publisher itself, when nobody else can write any more."""
+
+    def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
+        """One transaction for each file that is not there yet. Raises Conflict: taken back, or another publisher is at
+        it; Rejected: Kafka will never take it."""
+        if together:
+            self.validate_together([one.output for one in publications])
+        return [self._publish(one) for one in publications]
+
+    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+        """Close the publication. Raises UndoConflict: some of it is in the topic already, and stays."""
+        return [self._close_publication(one) for one in reversed(publications)][::-1]
+
+    def find(self, output: Output, target: Target) -> Published | None:
+        """Also when only some of its files are there."""
+        with _translate_errors():
+            found = topic_progress.read_progress(self._kafka, target.name)
+        return _to_published(found, adopted=True) if found is not None and found.visible else None
+
+    def clean_up(self, publication: Publication) -> None:
+        """Nothing is kept beside the topic. Raises Conflict: it is visible."""
+        if self.find(publication.output, publication.tag.target) is not None:
+            raise CommitConflict(
+                f"the topic {publication.output.destination} shows this output, which cannot be cleaned up"
+            )
+
+    def drop_undo_data(self, publication: Publication) -> None:
+        """What tells that it is published stays: it keeps a late publisher from doing it again."""
+
+    def _publish(self, publication: Publication) -> Published:
+        mark, files = publication.tag, len(publication.manifest.files)
+        with self._open_producer(mark.target) as producer:
+            found = topic_progress.read_progress(self._kafka, mark.target.name)
+            progress = found or TopicProgress(publication.output.destination, mark.properties())
+            if progress.mark["saga.manifest"] != mark.sha:
+                report = {"there": dict(progress.mark), "ours": mark.properties()}
+                raise Rejected("another manifest is published under the key of this output", **report)
+            if progress.closed:
+                raise CommitConflict(
+                    f"the output {publication.output.name} was taken back, so nothing more is published"
+                )
+            if progress.done:
+                return _to_published(progress, adopted=True)
+            if progress.files < files:
+                unfinished_ids = event_ids(
+                    publication, progress.files
+                )  # without success: that would be in the progress
+                hanging_transactions.abort_hanging_events(
+                    self._kafka, producer, publication.output.destination, unfinished_ids
+                )
+            started_at = time.time()
+            for number in range(progress.files, files) or [-1]:
+                progress = replace(progress, files=max(number + 1, progress.files), done=number + 1 in (files, 0))
+                producer.write(self._transaction_records(publication, number, progress, started_at))
+        return _to_published(progress, adopted=False, rows=publication.manifest.rows)
+
+    def _transaction_records(
+        self, publication: Publication, number: int, progress: TopicProgress, started_at: float
+    ) -> Iterator[PartitionRecord]:
+        """The rows of a file (-1: none), and last how far this is: so that its partition is not held up for long."""
+        if number >= 0:
+            for record in row_records(publication, number, prefix=self._kafka.prefix, time=started_at):
+                yield publication.output.destination, -1, record
+        yield topic_progress.progress_record(self._kafka, publication.tag.target.name, progress)
+
+    def _close_publication(self, publication: Publication) -> Published:
+        mark, topic = publication.tag, publication.output.destination
+        with self._open_producer(mark.target) as producer:
+            found = topic_progress.read_progress(self._kafka, mark.target.name)
+            progress = replace(found or TopicProgress(topic, mark.properties()), closed=True)
+            if progress != found:
+                producer.write([topic_progress.progress_record(self._kafka, mark.target.name, progress)])
+        if progress.files:
+            raise UndoConflict(
+                f"the rows of the output {publication.output.name} are in the topic {topic}, and a topic cannot be "
+                "taken back: send events that say so, then resolve the step by hand",
+                {"topic": topic, "files": progress.files, "of": len(publication.manifest.files)},
+            )
+        return Published(None, "closed", details={"found": found is not None and found.visible})
+
+    def _transaction_problems(self, cluster: KafkaAdmin, publication: Publication) -> list[str]:
+        """What the first transaction would be told, when it is too late to go back."""
+        producer = self._producer(publication.tag.target)
+        try:
+            topic_progress.ensure_progress_topic(self._kafka)
+            producer.open()
+        except KafkaOperationError as error:
+            if error.error_info is None or classify_kafka_error(error.error_info).action != "refused":
+                raise
+            return [error.message]
+        except KafkaTransactionError as error:
+            if error.verdict.action != "refused":
+                raise
+            return [f"Kafka does not take the output: {error}"]
+        finally:
+            producer.close()
+        return _missing_acls(cluster, topic_progress.progress_topic(self._kafka), "READ", "WRITE")
+
+    def _row_problems(self, publication: Publication) -> list[str]:
+        """The first row that Kafka would not take: it would be found when it is too late."""
+        max_bytes, place = self._kafka.max_message_bytes, publication.output.destination
+        for number in range(len(publication.manifest.files)):
+            try:
+                for at, record in enumerate(row_records(publication, number, prefix=self._kafka.prefix, time=0.0)):
+                    if record.size > max_bytes:
+                        return [
+                            f"row {at} of file {number} has {record.size} bytes as an event; {max_bytes} are allowed"
+                        ]
+            except UnusableRow as error:
+                return [f"the topic {place}: {error}"]
+        return []
+
+    @contextlib.contextmanager
+    def _open_producer(self, target: Target) -> Iterator[TransactionalProducer]:
+        """The producer of an output. Raises Conflict, Rejected, Infrastructure."""
+        producer = self._producer(target)
+        with _translate_errors():
+            topic_progress.ensure_progress_topic(self._kafka)
+            try:
+                yield producer.open()
+            finally:
+                producer.close()
+
+    def _producer(self, target: Target) -> TransactionalProducer:
+        return TransactionalProducer(self._kafka, f"{topic_progress.progress_topic(self._kafka)}-{target.publish_key}")
+
+
+def _missing_acls(cluster: KafkaAdmin, topic: str, *needed: str) -> list[str]:
+    """The ACLs that this user does not have."""
+    allowed = cluster.authorized_operations(topic)
+    if not allowed or "ALL" in allowed:  # nobody knows, or everything
+        return []
+    return [f"an ACL is missing: {one} for the topic {topic}" for one in needed if one not in allowed]
+
+
+@contextlib.contextmanager
+def _translate_errors() -> Iterator[None]:
+    """What Kafka says, in the words of sinks."""
+    try:
+        yield
+    except KafkaOperationError as error:
+        raise InfrastructureError(error.message) from error
+    except KafkaTransactionError as error:
+        if error.verdict.fenced:
+            raise CommitConflict("another publisher of this output is at work") from error
+        if error.verdict.action == "refused":
+            raise Rejected(f"Kafka does not take the output: {error}") from error
+        raise InfrastructureError(f"Kafka: {error}") from error
+
+
+def _to_published(progress: TopicProgress, *, adopted: bool, **details: Any) -> Published:
+    closed = {"closed": True} if progress.closed else {}
+    return Published(None, progress.files, adopted, {"topic": progress.topic, **closed, **details})
+
+
+# The rows of a staged file as records of a topic: always the same ids for the same file.
+
+_BATCH_ROWS = 5_000
+
+
+class UnusableRow(Exception):
+    """A row that cannot be a record. The text says which and why."""
+
+
+def event_source(prefix: str, publication: Publication) -> str:
+    """The CloudEvents source of a publication's events."""
+    return f"/{prefix}/spark/{publication.tag.target.publish_key}"
+
+
+def event_ids(publication: Publication, number: int) -> Iterator[str]:
+    """The ids of the records of file ``number`` of the manifest."""
+    for row in range(publication.manifest.files[number].rows):
+        yield _event_id(publication.tag.target, number, row)
+
+
+def row_records(
+    publication: Publication, number: int, *, prefix: str, time: float
+) -> Iterator[record_codec.EncodedRecord]:
+    """The records of file ``number`` (from 0) of the manifest. Raises UnusableRow."""
+    output, target = publication.output, publication.tag.target
+    system, path = resolve_uri(publication.manifest.files[number].uri)
+    source, row_number = event_source(prefix, publication), 0
+    with system.open_input_file(path) as stream:
+        for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS):
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                try:
+                    value, key = _event_value(row, output.value), _event_key(row, output.key)
+                except (UnusableResult, UnicodeEncodeError, ValueError) as error:
+                    raise UnusableRow(f"row {row_number} of file {number} is no event: {error}") from error
+                yield record_codec.encode(
+                    value,
+                    id=_event_id(target, number, row_number),
+                    type=output.destination,
+                    source=source,
+                    time=time,
+                    key=key,
+                    saga_id=target.saga_id,
+                    step=target.step,
+                )
+                row_number += 1
+
+
+def _event_id(target: Target, number: int, row: int) -> str:
+    return f"{target.name}-{number}-{row}"
+
+
+def _event_value(row: Mapping[str, Any], column: str | None) -> str:
+    """JSON: of the whole row, or what the column holds; a text there is JSON already."""
+    found = row if column is None else row[column]
+    if column is not None and isinstance(found, str):
+        json.loads(found)
+        text = found
+    else:
+        text = json.dumps(to_json_value(found), ensure_ascii=False, separators=(",", ":"))
+    text.encode()
+    return text
+
+
+def _event_key(row: Mapping[str, Any], columns: tuple[str, ...]) -> str | None:
+    if not columns:
+        return None
+    plain = to_json_value(row[columns[0]])
+    text = plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    if text is not None:
+        text.encode()
+    return text

@@ -1,0 +1,266 @@
+"""The pointer of a Parquet folder: which files are visible, and how that changes. Pure, apart from ``read_pointer``.
+
+``_current.json`` is one version of the pointer. Its number only grows, also when something is taken back. A version
+that an overwrite replaces stays as ``_versions/<number>.json``: it is the way back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from saga_spark.sinks.sink import CommitConflict, UndoConflict
+from saga_spark.storage import create_folder, delete_folder, local_path, replace_file
+from sagas.errors import UsageError
+
+CURRENT = "_current.json"
+VERSIONS = "_versions"
+DATA = "_data"
+LOCK = "_lock"
+"""Names in the folder. Spark and pyarrow skip names that begin with an underscore, so whoever reads the folder without
+its pointer finds nothing, rather than everything that was ever placed there."""
+
+FORMAT = "saga-parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class PointerFile:
+    """``path`` is relative to the folder of the pointer."""
+
+    path: str
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointerEntry:
+    """One publication. ``mark`` are the mark's properties; ``replaced`` is the version an overwrite replaced."""
+
+    mark: Mapping[str, str]
+    mode: str
+    published_at: str
+    files: tuple[PointerFile, ...]
+    replaced: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Publish key and generation, as in ``Target.name``."""
+        return f"{self.mark['saga.key']}-g{self.mark['saga.generation']}"
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> PointerEntry:
+        return PointerEntry(**{**data, "files": tuple(PointerFile(**one) for one in data["files"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """``retracted`` names publications that were taken back while a later overwrite hid them: taking that overwrite
+    back does not bring them back."""
+
+    version: int = 0
+    entries: tuple[PointerEntry, ...] = ()
+    retracted: tuple[str, ...] = ()
+
+    def entry(self, name: str) -> PointerEntry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def text(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
+
+    @staticmethod
+    def parse(text: str, where: str) -> Pointer:
+        """Raises UsageError: this is no pointer of ours."""
+        try:
+            data = json.loads(text)
+            if data.pop("format") != FORMAT:
+                raise ValueError
+            entries = tuple(PointerEntry.from_json(one) for one in data.pop("entries"))
+            return Pointer(data.pop("version"), entries, tuple(data.pop("retracted")))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UsageError(f"{where} is not the pointer of a Parquet output") from None
+
+
+ReadVersion = Callable[[int], Pointer | None]
+"""An earlier version by its number; None: it is no longer kept."""
+
+
+def add_entry(pointer: Pointer, entry: PointerEntry) -> Pointer:
+    """The next version, with one more publication; an overwrite makes it the only one."""
+    if entry.mode == "overwrite":
+        return replace(pointer, version=pointer.version + 1, entries=(replace(entry, replaced=pointer.version),))
+    return replace(pointer, version=pointer.version + 1, entries=(*pointer.entries, entry))
+
+
+def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersion) -> Pointer:
+    """The next version, in which a publication is not visible and can not become so again.
+
+    Raises UndoConflict: it has overwritten what was there, and others came after it.
+    """
+    entry = pointer.entry(name)
+    entries, retracted = pointer.entries, pointer.retracted
+    if entry is None:
+        later = [one for one in pointer.entries if name in restorable_entries(one, read_version)]
+        if later and mode == "overwrite" and name not in retracted:
+            raise _overwrite_conflict(pointer, name, later)
+        if later:
+            retracted = (*retracted, name)
+    elif entry.replaced is None:
+        entries = tuple(one for one in entries if one is not entry)
+    else:
+        others = [one for one in entries if one is not entry]
+        if others:
+            raise _overwrite_conflict(pointer, name, others)
+        before = Pointer() if entry.replaced == 0 else read_version(entry.replaced)
+        if before is None:
+            report = {"version": pointer.version, "missing_version": entry.replaced}
+            raise UndoConflict("what the output has replaced is no longer kept, so it cannot be brought back", report)
+        entries = tuple(one for one in before.entries if one.name not in retracted)
+    reachable = {one for entry in entries for one in restorable_entries(entry, read_version)}
+    kept = tuple(one for one in dict.fromkeys(retracted) if one in reachable)
+    return Pointer(pointer.version + 1, entries, kept)
+
+
+def is_overwritten(pointer: Pointer, name: str, read_version: ReadVersion) -> bool:
+    """Is it published, but overwritten by others since?"""
+    return name not in pointer.retracted and any(
+        name in restorable_entries(entry, read_version) for entry in pointer.entries
+    )
+
+
+def remove_undo_link(pointer: Pointer, name: str) -> Pointer:
+    """The next version, in which a publication no longer knows what it has replaced."""
+    entries = tuple(replace(one, replaced=None) if one.name == name else one for one in pointer.entries)
+    return pointer if entries == pointer.entries else replace(pointer, version=pointer.version + 1, entries=entries)
+
+
+def restorable_entries(entry: PointerEntry, read_version: ReadVersion) -> set[str]:
+    """The names of all publications that would come back if this one, and those it replaced, were taken back."""
+    return {one.name for version in versions_for_undo([entry], read_version).values() for one in version.entries}
+
+
+def versions_for_undo(entries: Iterable[PointerEntry], read_version: ReadVersion) -> dict[int, Pointer]:
+    """All versions that the undo of these publications, and of those they replaced, may need."""
+    found: dict[int, Pointer] = {}
+    waiting = list(entries)
+    while waiting:
+        replaced = waiting.pop().replaced
+        before = read_version(replaced) if replaced and replaced not in found else None
+        if replaced and before is not None:
+            found[replaced] = before
+            waiting += before.entries
+    return found
+
+
+def read_pointer(uri: str) -> list[str]:
+    """The visible files of a Parquet output, as absolute local paths: for ``spark.read.parquet(*paths)``,
+    ``pandas.read_parquet(paths)``, ``pyarrow.dataset.dataset(paths)``.
+
+    ``uri`` is the output's folder (a path or ``file:///…``). All files belong to one version; they stay readable when
+    a later version replaces it. Raises UsageError: there is no pointer.
+    """
+    folder = local_path(uri)
+    if folder is None:
+        raise UsageError(
+            f"{uri} is not a local folder; Parquet outputs with a pointer live in local or mounted folders"
+        )
+    try:
+        text = (folder / CURRENT).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{folder} holds no Parquet output: there is no {CURRENT} in it") from None
+    pointer = Pointer.parse(text, str(folder / CURRENT))
+    return [str(folder / file.path) for entry in pointer.entries for file in entry.files]
+
+
+def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry]) -> UndoConflict:
+    later = [{**one.mark, "mode": one.mode, "published_at": one.published_at} for one in others]
+    who = ", ".join(f"{one.mark['saga.id']}/{one.mark['saga.step']}" for one in others)
+    return UndoConflict(
+        f"the output has overwritten what was there, and others have published after it: {who}",
+        {"publication": name, "version": pointer.version, "after": later},
+    )
+
+
+# The pointer of a Parquet folder on disk: read, locked and swapped.
+
+
+LOCK_TIMEOUT = 20.0
+"""Seconds to wait for others who change the same pointer. They hold the lock for milliseconds, unless frozen."""
+
+
+class PointerFolder:
+    """One folder. Reading needs no lock: a version appears whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self) -> Pointer:
+        place = self.folder / CURRENT
+        try:
+            return Pointer.parse(place.read_text(), str(place))
+        except FileNotFoundError:
+            return Pointer()
+
+    def read_version(self, version: int) -> Pointer | None:
+        place = self._version_file(version)
+        try:
+            return Pointer.parse(place.read_text(), str(place))
+        except FileNotFoundError:
+            return None
+
+    def keep_version(self, pointer: Pointer) -> None:
+        """Keep a version that is about to be replaced. Hold the lock."""
+        if pointer.version:
+            create_folder(str(self.folder / VERSIONS))
+            replace_file(self._version_file(pointer.version), pointer.text().encode())
+
+    def write(self, pointer: Pointer) -> None:
+        """The swap. Hold the lock."""
+        replace_file(self.folder / CURRENT, pointer.text().encode())
+
+    def delete_unneeded_versions(self) -> None:
+        """Delete the versions that no undo needs any more, and the data that only they have named. Hold the lock."""
+        current = self.read()
+        needed = versions_for_undo(current.entries, self.read_version)
+        names = {one.name for pointer in (current, *needed.values()) for one in pointer.entries}
+        for place in (self.folder / VERSIONS).glob("[0-9]*.json"):
+            if int(place.stem) not in needed:
+                for entry in Pointer.parse(place.read_text(), str(place)).entries:
+                    if entry.name not in names:
+                        self.delete_data(entry.name)
+                place.unlink()
+
+    def delete_data(self, name: str) -> None:
+        """Delete the data of all attempts of one target and generation. Hold the lock."""
+        data = self.folder / DATA
+        for folder in data.iterdir() if data.is_dir() else ():
+            if folder.name.lstrip(".").startswith(f"{name}-e"):
+                delete_folder(str(folder))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """The kernel releases the lock when its holder dies. Raises Conflict: somebody does not let go."""
+        create_folder(str(self.folder))
+        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            end = time.monotonic() + LOCK_TIMEOUT
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise CommitConflict(f"{self.folder / LOCK} is held by another process") from None
+                    time.sleep(0.02)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _version_file(self, version: int) -> Path:
+        return self.folder / VERSIONS / f"{version}.json"

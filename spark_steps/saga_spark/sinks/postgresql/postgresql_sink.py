@@ -1,0 +1,336 @@
+"""A PostgreSQL table: rows wait in a stage table of the same database and become visible in one transaction.
+
+The fence is the row in ``saga_publication`` that the transaction inserts or locks first (see postgresql_markers.py),
+so there is no state to compare: who published, took back or cleaned up meanwhile has left it there. A table that is
+missing is created by the publication, and dropped by its undo when nothing else is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import psycopg
+from psycopg import errors, sql
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.postgresql import publication_table as markers
+from saga_spark.sinks.postgresql import tables as stages
+from saga_spark.sinks.postgresql.publication_table import PublicationRow
+from saga_spark.sinks.postgresql.table_checks import OVERWRITE_MODES, row_problems, table_problems
+from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable, create_table, describe_table
+from saga_spark.sinks.postgresql.undo_images import TableChange, constraint_conflict, may_overlap
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict
+from sagas.builtins.spark import PUBLISH_TIMEOUT
+from sagas.errors import InfrastructureError, Rejected, UsageError
+
+MODES = ("append", "overwrite", "overwrite_where", "merge")
+CONNECT_TIMEOUT = 5
+"""Seconds until a server that does not answer counts as down."""
+
+TRANSACTION_TIMEOUTS = {
+    "statement_timeout": f"{PUBLISH_TIMEOUT:.0f}s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "30s",
+}
+"""No transaction of ours outlives its attempt: a frozen one is ended by the server, and holds nobody up."""
+
+LOAD_TIMEOUTS = {**TRANSACTION_TIMEOUTS, "statement_timeout": "0"}
+"""Loading a stage table lasts as long as the step may; nobody waits for it, other attempts have tables of their own."""
+
+
+class PostgreSqlSink:
+    """Implements :class:`~saga_spark.sinks.sink.Sink`."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+
+    def validate(self, output: Output) -> None:
+        """Raises UsageError."""
+        if output.mode not in MODES:
+            raise UsageError(
+                f"the output {output.name} is a PostgreSQL table, which has no mode {output.mode}",
+                help="mode: overwrite_where, with `where`, replaces a part of it",
+            )
+        self._url(output)
+
+    def validate_together(self, outputs: Sequence[Output]) -> None:
+        """Raises UsageError."""
+        names = sorted({str(output.connection) for output in outputs})
+        if len(names) > 1:
+            raise UsageError(f"no single commit can publish tables of {' and '.join(names)} together")
+
+    def check(self, publication: Publication) -> list[str]:
+        """Permission, columns, types and keys. Raises Infrastructure."""
+        with self._session(publication.output) as connection:
+            table = describe_table(connection, publication.output.destination)
+            return table_problems(connection, table, publication.output, publication.manifest)
+
+    def prepare(self, publication: Publication) -> None:
+        """Load the stage table. Raises Rejected: rows that the table would refuse; Infrastructure."""
+        try:
+            with self._session(publication.output, LOAD_TIMEOUTS) as connection:
+                markers.create_table(connection)
+                # Another attempt with the same manifest is waited for, and has then done the work.
+                connection.execute(
+                    "select pg_advisory_xact_lock(hashtext(%s))", (stages.stage_table_name(publication),)
+                )
+                if not stages.is_loaded(connection, publication):
+                    self._load(connection, publication)
+                connection.commit()
+        except CommitConflict as error:
+            raise InfrastructureError(str(error)) from error
+
+    def read_state(self, publications: Sequence[Publication]) -> None:
+        """Nothing: see above."""
+
+    def publish(self, publications: Sequence[Publication], state: None, *, together: bool) -> list[Published]:
+        """One transaction for all, or one for each. Raises Conflict; Rejected: the database refuses the rows."""
+        return self._in_transactions(publications, together, self._publish)
+
+    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+        """One transaction for all, or one for each. Raises UndoConflict, Conflict."""
+        return self._in_transactions(publications[::-1], together, self._unpublish)[::-1]
+
+    def find(self, output: Output, target: Target) -> Published | None:
+        with self._session(output) as connection:
+            marker = markers.find_row(connection, target) if markers.table_exists(connection) else None
+        return _adopted_publication(marker) if marker is not None and marker.state == "PUBLISHED" else None
+
+    def clean_up(self, publication: Publication) -> None:
+        """Drop the stage tables of all attempts, and leave a mark that this attempt and older ones find when they want
+        to publish. Raises Conflict: it is visible."""
+        target = publication.tag.target
+        with self._session(publication.output) as connection:
+            if markers.table_exists(connection) and not markers.insert_row(connection, publication, "DISCARDED"):
+                marker = markers.find_row(connection, target, lock=True)
+                assert marker is not None
+                if marker.state == "PUBLISHED":
+                    raise CommitConflict(
+                        f"{publication.output.destination} shows this output: it is to be taken back, not cleaned up"
+                    )
+                if marker.state == "DISCARDED" and marker.epoch < publication.tag.epoch:
+                    markers.update_row(connection, publication, "DISCARDED", None, {})
+            _drop_stage_tables(connection, target)
+            connection.commit()
+
+    def drop_undo_data(self, publication: Publication) -> None:
+        """The time in which an undo may come is over: drop what is kept only for it."""
+        with self._session(publication.output) as connection:
+            table = describe_table(connection, publication.output.destination)
+            TableChange(connection, publication.tag.target, table, publication.output.mode, ()).drop_images()
+            connection.commit()
+
+    def _load(self, connection: PgConnection, publication: Publication) -> None:
+        table = describe_table(connection, publication.output.destination)
+        stages.load_stage_table(connection, publication, table)
+        columns = set(_column_names(publication))
+        problems = row_problems(connection, table, publication.output, stages.stage_table_name(publication), columns)
+        if problems:
+            raise Rejected(
+                f"the rows do not fit the table {table.qualified_name}: {'; '.join(problems)}", problems=problems
+            )
+
+    def _publish(self, connection: PgConnection, publication: Publication) -> Published:
+        markers.create_table(connection)
+        if not markers.insert_row(connection, publication, "PUBLISHED"):
+            adopted = _find_existing_publication(connection, publication)
+            if adopted is not None:
+                return adopted
+        output, target = publication.output, publication.tag.target
+        table = describe_table(connection, output.destination)
+        if table.oid is not None:
+            _lock_table(connection, table, "row exclusive" if output.mode == "append" else "share row exclusive")
+            table = describe_table(connection, output.destination)  # nobody can alter it any more
+        # Looked at long ago, and altered since: an insert would round where a column has become narrower.
+        problems = table_problems(connection, table, output, publication.manifest)
+        if problems:
+            raise Rejected(
+                f"{table.qualified_name} does not take the rows any more: {'; '.join(problems)}", problems=problems
+            )
+        if not stages.is_loaded(connection, publication):
+            stages.load_stage_table(connection, publication, table)
+        created = table.oid is None
+        if created:
+            table = create_table(connection, table, publication.manifest.schema, output.key)
+        change = TableChange(
+            connection, target, table, output.mode, output.key if output.mode == "merge" else table.key
+        )
+        details: dict[str, Any] = dict(
+            change.apply(stages.stage_table_name(publication), _column_names(publication), output)
+        )
+        if output.mode != "merge" and details["inserted"] != publication.manifest.rows:
+            kept = publication.manifest.rows - details["inserted"]
+            raise Rejected(f"a trigger of {table.qualified_name} has kept back {kept} of the rows")
+        _drop_stage_tables(connection, target)
+        undo = {"columns": table.column_names, "key": list(change.key), "created": created}
+        position = markers.update_row(connection, publication, "PUBLISHED", table, {**details, **undo})
+        return Published(None, position, details=details)
+
+    def _unpublish(self, connection: PgConnection, publication: Publication) -> Published:
+        markers.create_table(connection)
+        target = publication.tag.target
+        if markers.insert_row(connection, publication, "RETRACTED"):
+            return Published(None, None, details={"found": False})
+        marker = markers.find_row(connection, target, lock=True)
+        assert marker is not None
+        if marker.state != "PUBLISHED":
+            markers.update_row(connection, publication, "RETRACTED", None, marker.details)
+            return Published(None, None, details={"found": False})
+        table = describe_table(connection, publication.output.destination)
+        if table.oid is None or table.column_names != marker.details["columns"]:
+            report = {"columns": table.column_names, "published": marker.details["columns"]}
+            raise UndoConflict(
+                f"the columns of {table.qualified_name} are not what they were when it was published", report
+            )
+        _lock_table(connection, table, "access exclusive" if marker.details["created"] else "share row exclusive")
+        _check_not_overwritten(connection, publication, marker)
+        change = TableChange(connection, target, table, publication.output.mode, tuple(marker.details["key"]))
+        try:
+            details: dict[str, Any] = dict(change.revert())
+        except psycopg.IntegrityError as error:
+            raise constraint_conflict(table, error) from error
+        change.drop_images()
+        _drop_stage_tables(connection, target)
+        if marker.details["created"] and not markers.has_other_publications(connection, marker):
+            details["dropped"] = _drop_if_empty(connection, table)
+        position = markers.update_row(connection, publication, "RETRACTED", table, details)
+        return Published(marker.position, position, details={"found": True, **details})
+
+    def _in_transactions(
+        self,
+        publications: Sequence[Publication],
+        together: bool,
+        work: Callable[[PgConnection, Publication], Published],
+    ) -> list[Published]:
+        groups = [list(publications)] if together else [[one] for one in publications]
+        done: list[Published] = []
+        for group in groups:
+            if len({one.output.connection for one in group}) > 1:
+                raise UsageError("tables of several databases cannot be published together")
+            if group:
+                with self._session(group[0].output) as connection:
+                    done += [work(connection, one) for one in group]
+                    connection.commit()
+        return done
+
+    def _url(self, output: Output) -> str:
+        assert output.connection is not None
+        url = self._settings.connection(output.connection)
+        if not url.startswith(("postgresql://", "postgres://")):
+            raise UsageError(
+                f"the output {output.name} names the connection {output.connection}, which is not a PostgreSQL database"
+            )
+        return url
+
+    @contextmanager
+    def _session(self, output: Output, timeouts: Mapping[str, str] = TRANSACTION_TIMEOUTS) -> Iterator[PgConnection]:
+        """A connection with an open transaction; what is not committed is rolled back. Raises Conflict: others hold
+        what is needed; Infrastructure: the server is in trouble; Rejected: it refuses for good."""
+        url = self._url(output)
+        try:
+            name = f"saga-sink-{os.getpid()}"
+            with psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT, application_name=name) as connection:
+                for setting, value in {**timeouts, "timezone": "UTC", "datestyle": "ISO"}.items():
+                    connection.execute("select set_config(%s, %s, false)", (setting, value))
+                connection.commit()  # or a rollback would take the settings back
+                try:
+                    yield connection
+                finally:
+                    if not connection.closed:
+                        connection.rollback()
+        except (errors.LockNotAvailable, errors.DeadlockDetected, errors.SerializationFailure) as error:
+            raise CommitConflict(f"{output.destination}: {_error_message(error)}") from error
+        except (errors.DuplicateTable, errors.UniqueViolation) as error:
+            if error.diag.table_name and not error.diag.table_name.startswith("pg_"):
+                raise Rejected(
+                    f"{output.destination}: {_error_message(error)}", detail=error.diag.message_detail
+                ) from error
+            raise CommitConflict(f"{output.destination}: another attempt creates the same table") from error
+        except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+            raise InfrastructureError(f"{output.connection}: {_error_message(error)}") from error
+        except psycopg.Error as error:
+            raise Rejected(
+                f"{output.destination}: {_error_message(error)}", detail=error.diag.message_detail
+            ) from error
+
+
+def _find_existing_publication(connection: PgConnection, publication: Publication) -> Published | None:
+    """What is already there, or None: it is ours to publish. Raises Conflict, Rejected."""
+    mark = publication.tag
+    marker = markers.find_row(connection, mark.target, lock=True)
+    assert marker is not None
+    if marker.state == "PUBLISHED":
+        if marker.manifest != mark.sha:
+            report = {"there": marker.manifest, "ours": mark.sha, "epoch": marker.epoch}
+            raise Rejected("another manifest is published under the key of this output", **report)
+        return _adopted_publication(marker)
+    if marker.state == "RETRACTED" or marker.epoch >= mark.epoch:
+        raise CommitConflict(f"the output {mark.target.output} of {mark.target.step} has been taken back meanwhile")
+    return None
+
+
+def _check_not_overwritten(connection: PgConnection, publication: Publication, marker: PublicationRow) -> None:
+    """What an overwrite has replaced can only come back where nobody has overwritten it again."""
+    output = publication.output
+    if output.mode not in OVERWRITE_MODES:
+        return
+    ours = output.where if output.mode == "overwrite_where" else {}
+    later = [
+        one
+        for one in markers.later_publications(connection, marker)
+        if one["mode"] in OVERWRITE_MODES and may_overlap(ours, one["conditions"])
+    ]
+    if later:
+        who = ", ".join(f"{one['saga_id']}/{one['step']}" for one in later)
+        raise UndoConflict(f"{output.destination} has been overwritten by others since: {who}", {"after": later})
+
+
+def _adopted_publication(marker: PublicationRow) -> Published:
+    counts = {name: marker.details[name] for name in ("inserted", "deleted", "updated") if name in marker.details}
+    return Published(None, marker.position, adopted=True, details=counts)
+
+
+def _lock_table(
+    connection: PgConnection,
+    table: TargetTable,
+    mode: Literal["row exclusive", "share row exclusive", "access exclusive"],
+) -> None:
+    """Until the end of the transaction: "row exclusive" keeps the table from being altered, "share row exclusive" also
+    keeps others from writing, "access exclusive" also from reading (where the table may be dropped)."""
+    connection.execute(sql.SQL("lock table {} in " + mode + " mode").format(table.sql))
+
+
+def _drop_if_empty(connection: PgConnection, table: TargetTable) -> bool:
+    """Drop a table that nobody has put anything into and nothing else depends on."""
+    row = connection.execute(sql.SQL("select exists (select from {})").format(table.sql)).fetchone()
+    if row is None or row[0]:
+        return False
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("drop table {}").format(table.sql))
+    except errors.DependentObjectsStillExist:
+        return False
+    return True
+
+
+def _drop_stage_tables(connection: PgConnection, target: Target) -> None:
+    names = connection.execute(
+        "select relname from pg_class where relkind = 'r' and relnamespace = to_regnamespace(current_schema()) "
+        "and starts_with(relname, %s)",
+        (stages.stage_table_prefix(target),),
+    ).fetchall()
+    for (name,) in names:
+        connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(name)))
+
+
+def _column_names(publication: Publication) -> list[str]:
+    return [field["name"] for field in publication.manifest.schema["fields"]]
+
+
+def _error_message(error: psycopg.Error) -> str:
+    return " ".join((error.diag.message_primary or str(error)).split())

@@ -1,0 +1,157 @@
+"""The table ``saga_publication``: who has published what in this database, written in the transaction of the rows.
+
+One row for each target and generation. PUBLISHED: the rows are visible. RETRACTED: they were taken back, or an undo
+came first; nothing of this generation is published any more. DISCARDED: what was staged is cleaned up; only a later
+attempt (a higher epoch) may publish. Whoever publishes inserts or locks the row first, so a frozen publisher finds
+what was decided while it slept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from psycopg.rows import dict_row
+
+from saga_spark.manifest import Target
+from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable
+from saga_spark.sinks.sink import Publication
+
+PublicationState = Literal["PUBLISHED", "RETRACTED", "DISCARDED"]
+
+DDL = """
+create table if not exists saga_publication (
+    publish_key varchar(32) not null,
+    generation integer not null,
+    state varchar(10) not null,
+    epoch integer not null,
+    manifest varchar(64) not null,
+    saga text not null,
+    saga_id text not null,
+    step text not null,
+    output text not null,
+    target text not null,
+    mode text not null,
+    conditions jsonb not null,
+    position bigserial not null,
+    details jsonb not null,
+    changed_at timestamp with time zone not null default now(),
+    primary key (publish_key, generation)
+);
+create index if not exists saga_publication_target on saga_publication (target, state, position);
+"""
+"""``position`` orders the publications of one table, ``conditions`` is `where`, ``details`` what the undo needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRow:
+    """One row."""
+
+    state: PublicationState
+    epoch: int
+    manifest: str
+    position: int
+    target: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def table_exists(connection: PgConnection) -> bool:
+    row = connection.execute("select to_regclass('saga_publication') is not null").fetchone()
+    return row is not None and row[0]
+
+
+def create_table(connection: PgConnection) -> None:
+    """Create the table where it is missing; repeatable, and safe for several at once."""
+    if not table_exists(connection):
+        connection.execute("select pg_advisory_xact_lock(hashtext('saga_publication'))")
+        connection.execute(DDL)
+
+
+def insert_row(connection: PgConnection, publication: Publication, state: PublicationState) -> bool:
+    """Insert the row; False: there is one. Waits for a transaction that has inserted it and is still open."""
+    mark, output = publication.tag, publication.output
+    values = (
+        mark.target.publish_key,
+        mark.target.generation,
+        state,
+        mark.epoch,
+        mark.sha,
+        mark.saga,
+        mark.target.saga_id,
+    )
+    values += (
+        mark.target.step,
+        mark.target.output,
+        output.destination,
+        output.mode,
+        json.dumps(dict(output.where)),
+        "{}",
+    )
+    cursor = connection.execute(
+        "insert into saga_publication (publish_key, generation, state, epoch, manifest, saga, saga_id, step, output, "
+        "target, mode, conditions, details) values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) "
+        "on conflict do nothing",
+        values,
+    )
+    return cursor.rowcount == 1
+
+
+def find_row(connection: PgConnection, target: Target, *, lock: bool = False) -> PublicationRow | None:
+    """The row, locked until the end of the transaction with ``lock``."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(
+            "select state, epoch, manifest, position, target, details from saga_publication "
+            "where publish_key = %s and generation = %s" + (" for update" if lock else ""),
+            (target.publish_key, target.generation),
+        )
+        row = cursor.fetchone()
+    return PublicationRow(**row) if row else None
+
+
+def update_row(
+    connection: PgConnection,
+    publication: Publication,
+    state: PublicationState,
+    table: TargetTable | None,
+    details: Mapping[str, Any],
+) -> int:
+    """Write how it stands now, and the position: taken under the lock of the table, so it follows the commits."""
+    mark = publication.tag
+    row = connection.execute(
+        "update saga_publication set state = %s, epoch = %s, manifest = %s, details = %s, changed_at = now(), "
+        "target = coalesce(%s, target), position = nextval(pg_get_serial_sequence('saga_publication', 'position')) "
+        "where publish_key = %s and generation = %s returning position",
+        (
+            state,
+            mark.epoch,
+            mark.sha,
+            json.dumps(details),
+            table.qualified_name if table else None,
+            mark.target.publish_key,
+            mark.target.generation,
+        ),
+    ).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def later_publications(connection: PgConnection, row: PublicationRow) -> list[dict[str, Any]]:
+    """What is published in the same table after this, oldest first."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(
+            "select saga, saga_id, step, output, generation, mode, conditions, position, changed_at::text "
+            "from saga_publication where target = %s and state = 'PUBLISHED' and position > %s order by position",
+            (row.target, row.position),
+        )
+        return cursor.fetchall()
+
+
+def has_other_publications(connection: PgConnection, marker: PublicationRow) -> bool:
+    """Is anything else published in the same table?"""
+    row = connection.execute(
+        "select exists (select from saga_publication where target = %s and state = 'PUBLISHED' and position <> %s)",
+        (marker.target, marker.position),
+    ).fetchone()
+    return row is not None and row[0]

@@ -1,0 +1,207 @@
+"""What could refuse a later publish into a PostgreSQL table: seen in the catalog, and seen in the staged rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from psycopg import sql
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Manifest
+from saga_spark.sinks.postgresql.tables import (
+    PgConnection,
+    TargetTable,
+    identifiers,
+    keys_equal,
+    postgresql_type,
+    type_problem,
+    where_clause,
+)
+
+OVERWRITE_MODES = ("overwrite", "overwrite_where")
+
+_FOREIGN_KEYS = """
+select c.conname, c.confrelid::regclass::text,
+       (select array_agg(a.attname::text order by k.place) from unnest(c.conkey) with ordinality as k(number, place)
+        join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
+       (select array_agg(a.attname::text order by k.place) from unnest(c.confkey) with ordinality as k(number, place)
+        join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
+from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid = 0
+"""
+
+
+def table_problems(connection: PgConnection, table: TargetTable, output: Output, manifest: Manifest) -> list[str]:
+    """Permission, columns, types and keys: one sentence for each problem."""
+    problems = list(_schema_problems(connection, table))
+    if table.oid is None:
+        return problems + list(_creation_problems(table, output, manifest))
+    if table.kind not in ("r", "p"):
+        return [*problems, f"{table.qualified_name} is not a table"]
+    problems += _permission_problems(connection, table, output)
+    problems += _column_problems(table, manifest)
+    problems += _name_problems(output, {one["name"] for one in manifest.schema["fields"]}, table)
+    if output.mode == "merge" and not any(set(unique) == set(output.key) for unique in table.unique):
+        problems.append(f"{table.qualified_name} has no unique index on {', '.join(output.key)}, which merge needs")
+    if output.mode in OVERWRITE_MODES:
+        refer = "select distinct conrelid::regclass::text from pg_constraint where contype = 'f' and confrelid = %s"
+        for (other,) in connection.execute(refer, (table.oid,)):
+            problems.append(
+                f"{other} refers to {table.qualified_name}, so its rows cannot be replaced; use merge or append"
+            )
+    return problems
+
+
+def row_problems(
+    connection: PgConnection, table: TargetTable, output: Output, stage: str, columns: set[str]
+) -> list[str]:
+    """What the loaded rows would violate. NOT NULL and CHECK were already enforced while they were loaded."""
+    staged = sql.Identifier(stage)
+    problems: list[str] = []
+    if output.mode == "overwrite_where":
+        where = where_clause(output.where)
+        outside = _count(
+            connection, "select count(*) from {stage} where ({where}) is not true", stage=staged, where=where
+        )
+        if outside:
+            problems.append(f"{outside} rows are outside the `where` that they replace")
+    keys = set(table.unique)
+    if output.mode == "merge" or output.key:
+        keys.add(output.key)
+        nulls = sql.SQL(" or ").join(sql.SQL("{} is null").format(sql.Identifier(name)) for name in output.key)
+        found = _count(connection, "select count(*) from {stage} where {nulls}", stage=staged, nulls=nulls)
+        if found:
+            problems.append(f"{found} rows have no {' or '.join(output.key)}, which is their key")
+    for key in sorted(one for one in keys if set(one) <= columns):
+        problems += _duplicate_problems(connection, table, output, staged, key)
+    if table.oid is not None:
+        for name, parent, ours, theirs in connection.execute(_FOREIGN_KEYS, (table.oid,)).fetchall():
+            if set(ours) <= columns:
+                problems += _foreign_key_problems(connection, staged, name, parent, ours, theirs)
+    return problems
+
+
+def _schema_problems(connection: PgConnection, table: TargetTable) -> Iterator[str]:
+    row = connection.execute(
+        "select current_user, current_schema(), has_schema_privilege(current_schema(), 'create'), "
+        "has_schema_privilege(to_regnamespace(quote_ident(%s)), 'create')",
+        (table.schema,),
+    ).fetchone()
+    assert row is not None
+    user, schema, may_create, may_create_there = row
+    if schema is None:
+        yield f"the search path of {user} names no schema, where stage tables could be"
+    elif not may_create:
+        yield f"{user} may not create tables in the schema {schema}, where stage tables are"
+    if table.oid is None and may_create_there is None:
+        yield f"there is no schema {table.schema} to create {table.name} in"
+    elif table.oid is None and not may_create_there:
+        yield f"there is no table {table.qualified_name}, and {user} may not create it"
+
+
+def _creation_problems(table: TargetTable, output: Output, manifest: Manifest) -> Iterator[str]:
+    for field in manifest.schema["fields"]:
+        if postgresql_type(field["type"]) is None:
+            yield f"the column {field['name']} has the type {field['type']}, which PostgreSQL does not have"
+    names = {field["name"] for field in manifest.schema["fields"]}
+    for name in [*output.key, *output.where]:
+        if name not in names:
+            yield f"{table.qualified_name} would be created without the column {name}"
+
+
+def _permission_problems(connection: PgConnection, table: TargetTable, output: Output) -> Iterator[str]:
+    # Delete and select are for the undo, and for what it needs to remember.
+    needed = ["select", "insert", "delete", *(["update"] if output.mode == "merge" else [])]
+    for name in needed:
+        row = connection.execute("select current_user, has_table_privilege(%s::oid, %s)", (table.oid, name)).fetchone()
+        if row is not None and not row[1]:
+            yield f"{row[0]} has no {name} permission on {table.qualified_name}"
+    if table.row_security:
+        yield f"row security hides rows of {table.qualified_name}, so nothing could be taken back exactly"
+
+
+def _column_problems(table: TargetTable, manifest: Manifest) -> Iterator[str]:
+    nulls = {column.name: column.nulls for column in manifest.columns}
+    staged: dict[str, Any] = {field["name"]: field["type"] for field in manifest.schema["fields"]}
+    for name, type in staged.items():
+        column = table.column(name)
+        if column is None:
+            yield f"{table.qualified_name} has no column {name}"
+        elif column.generated or column.always_identity:
+            yield f"the column {name} of {table.qualified_name} is computed by the database and cannot be written"
+        elif (problem := type_problem(type, column.type)) is not None:
+            yield f"the column {name}: {problem}"
+        elif column.not_null and nulls.get(name):
+            yield f"the column {name} of {table.qualified_name} is NOT NULL, and {nulls[name]} rows have no value"
+    for column in table.columns:
+        if column.name not in staged and column.not_null and not (column.has_default or column.generated):
+            yield f"the column {column.name} of {table.qualified_name} is NOT NULL, and the output has no such column"
+
+
+def _name_problems(output: Output, staged: set[str], table: TargetTable) -> Iterator[str]:
+    for field, names in (("where", output.where), ("key", output.key)):
+        for name in names:
+            if table.column(name) is None:
+                yield f"{table.qualified_name} has no column {name}, which `{field}` names"
+            elif name not in staged:
+                yield f"the output has no column {name}, which `{field}` names"
+
+
+def _duplicate_problems(
+    connection: PgConnection, table: TargetTable, output: Output, stage: sql.Identifier, key: tuple[str, ...]
+) -> Iterator[str]:
+    key_text = ", ".join(key)
+    present = sql.SQL(" and ").join(sql.SQL("{} is not null").format(sql.Identifier(name)) for name in key)
+    twice = _count(
+        connection,
+        "select count(*) from (select from {stage} where {present} group by {key} having count(*) > 1) as twice",
+        stage=stage,
+        present=present,
+        key=identifiers(key),
+    )
+    if twice:
+        yield f"{twice} values of {key_text} come more than once, and they must be unique"
+    if table.oid is None or output.mode == "overwrite" or (output.mode == "merge" and set(key) == set(output.key)):
+        return
+    stays = sql.SQL("true")
+    if output.mode == "overwrite_where":
+        stays = sql.SQL("({}) is not true").format(where_clause(output.where, "t"))
+    elif output.mode == "merge":
+        stays = sql.SQL("not ({})").format(keys_equal("t", "s", output.key))
+    taken = _count(
+        connection,
+        "select count(*) from {table} as t join {stage} as s on {same} where {stays}",
+        table=table.sql,
+        stage=stage,
+        same=keys_equal("t", "s", key),
+        stays=stays,
+    )
+    if taken:
+        yield f"{taken} values of {key_text} are in {table.qualified_name} already, and they must be unique"
+
+
+def _foreign_key_problems(
+    connection: PgConnection, stage: sql.Identifier, name: str, parent: str, ours: list[str], theirs: list[str]
+) -> Iterator[str]:
+    pairs = zip(ours, theirs, strict=True)
+    same = sql.SQL(" and ").join(
+        sql.SQL("{} = {}").format(sql.Identifier("s", own), sql.Identifier("p", other)) for own, other in pairs
+    )
+    present = sql.SQL(" and ").join(sql.SQL("{} is not null").format(sql.Identifier("s", own)) for own in ours)
+    missing = _count(
+        connection,
+        "select count(*) from {stage} as s where {present} and not exists (select from {parent} as p where {same})",
+        stage=stage,
+        present=present,
+        parent=sql.SQL(parent),  # pyright: ignore[reportArgumentType]  # regclass has quoted it
+        same=same,
+    )
+    if missing:
+        yield f"{missing} rows refer to nothing in {parent} ({name})"
+
+
+def _count(connection: PgConnection, statement: str, **parts: sql.Composable) -> int:
+    text = sql.SQL(statement).format(**parts)  # pyright: ignore[reportArgumentType]
+    row = connection.execute(text).fetchone()
+    assert row is not None
+    return row[0]

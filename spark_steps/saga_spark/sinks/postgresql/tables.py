@@ -1,0 +1,398 @@
+"""What the catalog of PostgreSQL knows of a target table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyarrow import csv
+from pyarrow import parquet as pq
+
+from saga_spark.manifest import Target
+from saga_spark.sinks.sink import Publication
+from saga_spark.storage import resolve_uri
+from sagas.errors import Rejected, UsageError
+
+PgConnection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """``declared`` is the type as declared, ``type`` the same with a domain resolved to what is below it."""
+
+    name: str
+    declared: str
+    type: str
+    not_null: bool = False
+    has_default: bool = False
+    generated: bool = False
+    always_identity: bool = False  # generated always as identity
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table, there (``oid``) or still to be created. ``unique`` are the columns of each unique index that holds for
+    all rows; ``key`` the primary key's."""
+
+    schema: str
+    name: str
+    oid: int | None = None
+    kind: str = "r"
+    columns: tuple[TargetColumn, ...] = ()
+    key: tuple[str, ...] = ()
+    unique: tuple[tuple[str, ...], ...] = ()
+    row_security: bool = False
+
+    @property
+    def sql(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def column_names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def column(self, name: str) -> TargetColumn | None:
+        return next((one for one in self.columns if one.name == name), None)
+
+
+_SELECT_COLUMNS = """
+select a.attname, format_type(a.atttypid, a.atttypmod),
+       format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid),
+                   case when t.typbasetype = 0 then a.atttypmod else t.typtypmod end),
+       a.attnotnull or t.typnotnull, a.atthasdef or a.attidentity <> '' or t.typdefault is not null,
+       a.attgenerated <> '', a.attidentity = 'a'
+from pg_attribute a join pg_type t on t.oid = a.atttypid
+where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
+"""
+
+_SELECT_UNIQUE_INDEXES = """
+select i.indisprimary, array_agg(a.attname::text order by k.place)
+from pg_index i
+cross join unnest(i.indkey::int2[]) with ordinality as k(number, place)
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
+where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indexprs is null
+      and k.place <= i.indnkeyatts
+group by i.indexrelid, i.indisprimary order by i.indexrelid
+"""
+
+
+def describe_table(connection: PgConnection, name: str) -> TargetTable:
+    """The table that ``place`` (``table`` or ``schema.table``, as SQL reads it) names. Raises UsageError."""
+    try:
+        with connection.transaction():
+            found = _fetch_row(connection, "select parse_ident(%s), current_schema()", name)
+    except psycopg.errors.InvalidParameterValue:
+        raise UsageError(f"{name} is not the name of a table") from None
+    parts, schema = found
+    if len(parts) > 2 or (len(parts) == 1 and schema is None):
+        raise UsageError(f"{name} does not name a table and its schema")
+    row = _fetch_row(
+        connection,
+        "select c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid) from pg_class c "
+        "join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)",
+        name,
+    )
+    if row is None:
+        return TargetTable(*parts) if len(parts) == 2 else TargetTable(schema, parts[0])
+    oid, schema, name, kind, row_security = row
+    indexes = connection.execute(_SELECT_UNIQUE_INDEXES, (oid,)).fetchall()
+    return TargetTable(
+        schema,
+        name,
+        oid,
+        kind,
+        tuple(TargetColumn(*one) for one in connection.execute(_SELECT_COLUMNS, (oid,))),
+        next((tuple(columns) for primary, columns in indexes if primary), ()),
+        tuple(tuple(columns) for _, columns in indexes),
+        row_security,
+    )
+
+
+def stage_columns(schema: Mapping[str, Any], table: TargetTable) -> list[tuple[str, str, bool]]:
+    """Name, type and NOT NULL of each staged column: as the table has it, or as it is created."""
+    result = []
+    for field in schema["fields"]:
+        column = table.column(field["name"])
+        made = column.declared if column else postgresql_type(field["type"])
+        if made is None:
+            raise UsageError(f"the column {field['name']} has the type {field['type']}, which PostgreSQL does not have")
+        result.append((field["name"], made, bool(column and column.not_null)))
+    return result
+
+
+def create_table(
+    connection: PgConnection, table: TargetTable, schema: Mapping[str, Any], key: Sequence[str]
+) -> TargetTable:
+    """Create the table for what is staged, with ``key`` as its primary key, and describe it."""
+    columns = [_column_definition(name, type) for name, type, _ in stage_columns(schema, table)]
+    if key:
+        columns.append(sql.SQL("primary key ({})").format(identifiers(key)))
+    connection.execute(sql.SQL("create table {} ({})").format(table.sql, sql.SQL(", ").join(columns)))
+    return describe_table(connection, table.sql.as_string(connection))
+
+
+def identifiers(names: Sequence[str], alias: str | None = None) -> sql.Composed:
+    """``a, b`` or ``t.a, t.b``."""
+    return sql.SQL(", ").join(sql.Identifier(*([alias] if alias else []), name) for name in names)
+
+
+def keys_equal(left: str, right: str, key: Sequence[str]) -> sql.Composed:
+    """``l.a = r.a and l.b = r.b``."""
+    return sql.SQL(" and ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(left, name), sql.Identifier(right, name)) for name in key
+    )
+
+
+def where_clause(where: Mapping[str, Any], alias: str | None = None) -> sql.Composable:
+    """``where`` of an output as SQL: each column equals a value, or one of a list of them.
+
+    No parameters: beside them the driver would take a percent sign in the name of a column for a placeholder.
+    """
+    parts: list[sql.Composable] = []
+    for name, value in where.items():
+        column = sql.Identifier(*([alias] if alias else []), name)
+        if value is None:
+            parts.append(sql.SQL("{} is null").format(column))
+            continue
+        # Literals without a type: the database reads them as the column's.
+        literals = [sql.Literal(_literal_text(one)) for one in (value if isinstance(value, list) else [value])]
+        parts.append(sql.SQL("{} in ({})").format(column, sql.SQL(", ").join(literals)))
+    return sql.SQL(" and ").join(parts) if parts else sql.SQL("true")
+
+
+def _literal_text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _column_definition(name: str, type: str, not_null: bool = False) -> sql.Composed:
+    # The type comes from format_type or from our own list: it is SQL already.
+    text = f" {type} not null" if not_null else f" {type}"
+    return sql.Composed([sql.Identifier(name), sql.SQL(text)])  # pyright: ignore[reportArgumentType]
+
+
+def column_definitions(columns: Sequence[tuple[str, str, bool]]) -> sql.Composed:
+    """The column list of a create table."""
+    return sql.SQL(", ").join(_column_definition(*one) for one in columns)
+
+
+def _fetch_row(connection: PgConnection, statement: str, *values: Any) -> Any:
+    return connection.execute(statement, values).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+# How Spark's types become PostgreSQL's, and which of its types hold them without losing anything. Pure.
+
+_POSTGRESQL_TYPES = {
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
+    "binary": "bytea",
+}
+_INTEGER_TYPES = {"smallint", "integer", "bigint"}
+_NON_TEXT_TYPES = {
+    *_POSTGRESQL_TYPES.values(),
+    "numeric",
+    "time without time zone",
+    "time with time zone",
+    "interval",
+    "money",
+    "oid",
+}
+_NON_TEXT_TYPES -= {"text"}
+_TEXT_LENGTH = re.compile(r"(?:var)?char\((\d+)\)")
+
+
+def postgresql_type(spark: Any) -> str | None:
+    """The type of a column in a table that is created for Spark's type (its JSON); None: there is none."""
+    if isinstance(spark, dict):
+        return "jsonb" if spark.get("type") in ("array", "map", "struct") else None
+    if spark.startswith("decimal("):
+        return f"numeric{spark.removeprefix('decimal')}"
+    if _TEXT_LENGTH.fullmatch(spark):
+        return "text"
+    return _POSTGRESQL_TYPES.get(spark)
+
+
+def type_problem(spark: Any, target: str) -> str | None:
+    """Why rows of Spark's type (its JSON) would lose something in a column of ``target`` (``format_type`` of the base
+    type); None: they fit. A single value may still be too large: that is for the database to say."""
+    base, numbers = _split_type(target)
+    spark_name = spark if isinstance(spark, str) else spark.get("type", "?")
+    message = f"{spark_name} does not fit {target}"
+    if isinstance(spark, dict):
+        return None if base in ("json", "jsonb") and postgresql_type(spark) else message
+    if spark in ("byte", "short", "integer", "long"):
+        return None if base in (*_INTEGER_TYPES, "numeric") else message
+    if spark.startswith("decimal("):
+        scale = int(spark[:-1].split(",")[1])
+        if base in _INTEGER_TYPES:
+            return None if scale == 0 else f"{message}: digits after the point would be rounded away"
+        if base != "numeric":
+            return message
+        kept = numbers[1] if len(numbers) > 1 else 0
+        rounded = bool(numbers) and kept < scale
+        return f"{message}: digits after the point would be rounded away" if rounded else None
+    if spark in ("timestamp", "timestamp_ntz"):
+        if base != _POSTGRESQL_TYPES[spark]:
+            return f"{message}: one of them has a time zone" if base.startswith("timestamp") else message
+        return f"{message}: microseconds would be rounded away" if numbers and numbers[0] < 6 else None
+    if spark == "string" or _TEXT_LENGTH.fullmatch(spark):
+        # The database reads uuid, json, inet, its enums … from text and refuses what is none.
+        return message if base in _NON_TEXT_TYPES or target.endswith("[]") else None
+    return None if _POSTGRESQL_TYPES.get(spark) == base else message
+
+
+def _split_type(target: str) -> tuple[str, list[int]]:
+    """``timestamp(3) without time zone`` → its name without numbers, and the numbers."""
+    found = re.search(r"\(([\d, -]+)\)", target)
+    if found is None:
+        return target, []
+    return target.replace(found.group(), ""), [int(one) for one in found.group(1).split(",")]
+
+
+# Load a manifest's files into a stage table: Arrow batches → COPY.
+
+
+COPY_BATCH_ROWS = 65_536
+"""Rows that are sent at once."""
+
+_CONTAINS_NUL = pc.MatchSubstringOptions("\0")
+
+_SELECT_CHECKS = """
+select conname, pg_get_constraintdef(oid) from pg_constraint
+where conrelid = %s and contype = 'c' and conkey <@ (
+    select array_agg(attnum) from pg_attribute where attrelid = %s and attname = any(%s))
+"""
+
+
+def stage_table_prefix(target: Target) -> str:
+    """What the names of all stage tables of this target and generation begin with."""
+    return f"saga_stage_{target.name}-e"
+
+
+def stage_table_name(publication: Publication) -> str:
+    """Each manifest has a stage table of its own, so no attempt can spoil another's."""
+    return f"{stage_table_prefix(publication.tag.target)}{publication.tag.epoch}"
+
+
+def is_loaded(connection: PgConnection, publication: Publication) -> bool:
+    """The stage table is written, and says whose rows it holds, in one transaction."""
+    found = connection.execute(
+        "select obj_description(to_regclass(quote_ident(%s)), 'pg_class')", (stage_table_name(publication),)
+    ).fetchone()
+    return found is not None and found[0] == _stage_table_comment(publication)
+
+
+def load_stage_table(connection: PgConnection, publication: Publication, table: TargetTable) -> None:
+    """Load the stage table anew. Its columns have the types, NOT NULL and CHECK constraints of the target's, so the
+    database refuses now what it would refuse later.
+
+    Raises Rejected: the rows do not fit. Commits nothing.
+    """
+    name = stage_table_name(publication)
+    stage = sql.Identifier(name)
+    columns = stage_columns(publication.manifest.schema, table)
+    names = [column for column, _, _ in columns]
+    connection.execute(sql.SQL("drop table if exists {}").format(stage))
+    connection.execute(sql.SQL("create table {} ({})").format(stage, column_definitions(columns)))
+    if table.oid is not None:
+        for check, definition in connection.execute(_SELECT_CHECKS, (table.oid, table.oid, names)).fetchall():
+            added = sql.SQL("alter table {} add constraint {} ").format(stage, sql.Identifier(check))
+            connection.execute(added + sql.SQL(definition))
+    try:
+        rows = _copy_rows(connection, publication, sql.SQL("copy {} ({}) from stdin (format csv)"), stage, names)
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        message = (error.diag.message_primary or str(error)).replace(name, table.name)
+        context = error.diag.context or ""
+        raise Rejected(f"the rows do not fit the table {table.qualified_name}: {message}", context=context) from error
+    if rows != publication.manifest.rows:
+        raise Rejected(f"the staged files hold {rows} rows and their manifest says {publication.manifest.rows}")
+    connection.execute(
+        sql.SQL("comment on table {} is {}").format(stage, sql.Literal(_stage_table_comment(publication)))
+    )
+    connection.execute(sql.SQL("analyze {}").format(stage))
+
+
+def _copy_rows(
+    connection: PgConnection, publication: Publication, statement: sql.SQL, stage: sql.Identifier, names: list[str]
+) -> int:
+    rows = 0
+    with connection.cursor() as cursor, cursor.copy(statement.format(stage, identifiers(names))) as copy:
+        for batch in _staged_batches(publication, names):
+            buffer = pa.BufferOutputStream()
+            # Null becomes nothing and text is quoted, which is how COPY tells null from an empty text.
+            csv.write_csv(batch, buffer, csv.WriteOptions(include_header=False))
+            copy.write(memoryview(buffer.getvalue()))
+            rows += batch.num_rows
+    return rows
+
+
+def _staged_batches(publication: Publication, names: list[str]) -> Iterator[pa.RecordBatch]:
+    for file in publication.manifest.files:
+        system, path = resolve_uri(file.uri)
+        try:
+            source = pq.ParquetFile(path, filesystem=system)
+        except FileNotFoundError:
+            raise Rejected(f"the staged file {file.uri} is gone") from None
+        with source:
+            for batch in source.iter_batches(COPY_BATCH_ROWS, columns=names):
+                columns = [_to_copy_format(name, batch.column(name)) for name in names]
+                yield pa.RecordBatch.from_arrays(columns, names)
+
+
+def _to_copy_format(name: str, column: pa.Array) -> pa.Array:
+    """The same values in a form whose CSV text PostgreSQL reads exactly."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if pc.call_function("any", [pc.call_function("match_substring", [column], _CONTAINS_NUL)]).as_py():
+            raise Rejected(f"the column {name} holds a text with a NUL character, which PostgreSQL cannot store")
+        return column
+    if pa.types.is_timestamp(kind):
+        return column.cast(pa.timestamp("us", "UTC" if kind.tz else None))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.array([None if one is None else f"\\x{one.hex()}" for one in column.to_pylist()], pa.string())
+    if pa.types.is_nested(kind):
+        texts = [
+            None if one is None else json.dumps(_json_value(one, kind), ensure_ascii=False)
+            for one in column.to_pylist()
+        ]
+        return pa.array(texts, pa.string())
+    return column
+
+
+def _json_value(value: Any, kind: pa.DataType) -> Any:
+    """A nested value for JSON. Decimals become text, so that no digit is lost; so do dates and times."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if pa.types.is_map(kind):
+        return {str(key): _json_value(one, kind.item_type) for key, one in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _json_value(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_json_value(one, kind.value_type) for one in value]
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _stage_table_comment(publication: Publication) -> str:
+    return json.dumps({"manifest": publication.tag.sha, "rows": publication.manifest.rows})

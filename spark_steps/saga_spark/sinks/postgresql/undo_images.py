@@ -1,0 +1,223 @@
+"""Change a table so that the change can be taken back exactly.
+
+``saga_before_<key>`` holds the rows that were deleted or changed, whole. ``saga_after_<key>`` holds for each row that
+was written its key and a hash of all its columns (a table without a primary key: the hash alone, once per row). The
+undo compares the hashes first, so it touches nothing that others have changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import Target
+from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable, identifiers, keys_equal, where_clause
+from saga_spark.sinks.sink import UndoConflict
+
+ROW_HASH = "saga_row_hash"
+SAMPLES = 20
+"""Rows that a report shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One change of one table. ``key`` tells rows apart: the merge's, else the primary key; () where there is none."""
+
+    connection: PgConnection
+    target: Target
+    table: TargetTable
+    mode: str
+    key: tuple[str, ...]
+
+    @property
+    def before_image(self) -> sql.Identifier:
+        return sql.Identifier(f"saga_before_{self.target.name}")
+
+    @property
+    def after_image(self) -> sql.Identifier:
+        return sql.Identifier(f"saga_after_{self.target.name}")
+
+    def apply(self, stage: str, columns: Sequence[str], output: Output) -> dict[str, int]:
+        """Write the stage table's rows; how many were inserted, deleted and updated. Hold the table's lock."""
+        self._execute("drop table if exists {before}, {after}")
+        self._execute("create table {before} as select {all} from {table} with no data")
+        self._execute("create table {after} as select {keys} null::uuid as {hash} from {table} with no data")
+        deleted = 0
+        if self.mode in ("overwrite", "overwrite_where"):
+            where = where_clause(output.where if self.mode == "overwrite_where" else {})
+            deleted = self._execute(
+                "with gone as (delete from {table} where {where} returning {all}) "
+                "insert into {before} select {all} from gone",
+                where=where,
+            )
+        updated, conflict = 0, sql.SQL("")
+        if self.mode == "merge":
+            conflict, updated = self._prepare_merge(sql.Identifier(stage), columns)
+        written = self._execute(
+            "with put as (insert into {table} as t ({columns}) select {columns} from {stage} {conflict} "
+            "returning {own}) insert into {after} select {keys} {row} from put as t",
+            columns=identifiers(columns),
+            stage=sql.Identifier(stage),
+            conflict=conflict,
+        )
+        return {"inserted": written - updated, "deleted": deleted, "updated": updated}
+
+    def revert(self) -> dict[str, int]:
+        """Take the change back where every row still is what it wrote. Hold the table's lock.
+
+        Raises UndoConflict: rows were changed, deleted or replaced since. The caller rolls back.
+        """
+        if not self._has_images():
+            raise UndoConflict(
+                f"what the undo of {self.table.qualified_name} needs is no longer kept",
+                {"table": self.table.qualified_name},
+            )
+        self._check_unchanged("{after}", "a.{hash}", "were changed or deleted by others since")
+        updated = self._restore_updated() if self.mode == "merge" else 0
+        deleted = self._delete_written()
+        restored = 0
+        if self.mode != "merge":
+            writable = identifiers([one.name for one in self.table.columns if not one.generated])
+            restored = self._execute(
+                "insert into {table} ({columns}) overriding system value select {columns} from {before}",
+                columns=writable,
+            )
+        was = "md5(row({was})::text)::uuid"
+        self._check_unchanged("{before}", was, "were changed by a trigger when they were brought back")
+        return {"deleted": deleted, "restored": restored, "updated": updated}
+
+    def drop_images(self) -> None:
+        """Drop the images: the change can not be taken back any more."""
+        self._execute("drop table if exists {before}, {after}")
+
+    def _prepare_merge(self, stage: sql.Identifier, columns: Sequence[str]) -> tuple[sql.Composable, int]:
+        key = identifiers(self.key)
+        changed = [name for name in columns if name not in self.key]
+        if not changed:
+            return sql.SQL("on conflict ({}) do nothing").format(key), 0
+        updated = self._execute(
+            "insert into {before} select {own} from {table} as t join {stage} as s on {same}",
+            stage=stage,
+            same=keys_equal("t", "s", self.key),
+        )
+        sets = sql.SQL(", ").join(
+            sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in changed
+        )
+        return sql.SQL("on conflict ({}) do update set {}").format(key, sets), updated
+
+    def _check_unchanged(self, image: str, image_hash: str, problem: str) -> None:
+        """Every row of an image is in the table as it is there. Raises UndoConflict, with the rows that are not."""
+        if not self.key:
+            count = self._fetch_number(
+                "select coalesce(sum(a.n - least(a.n, coalesce(t.n, 0))), 0)::bigint from ("
+                f"select {image_hash} as {{hash}}, count(*) as n from {image} as a group by 1) as a left join ("
+                "select {row} as {hash}, count(*) as n from {table} as t group by 1) as t using ({hash})"
+            )
+            if count:
+                raise UndoConflict(
+                    f"{count} rows of {self.table.qualified_name} {problem}",
+                    {"table": self.table.qualified_name, "rows": count},
+                )
+            return
+        same, there = keys_equal("t", "a", self.key), sql.Identifier("t", self.key[0])
+        differs = f"from {image} as a left join {{table}} as t on {{same}} where {{there}} is null or "
+        differs += f"{{row}} <> {image_hash}"
+        count = self._fetch_number("select count(*) " + differs, same=same, there=there)
+        if not count:
+            return
+        sample_columns = (
+            "select jsonb_build_object({pairs}) as key, case when {there} is not null then to_jsonb(t) end as now "
+        )
+        pairs = sql.SQL(", ").join(
+            sql.SQL("{}, {}").format(sql.Literal(name), sql.Identifier("a", name)) for name in self.key
+        )
+        samples = self._compose(sample_columns + differs + f" limit {SAMPLES}", same=same, there=there, pairs=pairs)
+        with self.connection.cursor(row_factory=dict_row) as cursor:
+            report = {"table": self.table.qualified_name, "rows": count, "samples": cursor.execute(samples).fetchall()}
+        raise UndoConflict(f"{count} rows of {self.table.qualified_name} {problem}", report)
+
+    def _restore_updated(self) -> int:
+        fixed = [one.name for one in self.table.columns if one.generated or one.always_identity]
+        columns = [name for name in self.table.column_names if name not in fixed and name not in self.key]
+        if not columns:
+            return 0
+        sets = sql.SQL(", ").join(
+            sql.SQL("{} = b.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in columns
+        )
+        return self._execute(
+            "update {table} as t set {sets} from {before} as b where {same}",
+            sets=sets,
+            same=keys_equal("t", "b", self.key),
+        )
+
+    def _delete_written(self) -> int:
+        if self.key:
+            return self._execute(
+                "delete from {table} as t using {after} as a where {same} "
+                "and not ({merge} and exists (select from {before} as b where {still}))",
+                merge=sql.SQL("true" if self.mode == "merge" else "false"),
+                same=keys_equal("t", "a", self.key),
+                still=keys_equal("b", "a", self.key),
+            )
+        # Rows without a key are values: of equal ones it does not matter which are deleted, only how many.
+        return self._execute(
+            "delete from {table} as t using ("
+            "  select t.tableoid as part, t.ctid as place, {row} as {hash},"
+            "         row_number() over (partition by {row}) as n from {table} as t) as found, "
+            "  (select {hash}, count(*) as n from {after} group by {hash}) as a "
+            "where t.tableoid = found.part and t.ctid = found.place and found.{hash} = a.{hash} and found.n <= a.n"
+        )
+
+    def _has_images(self) -> bool:
+        name = self.after_image.as_string(self.connection)
+        return self._fetch_number("select count(to_regclass({name}))", name=sql.Literal(name)) == 1
+
+    def _compose(self, statement: str, **parts: sql.Composable) -> sql.Composed:
+        own = identifiers(self.table.column_names, "t")
+        keys = sql.SQL("{}, ").format(identifiers(self.key)) if self.key else sql.SQL("")
+        return sql.SQL(statement).format(  # pyright: ignore[reportArgumentType]
+            **{
+                "table": self.table.sql,
+                "before": self.before_image,
+                "after": self.after_image,
+                "all": identifiers(self.table.column_names),
+                "own": own,
+                "was": identifiers(self.table.column_names, "a"),
+                "keys": keys,
+                "row": sql.SQL("md5(row({})::text)::uuid").format(own),
+                "hash": sql.Identifier(ROW_HASH),
+                **parts,
+            }
+        )
+
+    def _execute(self, statement: str, **parts: sql.Composable) -> int:
+        return self.connection.execute(self._compose(statement, **parts)).rowcount
+
+    def _fetch_number(self, statement: str, **parts: sql.Composable) -> int:
+        row = self.connection.execute(self._compose(statement, **parts)).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def may_overlap(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """May two conditions (`where`) hold for the same row? Not if they want different values of one column."""
+
+    def values(value: Any) -> set[str]:
+        return {str(one) for one in (value if isinstance(value, list) else [value])}
+
+    return all(values(left[name]) & values(right[name]) for name in left.keys() & right.keys())
+
+
+def constraint_conflict(table: TargetTable, error: psycopg.IntegrityError) -> UndoConflict:
+    """Others have rows that stand where ours were, or that refer to them."""
+    message = error.diag.message_primary or str(error)
+    return UndoConflict(
+        f"{table.qualified_name} cannot be brought back to what it was: {message}",
+        {"table": table.qualified_name, "constraint": error.diag.constraint_name, "detail": error.diag.message_detail},
+    )

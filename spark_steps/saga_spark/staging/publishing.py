@@ -1,0 +1,175 @@
+"""Publish what is staged, and take it back: the operations after the commit point and backward of a `spark` step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.session import SqlSession
+from saga_spark import ledger
+from saga_spark.ledger import OutputRow, clean_up_sink, output_of, publication_of
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import CommitConflict, Published, Sink, UndoConflict, sink_for
+from saga_spark.staging.stage_area import StageArea
+from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator
+from sagas.protocol.payloads import Invocation
+
+
+class OutputPublisher:
+    """Works for one entry, or for all outputs of the saga that are published together."""
+
+    def __init__(self, settings: SparkSettings, engine: AsyncEngine, invocation: Invocation) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._invocation = invocation
+        self._area = StageArea(settings.stage)
+
+    async def publish(self) -> Callable[[SqlSession | None], Any]:
+        """What runs inside the guarded transaction. The sinks' state is read before, so that a frozen attempt whose
+        transaction is long gone compares against a state that others have moved on from."""
+        rows = await self._load_rows(("STAGED", "PUBLISHED"))
+        states = [
+            (sink, outputs, await asyncio.to_thread(sink.read_state, [publication_of(row) for row in outputs]))
+            for sink, outputs in self._group_by_commit(rows)
+        ]
+
+        async def body(sql: SqlSession | None) -> dict[str, Any]:
+            assert sql is not None
+            await self._check_not_reverted(sql, rows)
+            published: dict[str, Any] = {}
+            for sink, outputs, state in states:
+                with _retry_on_conflict():
+                    done = await asyncio.to_thread(
+                        sink.publish, [publication_of(row) for row in outputs], state, together=_is_together(outputs)
+                    )
+                await self._record_state(sql, outputs, done, "PUBLISHED", published)
+            return {"published": published}
+
+        return body
+
+    async def unpublish(self, *, confirmed: bool) -> Callable[[SqlSession | None], Any]:
+        """Whatever was published is taken back, whatever was staged is deleted.
+
+        ``confirmed``: somebody was told to publish. Then even what is not visible is taken back: that moves the sink's
+        state, so that a publisher which froze on its way fails when it wakes.
+        """
+        rows = await self._load_rows(
+            ("STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"), empty=True
+        )
+
+        async def body(sql: SqlSession | None) -> dict[str, Any]:
+            assert sql is not None
+            retracted: dict[str, Any] = {}
+            own = [row for row in rows if row.target.step == self._invocation.entry]
+            visible = [
+                row
+                for row in rows
+                if row.state == "PUBLISHED" or await self._may_become_visible(row, confirmed and row in own)
+            ]
+            kept: list[UndoConflict] = []
+            for sink, outputs in self._group_by_commit(visible):
+                try:
+                    with _retry_on_conflict():
+                        done = await asyncio.to_thread(
+                            sink.unpublish, [publication_of(row) for row in outputs], together=_is_together(outputs)
+                        )
+                except UndoConflict as error:
+                    kept.append(error)
+                    continue
+                await self._record_state(sql, outputs, done, "RETRACTED", retracted)
+            if kept:
+                # The other outputs are taken back all the same; an undo that is tried again finds them so.
+                others = {"taken_back": sorted(retracted)} if retracted else {}
+                raise NeedsOperator("; ".join(map(str, kept)), **kept[0].report, **others) from kept[0]
+            # What other steps have staged waits for their own undo.
+            hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
+            for row in hidden:
+                with _retry_on_conflict():
+                    await asyncio.to_thread(clean_up_sink, row, self._settings)
+                await sql.execute(ledger.set_state(row.target, "DISCARDED"))
+            for row in [*own, *(row for row in visible if row not in own)]:
+                await asyncio.to_thread(self._area.remove_generation, row.target)
+            return {"retracted": retracted, "discarded": sorted(row.target.output for row in hidden)}
+
+        return body
+
+    async def _may_become_visible(self, row: OutputRow, confirmed: bool) -> bool:
+        """A sink may have more than the ledger knows, now or soon: the answer of its commit can get lost or be late."""
+        if row.manifest is None or row.state != "STAGED":
+            return False
+        if confirmed:
+            return True
+        publication = publication_of(row)
+        sink = sink_for(publication.output.kind, self._settings)
+        return await asyncio.to_thread(sink.find, publication.output, row.target) is not None
+
+    async def _load_rows(self, states: Sequence[ledger.OutputState], *, empty: bool = False) -> list[OutputRow]:
+        """The outputs of this entry, and with them those that are published together. Raises Parked: none is known."""
+        asked = self._invocation
+        async with self._engine.connect() as connection:
+            query = ledger.select_outputs_of_step(asked.saga_id, asked.entry, asked.generation)
+            rows = [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
+            if any(row.together for row in rows):
+                found = (await connection.execute(ledger.select_outputs_of_saga(asked.saga_id))).mappings()
+                others = ledger.latest_generations((OutputRow.from_row(row) for row in found), ("STAGED", "PUBLISHED"))
+                rows += [row for row in others if row.together and row.target.step != asked.entry]
+        if not rows and not empty:
+            raise NeedsOperator(
+                f"nothing that {asked.entry} staged is known in the ledger, so there is nothing to publish"
+            )
+        refused = [row for row in rows if row.state not in states]
+        if refused:
+            raise AlreadyCompensated(
+                f"the output {refused[0].target.output} of {asked.entry} has been taken back already"
+            )
+        return rows
+
+    async def _check_not_reverted(self, sql: SqlSession, rows: Sequence[OutputRow]) -> None:
+        """Under the locks of this transaction: nobody has taken anything back since it was read."""
+        # Always in the same order: two steps that publish the same outputs wait for each other instead of for ever.
+        for row in sorted(rows, key=lambda row: (row.target.step, row.target.output)):
+            found = await sql.all(ledger.select_state_for_update(row.target))
+            if not found or found[0]["state"] not in ("STAGED", "PUBLISHED"):
+                raise AlreadyCompensated(f"the output {row.target.output} of {row.target.step} has been taken back")
+
+    async def _record_state(
+        self,
+        sql: SqlSession,
+        rows: Sequence[OutputRow],
+        publications: Sequence[Published],
+        state: ledger.OutputState,
+        results: dict[str, Any],
+    ) -> None:
+        for row, published in zip(rows, publications, strict=True):
+            await sql.execute(ledger.set_state(row.target, state, published.to_json()))
+            if row.target.step == self._invocation.entry:
+                results[row.target.output] = published.to_json()
+
+    def _group_by_commit(self, rows: Sequence[OutputRow]) -> Iterator[tuple[Sink, list[OutputRow]]]:
+        """What is committed by one call: all together-outputs of one kind of sink, every other output alone."""
+
+        def commit_group(row: OutputRow) -> tuple[str, str]:
+            return (output_of(row).kind, "" if row.together else f"{row.target.step}/{row.target.output}")
+
+        for _, group in itertools.groupby(sorted(rows, key=commit_group), key=commit_group):
+            outputs = list(group)
+            yield sink_for(output_of(outputs[0]).kind, self._settings), outputs
+
+
+@contextlib.contextmanager
+def _retry_on_conflict() -> Iterator[None]:
+    """Others were faster in the sink: like a serialization failure that says nothing about the saga, and is not counted
+    among the attempts after which an undo is given up."""
+    try:
+        yield
+    except CommitConflict as error:
+        raise InfrastructureError(str(error)) from error
+
+
+def _is_together(rows: Sequence[OutputRow]) -> bool:
+    return rows[0].together

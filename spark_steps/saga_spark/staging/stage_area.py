@@ -1,0 +1,157 @@
+"""The stage area: where attempts write, and what is deleted when."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from sqlalchemy import Select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_spark import ledger
+from saga_spark.ledger import OutputRow, clean_up_sink, publication_of
+from saga_spark.manifest import Manifest, Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import CommitConflict, sink_for
+from saga_spark.storage import delete_folder, local_path, resolve_uri
+from sagas.errors import InfrastructureError, SagaError
+
+
+class StageArea:
+    """Folders below one URI (``file:///…``, ``s3://…``, ``hdfs://…``)."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri.rstrip("/")
+
+    def attempt_folder(self, target: Target, epoch: int) -> str:
+        """The URI of one attempt's folder."""
+        return f"{self.uri}/{target.attempt_path(epoch)}"
+
+    def inputs_folder(self, target: Target, epoch: int) -> str:
+        """Where one attempt freezes the inputs of its job."""
+        return f"{self.uri}/{target.publish_key}/g{target.generation}/inputs-e{epoch}"
+
+    def report_folder(self, target: Target, epoch: int) -> str:
+        """Where the audit's report of one attempt is."""
+        return f"{self.uri}/{target.publish_key}/g{target.generation}/report-e{epoch}"
+
+    def is_complete(self, manifest: Manifest) -> bool:
+        """True when every file of the manifest is there with its size."""
+        if not manifest.files:
+            return True
+        system, _ = resolve_uri(self.uri)
+        found = system.get_file_info([resolve_uri(file.uri)[1] for file in manifest.files])
+        return all(info.size == file.bytes for info, file in zip(found, manifest.files, strict=True))
+
+    def remove_folder(self, uri: str) -> None:
+        """Delete one folder of this area; nothing happens when it is not there."""
+        if not uri.startswith(f"{self.uri}/"):
+            raise ValueError(f"{uri} is not in the stage area {self.uri}")
+        delete_folder(uri)
+
+    def remove_generation(self, target: Target) -> None:
+        """Delete everything that was ever staged for this target in this generation, and its folder if it is empty."""
+        self.remove_folder(f"{self.uri}/{target.publish_key}/g{target.generation}")
+        folder = local_path(f"{self.uri}/{target.publish_key}")
+        if folder is None:
+            return  # elsewhere a folder cannot be deleted only if it is empty: the next generation may begin just now
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+
+# Clears the stage area: what a saga that is over has left there.
+#
+# Undoing a published output needs its ledger row and the sink, never the stage; so nothing of what is deleted here can
+# be missed by an undo. What a terminated saga has staged is left to reconciliation: nobody has decided about it.
+
+
+log = logging.getLogger("saga.spark")
+
+SagaLiveness = Literal["open", "over", "terminated", "unknown"]
+"""``unknown``: Temporal knows no such saga. It has forgotten it, or it is a saga of another namespace whose workers
+keep their ledger in the same database."""
+CleanUpDecision = Literal["keep", "clear", "clear_sink_too"]
+CLEAN_UP_BATCH = 200
+
+
+def decide_clean_up(row: OutputRow, liveness: SagaLiveness, now: float, retention: float) -> CleanUpDecision:
+    """What happens to the files of one output. Times in seconds."""
+    if liveness in ("open", "terminated") or (liveness == "unknown" and now - row.updated_at < retention):
+        return "keep"
+    match row.state:
+        case "PUBLISHED" | "RETRACTED" | "DISCARDED":
+            return "clear"
+        case "QUARANTINED":
+            # People look at what was refused.
+            return "clear_sink_too" if now - row.updated_at >= retention else "keep"
+        case "STAGING":
+            return "clear_sink_too"
+        case _:
+            # Staged, and the saga is over without having said what becomes of it: reconciliation shows it.
+            return "keep"
+
+
+async def clean_up_stage(
+    engine: AsyncEngine, settings: SparkSettings, liveness_of: Callable[[str], Awaitable[SagaLiveness]]
+) -> list[OutputRow]:
+    """One round; returns what was cleared. ``life_of`` tells whether a saga is over. Trouble with one output is one
+    line in the log, and the next round tries again."""
+    liveness: dict[str, SagaLiveness] = {}
+    cleared: list[OutputRow] = []
+    kept = 0
+    while rows := await _select_rows(engine, ledger.select_to_clean_up(CLEAN_UP_BATCH, kept)):
+        for row in rows:
+            saga_id = row.target.saga_id
+            if saga_id not in liveness:
+                liveness[saga_id] = await liveness_of(saga_id)
+            decision = decide_clean_up(row, liveness[saga_id], time.time(), settings.retention)
+            if decision == "keep" or not await _clean_up_output(row, decision, settings):
+                kept += 1
+                continue
+            async with engine.connect() as connection:
+                # Where an attempt goes on nevertheless, the row waits for the next round.
+                kept += (await connection.execute(ledger.set_cleaned_up(row.target, row.epoch))).rowcount == 0
+            cleared.append(row)
+    return cleared
+
+
+async def _clean_up_output(row: OutputRow, decision: CleanUpDecision, settings: SparkSettings) -> bool:
+    """Delete the files of one output; False: there was trouble."""
+    try:
+        if decision == "clear_sink_too":
+            await asyncio.to_thread(clean_up_sink, row, settings)
+        await asyncio.to_thread(StageArea(settings.stage).remove_generation, row.target)
+    except (OSError, SagaError, InfrastructureError, CommitConflict) as error:
+        log.warning("the stage of %s in %s was not cleared: %s", row.target.step, row.target.saga_id, error)
+        return False
+    return True
+
+
+async def _select_rows(engine: AsyncEngine, query: Select[Any]) -> list[OutputRow]:
+    async with engine.connect() as connection:
+        return [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def drop_undo_data(engine: AsyncEngine, settings: SparkSettings, *, before: float) -> list[OutputRow]:
+    """Let the sinks drop what they keep only for an undo, of everything that was settled ``before`` that time (seconds
+    since the epoch): the guards have forgotten it, so no undo of it is possible. Returns what was forgotten."""
+    done = []
+    for row in await _select_rows(engine, ledger.select_undo_data_to_drop(before, CLEAN_UP_BATCH)):
+        try:
+            if row.manifest is not None:
+                publication = publication_of(row)
+                await asyncio.to_thread(sink_for(publication.output.kind, settings).drop_undo_data, publication)
+        except (OSError, SagaError, InfrastructureError, CommitConflict) as error:
+            log.warning("%s keeps what undoing %s would need: %s", row.place, row.target.saga_id, error)
+            continue
+        async with engine.connect() as connection:
+            await connection.execute(ledger.set_undo_data_dropped(row.target))
+        done.append(row)
+    return done

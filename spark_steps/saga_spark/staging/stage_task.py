@@ -1,0 +1,248 @@
+"""The task `stage`: runs a job and writes its outputs as immutable Parquet, counting in the same pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from saga_spark.audit.checks import metric_aggregates
+from saga_spark.inputs.frozen_inputs import open_inputs
+from saga_spark.job.job_execution import check_sources_unchanged, job_label, run_job
+from saga_spark.job.job_spec import Check, Job, Output
+from saga_spark.job_errors import JobFailed, to_job_error
+from saga_spark.manifest import Manifest, StagedFile
+from saga_spark.row_fingerprint import quote_name
+from saga_spark.runner.runner_protocol import TaskCancelled
+from saga_spark.runner.spark_session import TaskContext
+from saga_spark.settings import SparkSettings
+from saga_spark.staging.parquet_metrics import can_count
+from saga_spark.staging.write_metrics import ROW_COUNT, ObservedMetrics, WriteMetrics, count_in_background
+from saga_spark.storage import (
+    create_folder,
+    delete_folder,
+    is_folder,
+    list_staged_files,
+    local_path,
+    null_counts,
+    spark_path,
+)
+from sagas.errors import InfrastructureError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+
+ROWS_PER_TRANSACTION = 100_000
+"""Rows of one file for a topic: it becomes one transaction of Kafka, which has a minute."""
+
+PARTITION_COLUMN = "saga_partition_{}"
+"""The copies of columns that name the folders; a name with an underscore in front would hide them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStaging:
+    """What a manifest says apart from the rows."""
+
+    output: Output
+    target: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    checks: Sequence[Check]
+
+    @property
+    def folder(self) -> str:
+        return self.target["folder"]
+
+    def manifest(self, files: tuple[StagedFile, ...], schema: StructType, observed: ObservedMetrics) -> Manifest:
+        return Manifest(
+            key=self.target["key"],
+            generation=self.target["generation"],
+            epoch=self.target["epoch"],
+            output=self.output.name,
+            files=files,
+            rows=observed.rows,
+            schema=schema.jsonValue(),
+            hash=observed.fingerprint.hex,
+            columns=observed.columns,
+            inputs=self.inputs,
+            counts=observed.counts,
+        )
+
+
+def stage_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
+    """``{"arguments": …, "inputs": frozen, "targets": {output: {"folder", "key", "generation", "epoch"}}}`` gives
+    ``{"manifests": {output: manifest}, "spark_ui": address or null}``.
+
+    Whatever it raises (JobFailed, UsageError, Infrastructure), the folders of the targets are gone afterwards.
+    """
+    job = Job.parse(request["arguments"])
+    check_sources_unchanged()
+    fingerprints = {name: one["fingerprint"] for name, one in request["inputs"].items()}
+    stagings = [
+        OutputStaging(output, request["targets"][name], fingerprints, [one for one in job.audit if one.output == name])
+        for name, output in job.outputs.items()
+    ]
+    for one in stagings:
+        _create_stage_folder(one.folder)
+    try:
+        manifests = _run_and_write(context, job, stagings, request["inputs"])
+    except BaseException as error:
+        for one in stagings:
+            delete_folder(one.folder)
+        if context.cancelled or isinstance(error, JobFailed | UsageError | InfrastructureError | TaskCancelled):
+            raise
+        raise to_job_error(error, job_label(job), context.settings.python_path) from error
+    return {"manifests": {one.output: one.to_json() for one in manifests}, "spark_ui": context.spark_ui}
+
+
+def _run_and_write(
+    context: TaskContext, job: Job, stagings: Sequence[OutputStaging], inputs: Mapping[str, Any]
+) -> list[Manifest]:
+    if isinstance(job.code, str) or "sql" in job.code:
+        if len(job.outputs) > 1 and not isinstance(job.code, str):
+            raise UsageError("SQL has one output; a job with several is a Python function")
+        frames = run_job(context.spark, job, open_inputs(context.spark, inputs), context.settings)
+        return [_write_output(context, one, frames[one.output.name]) for one in stagings]
+    from saga_spark.job.job_execution import run_program
+
+    run_program(context, job, inputs, {one.output.name: one.folder for one in stagings})
+    return [_adopt_program_output(context, one, job) for one in stagings]
+
+
+def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame) -> Manifest:
+    """One pass of Spark over the rows. On a cluster it counts them meanwhile; on this machine most is counted from the
+    files, which costs less. What Spark has counted is held against the footers of the files: where it has counted a
+    task twice, or not at all, it reads the files once more."""
+    from pyspark.sql import Observation
+
+    context.raise_if_cancelled()
+    schema = frame.schema
+    metrics = WriteMetrics(schema, metric_aggregates(staging.checks, staging.output.name, frame))
+    partitions = partition_columns(staging.output, schema, context.settings)
+    if partitions:
+        frame = frame.hint("rebalance", *partitions)
+    from_files = _spark_is_local(context, staging) and can_count(schema)
+    base_observation, check_observation = None if from_files else Observation(), Observation()
+    written = metrics.observe(frame, base_observation, check_observation, classic=context.settings.remote is None)
+    names = [PARTITION_COLUMN.format(at) for at in range(len(partitions))]
+    for name, column in zip(names, partitions, strict=True):
+        written = written.withColumn(name, column)
+    # Not `errorifexists`: the folder is ours, new and empty, so that a problem with it was seen before the job ran.
+    writer = written.write.mode("append")
+    if staging.output.kind == "topic":
+        writer = writer.option("maxRecordsPerFile", ROWS_PER_TRANSACTION)
+    counting_files = count_in_background(staging.folder, schema) if from_files else nullcontext()
+    with counting_files as background_count:
+        writer.partitionBy(*names).parquet(spark_path(staging.folder))
+    context.raise_if_cancelled()
+    files = list_staged_files(staging.folder)
+    values = metrics.observed_values(base_observation, check_observation)
+    observed_rows = values.get(ROW_COUNT)
+    if not files and observed_rows:
+        raise InfrastructureError(f"Spark counted {observed_rows} rows and left no file in {staging.folder}")
+    if not files:  # partitioned, and no row at all
+        context.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
+        files = list_staged_files(staging.folder)
+    counted = background_count.count(files) if background_count is not None else None
+    if counted is not None:
+        values |= metrics.file_values(counted)
+    if observed_rows not in (None, sum(file.rows for file in files)) or (from_files and counted is None):
+        return staging.manifest(files, schema, _count_with_spark(context, metrics, files, schema))
+    return staging.manifest(files, schema, metrics.to_observed(values, _null_counts(context, metrics, files, schema)))
+
+
+def _spark_is_local(context: TaskContext, staging: OutputStaging) -> bool:
+    """Does Spark run, and write, on this machine? Then its processors are idle as soon as the files are written."""
+    settings = context.settings
+    return settings.remote is None and settings.master.startswith("local") and local_path(staging.folder) is not None
+
+
+def _adopt_program_output(context: TaskContext, staging: OutputStaging, job: Job) -> Manifest:
+    """What a program has written."""
+    files = list_staged_files(staging.folder)
+    if not files:
+        raise JobFailed(f"{job_label(job)} wrote no Parquet files for the output {staging.output.name}")
+    frame = context.spark.read.parquet(*(spark_path(file.uri) for file in files))
+    metrics = WriteMetrics(frame.schema, metric_aggregates(staging.checks, staging.output.name, frame))
+    return staging.manifest(files, frame.schema, _count_with_spark(context, metrics, files, frame.schema))
+
+
+def _count_with_spark(
+    context: TaskContext, metrics: WriteMetrics, files: Sequence[StagedFile], schema: StructType
+) -> ObservedMetrics:
+    frame = context.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
+    row = frame.agg(*metrics.expressions()).first()
+    assert row is not None
+    return metrics.to_observed(row.asDict(), _null_counts(context, metrics, files, schema))
+
+
+def _null_counts(
+    context: TaskContext, metrics: WriteMetrics, files: Sequence[StagedFile], schema: StructType
+) -> dict[str, int]:
+    """The nulls of plain columns: from the footers, and for columns of which these do not tell, from the rows."""
+    from pyspark.sql import functions as F
+
+    found = null_counts(files, metrics.footer_columns)
+    without_statistics = [name for name in metrics.footer_columns if name not in found]
+    if without_statistics:
+        frame = context.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
+        row = frame.agg(*(F.count_if(F.col(quote_name(name)).isNull()) for name in without_statistics)).first()
+        assert row is not None
+        found |= zip(without_statistics, row, strict=True)
+    return found
+
+
+def _create_stage_folder(folder: str) -> None:
+    """Raises JobFailed: the stage area cannot be written; Infrastructure: somebody else has written here."""
+    if is_folder(folder):
+        raise InfrastructureError(f"the stage folder {folder} exists already")
+    try:
+        create_folder(folder)
+    except OSError as error:
+        raise JobFailed(f"the stage area cannot be written: {error}", {"folder": folder}) from None
+
+
+# By what an output is partitioned, so that each staged file holds one partition.
+
+TIME_TRANSFORM_FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
+"""Iceberg's transforms of times, as texts that are equal within one partition and different between two."""
+
+
+def partition_columns(output: Output, schema: StructType, settings: SparkSettings) -> list[Column]:
+    """One expression for each partition field: those of an existing table, else what ``partition_by`` names.
+
+    Raises UsageError (a transform that only Iceberg itself computes), JobFailed (there is no such column).
+    """
+    from pyspark.sql import functions as F
+
+    found = []
+    for name, transform in _partition_fields(output, settings):
+        if name not in schema.names:
+            known = did_you_mean(name, tuple(schema.names))
+            raise JobFailed(f"the output {output.name} is partitioned by {name}, and has no such column{known}")
+        column = F.col(quote_name(name))
+        if transform == "identity":
+            found.append(column)
+        elif transform in TIME_TRANSFORM_FORMATS:
+            found.append(F.date_format(column, TIME_TRANSFORM_FORMATS[transform]))
+        elif transform != "void":
+            raise UsageError(
+                f"the table {output.destination} is partitioned by {transform}({name}), "
+                "which a spark step cannot write; "
+                "it writes partitions by columns, years, months, days and hours"
+            )
+    return found
+
+
+def _partition_fields(output: Output, settings: SparkSettings) -> list[tuple[str, str]]:
+    if output.kind == "iceberg":
+        from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog
+
+        table_name = TableName.parse(output.destination)
+        table = load_table(open_catalog(settings, table_name.catalog), table_name)
+        if table is not None:
+            schema = table.schema()
+            return [(schema.find_column_name(one.source_id) or "", str(one.transform)) for one in table.spec().fields]
+    return [(name, "identity") for name in output.partition_by]

@@ -1,0 +1,321 @@
+"""One forward attempt of a `spark` step: take over, freeze the inputs, stage, audit, place. Nothing is visible yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from saga_activities.attempt_context import AttemptContext
+from saga_spark import ledger
+from saga_spark.job.job_spec import Input, Job, comparison_input, comparison_input_name
+from saga_spark.ledger import OutputRow, read_staged_files
+from saga_spark.manifest import CommitTag, Manifest, Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import Publication, sink_for, validate_together
+from saga_spark.staging.stage_area import StageArea
+from sagas.errors import Rejected
+from sagas.protocol.payloads import Invocation
+
+
+class JobRunner(Protocol):
+    """The runner, as far as an attempt needs it."""
+
+    async def run(
+        self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]: ...
+
+
+class StagingAttempt:
+    """Does the work of one attempt; afterwards ``manifests`` are ready and ``result`` is what the step answers."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        engine: AsyncEngine,
+        runner: JobRunner,
+        invocation: Invocation,
+        attempt: AttemptContext,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._runner = runner
+        self._invocation = invocation
+        self._attempt = attempt
+        self._area = StageArea(settings.stage)
+        self._job = Job.parse(invocation.arguments)
+        self._progress = ProgressReporter(attempt)
+        self.rows: dict[str, OutputRow] = {}
+        self.manifests: dict[str, Manifest] = {}
+        self.result: dict[str, Any] = {}
+
+    async def run(self) -> None:
+        """Raises Rejected (the audit), UsageError, Infrastructure, JobFailed, Overtaken."""
+        for output in self._job.outputs.values():
+            sink_for(output.kind, self._settings).validate(output)
+        if self._job.together:
+            await asyncio.to_thread(validate_together, list(self._job.outputs.values()), self._settings)
+        self.rows = await self._take_over()
+        try:
+            inputs = await self._freeze_inputs()
+            await self._stage(inputs)
+            report = await self._audit(inputs)
+            await asyncio.to_thread(self._prepare_sinks)
+            await self._check_not_fenced_out()
+        except BaseException:
+            try:
+                await self._delete_unreferenced_files()
+            except (SQLAlchemyError, OSError) as error:
+                self._attempt.logger.warning("what the attempt staged is left to the clean-up: %s", error)
+            raise
+        self.result = step_result(self.manifests, report)
+
+    # ── the parts, in order ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_over(self) -> dict[str, OutputRow]:
+        rows = {}
+        async with transaction(self._engine) as connection:
+            for name, output in self._job.outputs.items():
+                rows[name] = await ledger.take_over(
+                    connection,
+                    self._target(name),
+                    saga=self._attempt.saga,
+                    place=destination_label(output.connection, output.destination),
+                    spec=self._invocation.arguments["outputs"][name],
+                    together=self._job.together,
+                )
+        return rows
+
+    async def _freeze_inputs(self) -> Mapping[str, Any]:
+        """The inputs as they were resolved by the first attempt that got so far; a retry reads the same rows."""
+        first = next(iter(self.rows.values()))
+        to_freeze = inputs_to_freeze(self._job)
+        if first.inputs is not None or not to_freeze:
+            return first.inputs or {}
+        self._progress.begin_phase("reading the inputs")
+        known = {}
+        for name, one in to_freeze.items():
+            if one.kind == "step":
+                known[name] = await read_staged_files(
+                    self._engine, self._invocation.saga_id, one.options["step"], one.options.get("output")
+                )
+        request = {
+            "inputs": {name: {"kind": one.kind, "values": dict(one.options)} for name, one in to_freeze.items()},
+            "folder": self._area.inputs_folder(first.target, first.epoch),
+            "known": known,
+        }
+        inputs = (await self._run_task("freeze", request))["inputs"]
+        async with transaction(self._engine) as connection:
+            await ledger.update_row(connection, first.target, first.epoch, inputs=inputs)
+        return inputs
+
+    async def _stage(self, inputs: Mapping[str, Any]) -> None:
+        """Run the job, unless an attempt before this one has staged everything already."""
+        known = {name: row.manifest for name, row in self.rows.items()}
+        if all(one is not None for one in known.values()):
+            manifests = {name: one for name, one in known.items() if one is not None}
+            if all([await asyncio.to_thread(self._area.is_complete, one) for one in manifests.values()]):
+                self._progress.begin_phase("an earlier attempt has staged the output")
+                self.manifests = manifests
+                return
+        self._progress.begin_phase("running the job")
+        request = {
+            "arguments": dict(self._invocation.arguments),
+            "inputs": {name: inputs[name] for name in self._job.inputs},  # not what only the audit reads
+            "targets": {
+                name: {
+                    "folder": self._area.attempt_folder(row.target, row.epoch),
+                    "key": row.target.publish_key,
+                    "generation": row.target.generation,
+                    "epoch": row.epoch,
+                }
+                for name, row in self.rows.items()
+            },
+        }
+        answer = await self._run_task("stage", request)
+        self.manifests = {name: Manifest.from_json(one) for name, one in answer["manifests"].items()}
+        async with transaction(self._engine) as connection:
+            for name, row in self.rows.items():
+                manifest = self.manifests[name].to_json()
+                await ledger.update_row(connection, row.target, row.epoch, manifest=manifest, staged_epoch=row.epoch)
+
+    async def _audit(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The report; a failed check refuses the output, which stays in the stage for people to look at."""
+        problems = await asyncio.to_thread(self._sink_problems)
+        first = next(iter(self.rows.values()))
+        self._progress.begin_phase("auditing")
+        report = await self._run_task(
+            "audit",
+            {
+                "arguments": dict(self._invocation.arguments),
+                "manifests": {name: one.to_json() for name, one in self.manifests.items()},
+                "inputs": inputs,
+                "previous_rows": await self._previous_rows(),
+                "sink_problems": problems,
+                "report_folder": self._area.report_folder(first.target, first.epoch),
+                "saga": {"id": self._invocation.saga_id, "step": self._invocation.entry},
+            },
+        )
+        if report["verdict"] != "fail":
+            return report
+        async with transaction(self._engine) as connection:
+            for row in self.rows.values():
+                await ledger.update_row(
+                    connection, row.target, row.epoch, state="QUARANTINED", report=report["report"]["html"]
+                )
+        message, details = audit_rejection(report)
+        raise Rejected(message, **details)
+
+    def _sink_problems(self) -> list[str]:
+        found = []
+        for publication in self.publications():
+            found += sink_for(publication.output.kind, self._settings).check(publication)
+        return found
+
+    async def _previous_rows(self) -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        async with self._engine.connect() as connection:
+            for name, row in self.rows.items():
+                found[name] = (await connection.execute(ledger.select_last_row_count(row))).scalar()
+        return found
+
+    def _prepare_sinks(self) -> None:
+        for publication in self.publications():
+            self._progress.begin_phase("bringing the rows to where they will live")
+            sink_for(publication.output.kind, self._settings).prepare(publication)
+
+    async def _check_not_fenced_out(self) -> None:
+        """Raises Overtaken. What was placed is to be cleaned up, even if a clean-up has passed by meanwhile."""
+        async with transaction(self._engine) as connection:
+            for row in self.rows.values():
+                await ledger.update_row(connection, row.target, row.epoch)
+
+    async def _delete_unreferenced_files(self) -> None:
+        """Delete what this attempt alone has written; what the ledger names as staged stays: a refusal is looked at,
+        and a later attempt that has taken over goes on with these very files."""
+        asked = self._invocation
+        query = ledger.select_outputs_of_step(asked.saga_id, asked.entry, asked.generation)
+        async with self._engine.connect() as connection:
+            current_rows = [OutputRow.from_row(one) for one in (await connection.execute(query)).mappings()]
+        for row in self.rows.values():
+            if not any(one.target == row.target and _references(one, row.epoch) for one in current_rows):
+                await asyncio.to_thread(self._area.remove_folder, self._area.attempt_folder(row.target, row.epoch))
+
+    # ── small helpers ───────────────────────────────────────────────────────────────────────────────────────
+
+    def publications(self) -> list[Publication]:
+        """What the sinks are told about this attempt."""
+        return [
+            Publication(
+                self._job.outputs[name],
+                manifest,
+                CommitTag(self._target(name), manifest.epoch, manifest.sha, self._attempt.saga),
+            )
+            for name, manifest in self.manifests.items()
+        ]
+
+    def _target(self, output: str) -> Target:
+        return Target(self._invocation.saga_id, self._invocation.entry, self._invocation.generation, output)
+
+    async def _run_task(self, task: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        first = next(iter(self.rows.values()))
+        tag = f"{first.target.name}-e{first.epoch}"
+        return await self._runner.run(task, request, tag=tag, on_progress=self._progress.update)
+
+
+def _references(row: OutputRow, epoch: int) -> bool:
+    """Does the ledger still name what was staged under this epoch?"""
+    return row.manifest is not None and row.manifest.epoch == epoch
+
+
+def inputs_to_freeze(job: Job) -> dict[str, Input]:
+    """The inputs of the job and the other sides of its checks: all are read at one time, and a retry reads the same."""
+    found = dict(job.inputs)
+    for check in job.audit:
+        side = comparison_input(check)
+        if side is not None:
+            found[comparison_input_name(check)] = Input.parse(check.name, side)
+    return found
+
+
+def destination_label(connection: str | None, destination: str) -> str:
+    """How the ledger names a sink: ``lake.sales.facts``, ``shop:facts``."""
+    return (f"{connection}:{destination}" if connection else destination)[:255]
+
+
+@contextlib.asynccontextmanager
+async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A short transaction on a pool whose connections are in autocommit mode otherwise."""
+    level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "READ COMMITTED"
+    async with engine.execution_options(isolation_level=level).begin() as connection:
+        yield connection
+
+
+# What a `spark` step tells the saga: small numbers, never rows.
+
+
+def step_result(manifests: Mapping[str, Manifest], report: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of the forward step. With one output its facts also stand at the top: ``result.rows``."""
+    outputs = {name: _output_summary(manifest) for name, manifest in manifests.items()}
+    result: dict[str, Any] = {"outputs": outputs}
+    if len(outputs) == 1:
+        result.update(next(iter(outputs.values())))
+    warnings = [check["message"] for check in report.get("checks", ()) if check["status"] == "warn"]
+    result["audit"] = {"verdict": report.get("verdict", "pass"), "warnings": warnings[:20]}
+    if report.get("report"):
+        result["audit"]["report"] = report["report"]["html"]
+    return result
+
+
+def _output_summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "files": len(manifest.files),
+        "hash": manifest.hash,
+        "columns": {
+            column.name: {"nulls": column.nulls, **({} if column.sum is None else {"sum": column.sum})}
+            for column in manifest.columns[:100]
+        },
+    }
+
+
+def audit_rejection(report: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The sentence and the details of a rejection by the audit."""
+    failed = [check for check in report["checks"] if check["status"] == "fail"]
+    message = f"the audit refused the output: {failed[0]['message']}"
+    if len(failed) > 1:
+        message += f" (and {len(failed) - 1} more)"
+    details = {
+        "checks": [
+            {name: check[name] for name in ("name", "kind", "output", "message")} | {"samples": check["samples"][:3]}
+            for check in failed[:10]
+        ],
+        "report": (report.get("report") or {}).get("html"),
+    }
+    return message, details
+
+
+# What an attempt is doing, for people: told with its heartbeats.
+
+
+class ProgressReporter:
+    """The part of the work an attempt is at, and how far it is with it."""
+
+    def __init__(self, attempt: AttemptContext) -> None:
+        self._attempt = attempt
+        self._values: dict[str, Any] = {}
+
+    def begin_phase(self, phase: str) -> None:
+        """The next part of the work has begun."""
+        self._values = {"doing": phase}
+        self._attempt.heartbeat(self._values)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """How far it is."""
+        self._values = {**self._values, **values}
+        self._attempt.heartbeat(self._values)

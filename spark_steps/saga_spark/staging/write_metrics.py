@@ -1,0 +1,271 @@
+"""What the write pass counts of an output: rows, nulls, exact sums, the hash, and the numbers of the audit's checks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from saga_spark.manifest import MAX_SUM_PRECISION, ManifestMetric, StagedFile
+from saga_spark.manifest import ManifestColumn as Seen
+from saga_spark.row_fingerprint import (
+    Fingerprint,
+    fingerprint_aggregates,
+    quote_name,
+    read_fingerprint,
+    row_hash,
+    wrapping_sums,
+)
+from saga_spark.staging.parquet_metrics import FileMetrics, count_files
+from saga_spark.storage import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql.types import DataType, StructType
+
+
+ROW_COUNT = "hash_rows"
+"""The name of the number of rows among what was observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedMetrics:
+    fingerprint: Fingerprint
+    columns: tuple[Seen, ...]
+    counts: Mapping[str, int | str | None]
+
+    @property
+    def rows(self) -> int:
+        return self.fingerprint.rows
+
+
+class WriteMetrics:
+    """The aggregates over rows of a type, and how their values are read. ``counting`` are more numbers by name.
+
+    The nulls of plain columns are not among them: the footers of the files have their number (``footer_columns``).
+    """
+
+    def __init__(self, schema: StructType, check_aggregates: Mapping[str, Column | ManifestMetric]) -> None:
+        self._schema = schema
+        self._check_aggregates = dict(check_aggregates)
+        self.footer_columns = tuple(field.name for field in schema.fields if _is_single_parquet_column(field.dataType))
+
+    def expressions(self) -> list[Column]:
+        """For ``DataFrame.agg``."""
+        return [*self._base_expressions(wrapping=False), *self._check_expressions()]
+
+    def observe(self, frame: DataFrame, base: Observation | None, checks: Observation, *, classic: bool) -> DataFrame:
+        """The frame, counted while it is written. What the checks ask for is evaluated as the session has it (ANSI mode
+        or not), apart from the rest, which ``own`` counts. None: :meth:`file_values` counts them."""
+        from pyspark.sql import functions as F
+
+        if base is None:
+            return (
+                frame.observe(checks, F.count(F.lit(1)).alias(ROW_COUNT), *self._check_expressions())
+                if self._check_expressions()
+                else frame
+            )
+        if classic:
+            with wrapping_sums(frame.sparkSession):
+                frame = frame.observe(base, *self._base_expressions(wrapping=True))
+        else:
+            frame = frame.observe(base, *self._base_expressions(wrapping=False))
+        return frame.observe(checks, *self._check_expressions()) if self._check_expressions() else frame
+
+    def observed_values(self, base: Observation | None, checks: Observation) -> dict[str, Any]:
+        """The values that :meth:`observe` has counted, the number of rows among them (``ROWS``) if it was counted."""
+        return {**({} if base is None else base.get), **(checks.get if self._check_expressions() else {})}
+
+    def file_values(self, counted: FileMetrics) -> dict[str, Any]:
+        """What was counted from the files, in the place of what ``own`` would have observed."""
+        whole = counted.fingerprint
+        values: dict[str, Any] = {ROW_COUNT: whole.rows, "hash_word1": whole.first, "hash_word2": whole.second}
+        for at, field in enumerate(self._schema.fields):
+            if field.name in counted.sums:
+                scale = getattr(field.dataType, "scale", 0)
+                values[f"sum_{at}_plain"] = Decimal(f"{counted.sums[field.name]}E-{scale}")
+        return values
+
+    def _base_expressions(self, *, wrapping: bool) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        found = fingerprint_aggregates(row_hash(self._schema), "hash_", wrapping=wrapping)
+        for at, field in enumerate(self._schema.fields):
+            column = F.col(quote_name(field.name))
+            if field.name not in self.footer_columns:
+                found.append(F.count(column).alias(f"values_{at}"))
+            found += [one.alias(f"sum_{at}_{part}") for part, one in _sum_parts(column, field.dataType).items()]
+        return found
+
+    def _check_expressions(self) -> list[Column]:
+        return [
+            one.alias(f"count_{at}")
+            for at, one in enumerate(self._check_aggregates.values())
+            if not isinstance(one, ManifestMetric)
+        ]
+
+    def to_observed(self, values: Mapping[str, Any], nulls: Mapping[str, int]) -> ObservedMetrics:
+        """``nulls`` of the columns ``footer_columns``, by name."""
+        whole = read_fingerprint(values, "hash_")
+        columns = []
+        for at, field in enumerate(self._schema.fields):
+            missing = nulls.get(field.name)
+            present = int(values[f"values_{at}"] or 0) if missing is None else whole.rows - missing
+            parts = {
+                part: values[f"sum_{at}_{part}"] for part in ("high", "low", "plain") if f"sum_{at}_{part}" in values
+            }
+            total = _exact_total(parts, present)
+            columns.append(Seen(field.name, field.dataType.simpleString(), whole.rows - present, total))
+        seen = {one.name: one for one in columns}
+        counts = {
+            name: getattr(seen[one.column], one.metric)
+            if isinstance(one, ManifestMetric)
+            else _json_number(values[f"count_{at}"])
+            for at, (name, one) in enumerate(self._check_aggregates.items())
+        }
+        return ObservedMetrics(whole, tuple(columns), counts)
+
+
+def _is_single_parquet_column(kind: DataType) -> bool:
+    """Is it one Parquet column, whose nulls are the nulls of the value?"""
+    from pyspark.sql import types as T
+
+    return isinstance(kind, T.AtomicType) and not isinstance(kind, T.VariantType)
+
+
+def _sum_parts(column: Column, kind: DataType) -> dict[str, Column]:
+    """The parts of an exact sum. A bigint is summed in two halves, so that no sum of bigints overflows."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    match kind:
+        case T.ByteType() | T.ShortType() | T.IntegerType():
+            return {"plain": F.sum(column.cast("bigint"))}
+        case T.LongType():
+            return {
+                "high": F.sum(F.shiftright(column, 32)),
+                "low": F.sum(column.bitwiseAND(F.lit(2**32 - 1))),
+            }
+        case T.DecimalType():
+            return {"plain": F.sum(column) if kind.precision <= MAX_SUM_PRECISION else F.try_sum(column)}
+        case _:
+            return {}
+
+
+def _exact_total(parts: Mapping[str, Any], present: int) -> str | None:
+    """As exact decimal text. None: no sum has a meaning, or it has more than 38 digits."""
+    if not parts:
+        return None
+    if not present:
+        return "0"
+    if "high" in parts:
+        return str(int(parts["high"]) * 2**32 + int(parts["low"]))
+    return None if parts["plain"] is None else _decimal_string(Decimal(parts["plain"]))
+
+
+def _decimal_string(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def _json_number(value: Any) -> int | str | None:
+    match value:
+        case None | int():
+            return value
+        case Decimal():
+            return _decimal_string(value)
+        case _:
+            return str(value)
+
+
+# Count files while Spark is still writing others.
+#
+# The tasks of a write seldom end together: what the first have written is counted on idle processors.
+# Only for the local file system, where a file that moves to its place stays the same file.
+
+_COMMITTED_TASKS, _TASK_PREFIX = "_temporary/0", "task_"
+"""Where Hadoop's committer keeps the folders of tasks that have ended, until the job has: their files are whole."""
+
+_POLL_INTERVAL = 0.1
+"""Seconds between two looks."""
+
+_FileIdentity = tuple[int, int, int]
+"""Number of the file, size and time of its last change: these stay when it is moved, and no other file has them."""
+
+
+class BackgroundCount:
+    """What was counted while Spark wrote; None for a file that is Spark's to count."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+        self._known: dict[_FileIdentity, FileMetrics | None] = {}
+
+    def count_new_files(self, folder: Path, stop: threading.Event) -> None:
+        """Count what is there and not known, file by file, until told to stop."""
+        for path in _committed_files(folder):
+            if stop.is_set():
+                return
+            try:
+                identity = _file_identity(path)
+                if identity not in self._known:
+                    # One thread: another task of Spark's has the other processors.
+                    found = count_files([StagedFile(path.as_uri(), identity[1], 0)], self._schema, threads=1)
+                    self._known[identity] = found
+            except (OSError, pa.ArrowException):
+                continue  # it was moved to its place meanwhile; what cannot be read is told by the count at the end
+
+    def count(self, files: Sequence[StagedFile]) -> FileMetrics | None:
+        """All of the files; those that are known are not read again. None as :func:`count_files` says it."""
+        known: list[FileMetrics] = []
+        left: list[StagedFile] = []
+        for file in files:
+            path = local_path(file.uri)
+            identity = _file_identity(path) if path is not None else None
+            if identity is None or identity not in self._known:
+                left.append(file)
+                continue
+            found = self._known[identity]
+            if found is None:
+                return None
+            known.append(found)
+        rest = count_files(left, self._schema)
+        return None if rest is None else sum(known, rest)
+
+
+@contextmanager
+def count_in_background(folder: str, schema: StructType) -> Iterator[BackgroundCount]:
+    """Count in the background as long as the block writes below ``folder``, a local one."""
+    ahead, stop, path = BackgroundCount(schema), threading.Event(), local_path(folder)
+    assert path is not None
+
+    def run() -> None:
+        while not stop.wait(_POLL_INTERVAL):
+            ahead.count_new_files(path, stop)
+
+    thread = threading.Thread(target=run, name="count-ahead", daemon=True)
+    thread.start()
+    try:
+        yield ahead
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _committed_files(folder: Path) -> Iterator[Path]:
+    """The files of tasks that have ended. What is moved to its place meanwhile is passed over."""
+    top = str(folder / _COMMITTED_TASKS)
+    for parent, folders, names in os.walk(top):
+        if parent == top:
+            folders[:] = [one for one in folders if one.startswith(_TASK_PREFIX)]
+        yield from (Path(parent, name) for name in names if name.endswith(".parquet"))
+
+
+def _file_identity(path: Path) -> _FileIdentity:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,323 @@
+"""Stepping in: cancel, signal, resolve and undo a saga, wherever it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.client import Client as Temporal
+from temporalio.client import (
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.temporal.temporal_runs import (
+    START_WORKER_HELP,
+    RunDescription,
+    count_pollers,
+    describe_run,
+    no_poller_message,
+    read_definition,
+)
+from saga_workers.views.saga_view import read_view, unknown_saga_error
+from sagas.definition.model import Definition
+from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
+from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+
+UPDATE_TIMEOUT = 20.0
+"""Seconds a worker may take for a decision or a question; it answers within one workflow task."""
+
+CANCEL_TIMEOUT = 15.0
+"""The same for a cancel, which is recorded without an answer after that. A worker that was just started again answers
+after 10: so long Temporal offers the task to the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """How a cancel was taken: ``accepted``, ``recorded``, ``already``, or ``requested`` when no worker has answered.
+
+    ``note`` is for people.
+    """
+
+    answer: str
+    note: str
+
+
+class _JustEnded(RefusedError):
+    """Its worker is not asked any more."""
+
+
+class NoAnswer(UsageError):
+    """A worker may poll, but none has answered."""
+
+
+def _just_ended_error(saga_id: str) -> _JustEnded:
+    return _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}")
+
+
+async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
+    """Ask for the undo of a running saga.
+
+    A worker says at once what it means for the saga. When none answers, the cancel becomes Temporal's own, which is in
+    the history of the run from then on; the saga takes the first of the two that it finds. Raises RefusedError past the
+    point of no return or when the saga is over; UsageError when there is no such saga.
+    """
+    described = await _open_run(temporal, saga_id)
+    try:
+        if not await count_pollers(temporal, described.run.task_queue):
+            return await _request_cancel(temporal, described, reason, who)
+        try:
+            request = {"reason": reason, "who": who}
+            answer = await _execute_update(temporal, described.run.id, "cancel", request, CANCEL_TIMEOUT)
+        except NoAnswer:
+            return await _request_cancel(temporal, described, reason, who)
+    except _JustEnded:
+        # It may have ended of this very cancel, sooner than the answer was on its way.
+        story = await read_view(temporal, described.run.id)
+        if (story.get("reason") or {}).get("kind") == "cancelled":
+            return CancelResult("accepted", f"it has been cancelled, and is {story['state']}")
+        raise
+    match answer:
+        case "accepted":
+            return CancelResult(answer, "what was done is being undone")
+        case "recorded":
+            return CancelResult(answer, "the point of no return is being tried: if it fails, everything is undone")
+        case "already":
+            return CancelResult(answer, "it is being undone already")
+        case "past the point of no return":
+            raise RefusedError(f"{saga_id} is past the point of no return", help=f"saga show {saga_id}")
+    raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=f"saga show {saga_id}")
+
+
+async def _request_cancel(temporal: Temporal, described: RunDescription, reason: str, who: str | None) -> CancelResult:
+    if not described.raw.workflow_extended_info.cancel_requested:
+        text = reason if who is None else f"{reason} ({who})"
+        try:
+            await temporal.get_workflow_handle(described.run.id).cancel(reason=text.strip())
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise _just_ended_error(described.run.id) from error
+            raise
+    return CancelResult(
+        "requested",
+        "recorded in Temporal; no worker has answered yet. When one runs the saga, it is undone unless it is past the"
+        " point of no return",
+    )
+
+
+async def signal(
+    temporal: Temporal, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
+) -> bool:
+    """Answer a `wait`. ``reject`` refuses with that text instead. Early signals are kept; the first of a name counts.
+
+    False: it is sent, but the saga could not be asked whether it knows the name. Raises RefusedError when the saga is
+    over, UsageError when there is no such saga or no `wait` of that name in it.
+    """
+    described = await _open_run(temporal, saga_id)
+    definition = await read_definition(temporal, described.run)
+    if definition is not None:
+        check_signal(definition, name)
+    message = {"_saga": {"by": who or temporal.identity, "reject": reject}, "data": data}
+    try:
+        await temporal.get_workflow_handle(described.run.id).signal(name, message)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise _just_ended_error(saga_id) from error
+        raise
+    return definition is not None
+
+
+def check_signal(definition: Definition, name: str) -> None:
+    """Raises UsageError: no `wait` can ever take a signal of this name. A name made by an expression may be any."""
+    waits = [step.do.with_ or {} for step in definition.steps if step.do.uses == "wait"]
+    names = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
+    if name in names or any("${{" in one for one in names):
+        return
+    known = f"it waits for {', '.join(names)}" if names else "it has no `wait` for a signal"
+    raise UsageError(f"{definition.saga} takes no signal {name}{did_you_mean(name, tuple(names))}", help=known)
+
+
+async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
+    """Decide about a stuck step; the story after it. Raises RefusedError when the decision is not possible."""
+    described = await _open_run(temporal, saga_id)
+    await _require_poller(temporal, described)
+    return await _execute_update(temporal, described.run.id, "resolve", dict(decision), UPDATE_TIMEOUT)
+
+
+async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> list[str]:
+    """What a decision would lead to at once, in words, tried on a copy of the machine.
+
+    Raises RefusedError when the decision is not possible.
+    """
+    from sagas.machine.machine import Machine
+    from sagas.protocol.messages import Call, DecisionMade, Finish, StartSaga, StartTimer, UndoSaga
+
+    described = await _open_run(temporal, saga_id)
+    await _require_poller(temporal, described)
+    handle = temporal.get_workflow_handle(described.run.id)
+    try:
+        packed = await handle.query("machine", result_type=str, rpc_timeout=timedelta(seconds=UPDATE_TIMEOUT))
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+        raise NoAnswer(
+            f"{saga_id} cannot be asked what the decision would lead to: {error}",
+            help="saga list --stuck    tells whether its worker is in trouble",
+        ) from error
+    if packed is None:
+        raise RefusedError(f"{saga_id} has not begun yet, so there is nothing to decide")
+    machine = Machine.restore(unpack_state(packed))
+    fields = {name: decision.get(name) for name in ("step", "decision", "reason", "who", "definition", "result")}
+    event = DecisionMade(
+        **fields,  # pyright: ignore[reportArgumentType]
+        at=time.time(),
+        arguments=decision.get("with"),
+        evidence=decision.get("evidence"),
+    )
+    refusal = machine.check_decision(event)
+    if refusal is not None:
+        raise RefusedError(f"{saga_id}: {refusal}")
+    told = []
+    for command in machine.next(event):
+        match command:
+            case Call():
+                told.append(f"{command.op} {command.entry}: call {command.action}")
+            case StartSaga():
+                told.append(f"start the nested saga {command.saga_id}")
+            case UndoSaga():
+                told.append(f"undo the nested saga {command.saga_id}")
+            case StartTimer():
+                told.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
+            case Finish():
+                told.append(f"the saga ends {command.state}")
+    return told
+
+
+async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> str:
+    """Begin to take a completed saga back; the id of the run that does it. Raises RefusedError when it cannot be."""
+    story = await read_view(temporal, saga_id)
+    described = await describe_run(temporal, saga_id)
+    assert described is not None
+    if story["state"] == "COMPENSATING" or (story.get("phase") == "backward" and not story.get("ended_at")):
+        raise RefusedError(f"{saga_id} is being undone already", help=f"saga watch {saga_id}")
+    if story["state"] != "COMPLETED":
+        running = described.run.running
+        raise RefusedError(
+            f"{saga_id} is {story['state']}; only a COMPLETED saga can be undone",
+            help=f"saga cancel {saga_id}" if running else f"saga show {saga_id}",
+        )
+    if not story.get("can_undo"):
+        raise RefusedError(
+            f"{saga_id} cannot be undone: it has passed a point of no return, a step of it has no compensation, or a"
+            " confirmed one has no `compensate.confirmed`",
+            help=f"saga show {saga_id}",
+        )
+    await _require_poller(temporal, described)
+    try:
+        await temporal.start_workflow(
+            story["saga"],
+            {"reason": reason, "who": who},
+            id=saga_id + UNDO_SUFFIX,
+            task_queue=described.run.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"undo of {saga_id}: {reason}",
+        )
+    except WorkflowAlreadyStartedError:
+        raise RefusedError(f"{saga_id} is being undone already", help=f"saga watch {saga_id}") from None
+    return saga_id + UNDO_SUFFIX
+
+
+async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
+    """The run to speak to: the saga's, or that of its undo. Raises UsageError: unknown; RefusedError: it is over."""
+    described = await describe_run(temporal, saga_id)
+    if described is None:
+        raise unknown_saga_error(temporal, saga_id)
+    if described.run.running:
+        return described
+    undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+    if undoing is not None and undoing.run.running:
+        return undoing
+    raise RefusedError(
+        f"{saga_id} is over: {(await read_view(temporal, saga_id))['state']}", help=f"saga show {saga_id}"
+    )
+
+
+async def _require_poller(temporal: Temporal, described: RunDescription) -> None:
+    queue = described.run.task_queue
+    if not await count_pollers(temporal, queue):
+        raise UsageError(f"{no_poller_message(queue)}, so {described.run.id} cannot answer", help=START_WORKER_HELP)
+
+
+async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument: Any, patience: float) -> Any:
+    handle = temporal.get_workflow_handle(saga_id)
+    try:
+        async with asyncio.timeout(patience):
+            return await handle.execute_update(name, argument)
+    except WorkflowUpdateFailedError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError):
+            sentence = cause.message
+            raise RefusedError(sentence if saga_id in sentence else f"{saga_id}: {sentence}") from None
+        raise UsageError(f"{saga_id} did not take the {name}: {cause}") from error
+    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+        raise NoAnswer(
+            f"no worker has answered the {name} of {saga_id} within {patience:g} s; it is not recorded, but a worker"
+            " that comes back soon may still take it",
+            help=f"saga list --stuck    tells why; look at `saga show {saga_id}` before you ask again",
+        ) from None
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise _just_ended_error(saga_id) from error
+        raise
+
+
+# One question to many sagas: each is asked, whatever becomes of the others, and some of them at the same time.
+
+
+AT_ONCE = 100
+"""Questions that are open at the same time. One that no worker answers takes seconds."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def ask_each(
+    targets: Iterable[T], ask: Callable[[T], Awaitable[R]], *, saga_of: Callable[[T], str] = str
+) -> list[R | SagaError]:
+    """The answers in the order of the targets; where there is none, the error that says why.
+
+    Several targets of one saga are asked one after the other: Temporal takes ten updates of a run at a time. When no
+    worker answers the first, the others are not tried.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+    turns: dict[str, asyncio.Lock] = {}
+    silent: dict[str, NoAnswer] = {}
+
+    async def one(target: T) -> R | SagaError:
+        saga_id = saga_of(target)
+        async with turns.setdefault(saga_id, asyncio.Lock()), gate:
+            if saga_id in silent:
+                return silent[saga_id]
+            try:
+                return await ask(target)
+            except NoAnswer as error:
+                silent[saga_id] = error
+                return error
+            except SagaError as error:
+                return error
+            except RPCError as error:
+                return SagaError(f"the Temporal server did not do it: {error.message}", help="saga doctor")
+
+    return list(await asyncio.gather(*(one(target) for target in targets)))
+
+
+def worst_code(answers: Sequence[object]) -> int:
+    """The exit code for all of them: the highest one of their errors, 0 when there is none."""
+    return max((answer.exit_code for answer in answers if isinstance(answer, SagaError)), default=0)

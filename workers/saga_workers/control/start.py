@@ -1,0 +1,235 @@
+"""Starting a saga once: one run per saga id, whoever asks and however often."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowHistoryEventFilterType
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.temporal.temporal_client import start_headers, to_header
+from saga_workers.temporal.temporal_runs import RunDescription, describe_run
+from saga_workers.views.saga_view import closed_state, may_be_undone, read_view
+from sagas.definition.input_schema import validate_input
+from sagas.definition.model import Definition
+from sagas.definition.snapshot import to_snapshot
+from sagas.errors import RefusedError, UsageError
+from sagas.expressions import ExpressionError, compile_value
+from sagas.presentation.web_ui_text import static_details
+from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, UNDO_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class StartResult:
+    """A saga that runs or ran under ``id``; ``started`` is False when it was there before.
+
+    ``over``: it was there, and had ended COMPLETED.
+    """
+
+    id: str
+    run_id: str
+    started: bool
+    completed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """A start that has been checked. ``id`` is None where the definition gives none."""
+
+    input: Any
+    id: str | None
+    labels: Mapping[str, str]
+
+
+class SagaStarter:
+    """Starts sagas of one definition; what all starts share is made once.
+
+    ``attributes`` are the search attributes of the engine that the namespace has; ``variables`` the project's.
+    """
+
+    def __init__(
+        self,
+        temporal: Temporal,
+        definition: Definition,
+        *,
+        task_queue: str,
+        variables: Mapping[str, Any] | None = None,
+        attributes: tuple[str, ...] = (),
+    ) -> None:
+        self._temporal = temporal
+        self._definition = definition
+        self._task_queue = task_queue
+        self._variables = dict(variables or {})
+        self._attributes = attributes
+        self._id_template = None if definition.id is None else compile_value(definition.id)
+        self._label_templates = compile_value(dict(definition.labels)) if definition.labels else None
+        self._header = to_header(
+            {"definition": to_snapshot(definition), "vars": self._variables, "attributes": list(attributes)}
+        )
+        self._static_details = static_details(definition)
+
+    def make_request(self, input: Any) -> StartRequest:
+        """Check an input, and make the id and the labels from it. Raises UsageError with the first mistake."""
+        name = self._definition.saga
+        checked, problems = validate_input(self._definition, input)
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise UsageError(f"the input of {name} is not valid: {problems[0]}{more}")
+        context = {"input": checked, "vars": self._variables, "saga": {"name": name}}
+        labels: Mapping[str, Any] = {}
+        what = "the id"
+        try:
+            rendered = None if self._id_template is None else self._id_template.render(context)
+            what = "a label"
+            if self._label_templates is not None:
+                labels = self._label_templates.render(context)
+        except ExpressionError as error:
+            raise UsageError(f"{what} of {name} cannot be made from this input: {error.message}") from None
+        if self._id_template is not None and (not isinstance(rendered, str) or not rendered.strip()):
+            raise UsageError(f"the id of {name} is empty for this input")
+        return StartRequest(checked, rendered, labels)
+
+    async def start(
+        self,
+        request: StartRequest,
+        *,
+        id: str | None = None,
+        again: bool = False,
+        labels: Mapping[str, str] | None = None,
+    ) -> StartResult:
+        """Start a saga, or find the run that is already there. ``labels`` are added to the definition's.
+
+        Raises UsageError: the id is not valid. RefusedError: the id belongs to another saga or input, to a run that
+        was undone (use ``again``), or to one that was terminated.
+        """
+        saga_id = id or request.id or f"{self._definition.saga}-{uuid7()}"
+        if saga_id.endswith(UNDO_SUFFIX):
+            raise UsageError(f"an id must not end in {UNDO_SUFFIX}: that is the undo of another saga")
+        headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
+        reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        if again:
+            generation = await _next_generation(self._temporal, saga_id)
+            if generation is not None:
+                headers[GENERATION_HEADER] = generation
+                reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        try:
+            with start_headers(headers):
+                handle = await self._temporal.start_workflow(
+                    self._definition.saga,
+                    request.input,
+                    id=saga_id,
+                    task_queue=self._task_queue,
+                    id_reuse_policy=reuse,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=self._definition.description or self._definition.saga,
+                    static_details=self._static_details,
+                    search_attributes=self._search_attributes(request, labels),
+                )
+        except WorkflowAlreadyStartedError:
+            return await self._existing_run(request.input, saga_id)
+        except RPCError as error:
+            if error.status is RPCStatusCode.INVALID_ARGUMENT:
+                raise UsageError(f"{saga_id} cannot be started: {error.message}") from error
+            raise
+        return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+
+    def _search_attributes(
+        self, request: StartRequest, extra_labels: Mapping[str, str] | None
+    ) -> TypedSearchAttributes | None:
+        labels = {**request.labels, **(extra_labels or {})}
+        if not labels or "SagaLabels" not in self._attributes:
+            return None
+        key = SearchAttributeKey.for_keyword_list("SagaLabels")
+        return TypedSearchAttributes([SearchAttributePair(key, [f"{name}={value}" for name, value in labels.items()])])
+
+    async def _existing_run(self, input: Any, saga_id: str) -> StartResult:
+        """The run under this id, if it is the same saga with the same input and may stand for this start."""
+        described = await describe_run(self._temporal, saga_id)
+        if described is None:
+            raise RefusedError(f"{saga_id} was there and has gone; start it again")
+        run = described.run
+        if run.workflow_type != self._definition.saga:
+            raise RefusedError(
+                f"the id {saga_id} belongs to a saga {run.workflow_type}",
+                help="give this one another id with --id",
+            )
+        if not await _same_input(self._temporal, described, input):
+            raise RefusedError(
+                f"{saga_id} has been started with another input",
+                help=f"look at it with `saga show {saga_id}`, or give another id with --id",
+            )
+        if run.running:
+            return StartResult(saga_id, run.run_id, False)
+        state = await closed_state(run)
+        if may_be_undone({"state": state}):
+            state = (await read_view(self._temporal, saga_id))["state"]
+        if state != "COMPLETED":
+            raise AlreadyEnded(saga_id, state)
+        return StartResult(saga_id, run.run_id, False, completed=True)
+
+
+class AlreadyEnded(RefusedError):
+    """The id belongs to a run that ended without completing; ``state`` is how."""
+
+    def __init__(self, saga_id: str, state: str) -> None:
+        self.state = state
+        if state == "TERMINATED":
+            super().__init__(
+                f"{saga_id} was terminated, so nobody knows which of its effects are there",
+                help=f"look at it with `saga show {saga_id}`",
+            )
+        elif state == "COMPENSATED" or state == "RESIDUE":
+            super().__init__(
+                f"{saga_id} has ended {state}",
+                help="start it again as a new generation with --again",
+            )
+        else:
+            super().__init__(
+                f"{saga_id} is {state}",
+                help=f"look at it with `saga show {saga_id}`, or give another id with --id",
+            )
+
+
+async def _same_input(temporal: Temporal, described: RunDescription, input: Any) -> bool:
+    first_run = described.run.raw.first_run_id or described.run.run_id
+    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
+    async for event in handle.fetch_history_events(
+        page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
+    ):
+        payloads = event.workflow_execution_started_event_attributes.input.payloads
+        values = await temporal.data_converter.decode(payloads)
+        return bool(values) and values[0] == input
+    return False
+
+
+async def _next_generation(temporal: Temporal, saga_id: str) -> int | None:
+    """The generation for `--again`: one more than the highest of any entry so far; None when it may not be."""
+    if await describe_run(temporal, saga_id) is None:
+        return None
+    story = await read_view(temporal, saga_id)
+    if story["state"] not in ("COMPENSATED", "RESIDUE"):
+        return None
+    highest = max((step.get("generation") or 1 for step in story.get("steps") or ()), default=1)
+    return max(highest, story.get("generation") or 1) + 1
+
+
+def uuid7() -> str:
+    """A time-ordered UUID (RFC 9562, version 7)."""
+    import time
+
+    random = uuid.uuid4().int & ((1 << 74) - 1)
+    value = (int(time.time() * 1000) & ((1 << 48) - 1)) << 80
+    value |= 0x7 << 76 | (random >> 62) << 64 | 0b10 << 62 | (random & ((1 << 62) - 1))
+    return str(uuid.UUID(int=value))

@@ -1,0 +1,171 @@
+"""``.saga/``: what was started for a project, where it listens, what it logs.
+
+``dev.toml``      addresses and URLs of what runs now; the settings read it
+``dev/ID``        who owns this folder: a random id and the folder's path
+``dev/<name>.json``  one service: pid, start, ports, whether it is wanted
+``warehouse/<name>/``  the tables of an Iceberg catalog on the embedded PostgreSQL
+``spark/stage/``  what Spark steps have staged, and what their audits have refused
+``dev/<name>/``   its data;  ``dev/logs/<name>.log``  its output;  ``dev/lock``  held by `up` and `down`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sagas.errors import SagaError
+from sagas.settings.dev_stack import ProcessId
+
+_MAX_LOG_BYTES = 20_000_000
+_LOCK_TIMEOUT = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecord:
+    """What is known of one service.
+
+    ``wanted``: it was started and not yet taken down. ``ports`` and ``data`` outlive the process: the ports
+    are used again, ``data`` is the service's own memory (a fingerprint).
+    """
+
+    wanted: bool = False
+    process: ProcessId | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+
+class DevFolder:
+    """The ``.saga`` folder of one project. Reading makes nothing; ``create`` makes it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.path = root / ".saga"
+        self.dev = self.path / "dev"
+        self.toml = self.path / "dev.toml"
+        self.warehouse = self.path / "warehouse"
+        self.stage = self.path / "spark" / "stage"
+
+    def create(self) -> None:
+        try:
+            logs = self.log_file("x").parent
+            logs.mkdir(parents=True, exist_ok=True)
+            logs.chmod(0o700)
+            # PostgreSQL may have to run as `nobody`, who then passes through to its own folder but sees nothing.
+            self.dev.chmod(0o711)
+            write_atomically(self.path / ".gitignore", "*\n")
+        except OSError as error:
+            raise SagaError(f"{self.path} cannot be written: {error.strerror}.") from error
+
+    def data_folder(self, name: str) -> Path:
+        return self.dev / name
+
+    def log_file(self, name: str) -> Path:
+        return self.dev / "logs" / f"{name}.log"
+
+    def rotate_log(self, name: str) -> Path:
+        log = self.log_file(name)
+        if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        return log
+
+    def owner(self) -> str:
+        """The id of this very folder.
+
+        A copy of a project holds the records of processes that serve the original: a folder whose written
+        path still exists elsewhere is a copy, gets an id of its own and forgets them. A folder that was
+        moved keeps what it has.
+        """
+        file = self.dev / "ID"
+        here = str(self.root)
+        if file.exists():
+            known, _, path = file.read_text(encoding="utf-8").strip().partition(" ")
+            if path == here:
+                return known
+            if known and not Path(path, ".saga", "dev", "ID").exists():
+                write_atomically(file, f"{known} {here}\n")
+                return known
+            for file_of_original in self.dev.glob("*.json"):
+                self.write(file_of_original.stem, ServiceRecord(data=self.read(file_of_original.stem).data))
+            self.toml.unlink(missing_ok=True)
+        known = secrets.token_hex(8)
+        write_atomically(file, f"{known} {here}\n")
+        return known
+
+    def read(self, name: str) -> ServiceRecord:
+        """The record of a service; an unreadable one counts as none (its process is found by its mark)."""
+        try:
+            data = json.loads((self.dev / f"{name}.json").read_text(encoding="utf-8"))
+            process = ProcessId(**data["process"]) if data["process"] else None
+            return ServiceRecord(data["wanted"], process, data["ports"], data["data"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ServiceRecord()
+
+    def write(self, name: str, record: ServiceRecord) -> None:
+        write_atomically(self.dev / f"{name}.json", json.dumps(asdict(record), indent=1))
+
+    def write_toml(self, tables: Mapping[str, Mapping[str, str]]) -> None:
+        lines = ["# Written by `saga dev up`; gone after `saga dev down`."]
+        for path, table in tables.items():
+            lines += ["", f"[{path}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+        write_atomically(self.toml, "\n".join(lines) + "\n")
+
+    def wipe(self) -> None:
+        """Forget everything, data too. The lock file stays: others may be waiting for it."""
+        self.toml.unlink(missing_ok=True)
+        # What is in there goes with the catalogs and with the ledger, which know whose it is.
+        for folder in (self.warehouse, self.stage):
+            if folder.is_dir():
+                shutil.rmtree(folder)
+        for entry in self.dev.iterdir():
+            if entry.name in ("lock", "ID"):
+                continue
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    @contextlib.contextmanager
+    def lock(self, on_wait: Callable[[], Any]) -> Iterator[None]:
+        """One `up` or `down` at a time; ``waiting`` is called once when another one is at work.
+
+        Raises:
+            SagaError: the other one did not finish in three minutes.
+        """
+        with (self.dev / "lock").open("a") as file:
+            end = time.monotonic() + _LOCK_TIMEOUT
+            told = False
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not told:
+                        on_wait()
+                        told = True
+                    if time.monotonic() > end:
+                        raise SagaError(
+                            "Another `saga dev` command is at work here and does not finish.",
+                            help=f"see who holds {self.dev / 'lock'}",
+                        ) from None
+                    time.sleep(0.05)
+            yield
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's text; a reader sees the old text or the new one. Only the owner may read it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

@@ -1,0 +1,201 @@
+"""How one Kafka broker that is its own controller is run: its properties, its Java, its data folder.
+
+Small on purpose: one node, nothing replicated, a heap of 512 MB, compiled quickly rather than well.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from saga_activities.kafka.config import require_client
+from saga_spark.runner.java import QUIET_OPTIONS, java_identity, write_class_archive
+from saga_workers.devstack.kafka_jars import KafkaUnavailableError, cache_folder, fetch_jars, find_java
+from saga_workers.devstack.os_process import Launch
+from saga_workers.devstack.ports import HOST, choose_ports, is_open
+from saga_workers.devstack.service import Service
+from saga_workers.devstack.start_failure import cause, full_disk
+from sagas.errors import SagaError
+
+_JVM_OPTIONS = (
+    "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1",
+    *QUIET_OPTIONS,
+)  # fmt: skip
+_START_TIMEOUT = 60.0
+_LOG4J_PROPERTIES = """\
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ISO8601} %p %m (%c{1})%n
+rootLogger.level=WARN
+rootLogger.appenderRef.out.ref=out
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaServer:
+    """A broker in ``folder``; ``port`` is its clients', ``controller`` its own. ``more`` are properties that win.
+
+    It runs in its folder and names files relative to it: a folder may be called anything.
+    """
+
+    folder: Path
+    jars: Sequence[Path]
+    port: int
+    controller: int
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def properties(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{self.controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self.controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": "data",
+            "auto.create.topics.enable": "false",
+            "num.partitions": "4",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            # After a kill the controller waits this long before it lets the broker in again; default 9 s.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.cleaner.dedupe.buffer.size": "8388608",
+            **self.overrides,
+        }
+
+    def prepare(self) -> None:
+        """Write the properties and, once, format the data folder.
+
+        Raises:
+            KafkaUnavailableError: Kafka refuses to.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lines = (f"{key}={value}\n" for key, value in self.properties().items())
+        (self.folder / "server.properties").write_text("".join(lines), encoding="utf-8")
+        (self.folder / "log4j2.properties").write_text(_LOG4J_PROPERTIES, encoding="ascii")
+        if (self.folder / "data" / "meta.properties").exists():
+            return
+        # One that begins with `-` would be read as another option.
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=").replace("-", "_")
+        words = ["format", "--cluster-id", cluster, "--config", "server.properties"]
+        done = subprocess.run(
+            self._argv("kafka.tools.StorageTool", *words), cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            why = full_disk(self.folder) or cause(done.stderr.strip() or done.stdout)
+            raise KafkaUnavailableError(f"Kafka could not make its data folder: {why}")
+
+    def argv(self) -> list[str]:
+        """The command of the server; it is run in ``folder``."""
+        return self._argv("kafka.Kafka", "server.properties")
+
+    def _argv(self, program: str, *words: str, archive: str | None = None) -> list[str]:
+        shared = _archive_file()
+        option = archive or (f"-XX:SharedArchiveFile={shared}" if shared.exists() else "-Xshare:auto")
+        logs = "-Dlog4j2.configurationFile=log4j2.properties"
+        return [find_java(), *_JVM_OPTIONS, option, logs, "-cp", os.pathsep.join(map(str, self.jars)), program, *words]
+
+    def is_ready(self) -> bool:
+        """True when it serves clients. A port opens a moment earlier: so ask which requests it knows."""
+        return self._answers_api_versions() if is_open(HOST, self.port) else False
+
+    def _answers_api_versions(self) -> bool:
+        # ApiVersions (18), version 0, of the smallest client there is.
+        request = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04saga"
+        try:
+            with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
+                connection.sendall(len(request).to_bytes(4, "big") + request)
+                return len(connection.recv(16)) > 8
+        except OSError:
+            return False
+
+
+def create_class_archive(jars: Sequence[Path]) -> None:
+    """Make the archive with which each later start takes half the time; nothing if there is one."""
+    write_class_archive(_archive_file(), lambda draft: _start_once(jars, draft))
+
+
+def _start_once(jars: Sequence[Path], draft: Path) -> None:
+    """A broker that starts, and ends; its JVM writes ``draft`` then."""
+    ports = choose_ports({"port": None, "controller": None}, {}, ())
+    server = KafkaServer(draft.parent, jars, ports["port"], ports["controller"])
+    server.prepare()
+    argv = server._argv("kafka.Kafka", "server.properties", archive=f"-XX:ArchiveClassesAtExit={draft}")
+    child = subprocess.Popen(argv, cwd=server.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + _START_TIMEOUT
+        while not server.is_ready() and child.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        child.send_signal(signal.SIGTERM)
+        child.wait(_START_TIMEOUT)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _archive_file() -> Path:
+    """The archive belongs to one Java and one set of jars; another Java would pass over it."""
+    mark = hashlib.sha256(java_identity(find_java()).encode()).hexdigest()
+    return cache_folder() / f"java-{mark[:12]}.jsa"
+
+
+# A Kafka broker of the project's own, from its jars, on the Java that is installed.
+
+
+class KafkaService(Service):
+    name: ClassVar[str] = "kafka"
+    grace: ClassVar[float] = 15.0
+
+    def ports(self) -> Mapping[str, int | None]:
+        return {"port": None, "controller_port": None}
+
+    def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
+        server = KafkaServer(
+            self.folder.data_folder(self.name), fetch_jars(lambda _: None), ports["port"], ports["controller_port"]
+        )
+        server.prepare()
+        return Launch(server.argv(), server.folder, os.environ)
+
+    def not_ready(self, ports: Mapping[str, int]) -> str | None:
+        server = KafkaServer(self.folder.data_folder(self.name), (), ports["port"], ports["controller_port"])
+        return None if server.is_ready() else "the broker"
+
+    def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
+        return {"address": f"{HOST}:{ports['port']}"}
+
+    def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        return {"kafka": {"bootstrap_servers": f"{HOST}:{ports['port']}"}}
+
+
+def broker_unavailable_reason(report: Callable[[str], Any]) -> str | None:
+    """One sentence: why there is no Kafka on this machine; None: its jars are here now, fetched if they had to be."""
+    try:
+        require_client()
+        create_class_archive(fetch_jars(report))
+    except SagaError as error:
+        return f"Kafka is not started, everything that needs none is: {error.message.rstrip('.')}."
+    return None

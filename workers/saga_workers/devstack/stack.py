@@ -1,0 +1,417 @@
+"""`up`, `status` and `down` over the services: start what is missing, wait until it is ready, write it down."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from saga_spark.settings import DEFAULT_WORK
+from saga_workers.devstack import ports as tcp
+from saga_workers.devstack.dev_folder import DevFolder, ServiceRecord
+from saga_workers.devstack.kafka_server import KafkaService, broker_unavailable_reason
+from saga_workers.devstack.os_process import find_marked, start_process, stop_process
+from saga_workers.devstack.postgres_server import PostgresService
+from saga_workers.devstack.project_processes import ProjectProcess, RelayService, TriggerService, WorkerService
+from saga_workers.devstack.service import Service
+from saga_workers.devstack.start_failure import cause, full_disk
+from saga_workers.devstack.temporal_server import TemporalService, local_port
+from saga_workers.topic_inventory import needs_trigger, uses_kafka
+from saga_workers.worker.spark_support import spark_unavailable_reason
+from sagas.errors import SagaError, UsageError, did_you_mean
+from sagas.settings import Settings, load_settings
+from sagas.settings.project import Project
+
+Report = Callable[[str], Any]
+
+# How long a process that already runs may take to answer before it counts as hung and is started anew.
+_HUNG_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartedService:
+    """A service that was started (or found) and is to become ready. ``log_from``: where its new output begins."""
+
+    service: Service
+    record: ServiceRecord
+    log_from: int
+    was_running: bool
+    attempt: int = 1
+
+
+class Stack:
+    """The embedded stack of one project. ``say`` tells a person what goes on."""
+
+    def __init__(self, settings: Settings, report: Report) -> None:
+        self.folder = DevFolder(settings.root)
+        self.report = report
+        self.settings = settings
+        self.services = {kind.name: kind(settings, self.folder) for kind in SERVICES}
+
+    # ── up ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def up(self, only: Collection[str] | None = None) -> None:
+        """Start what is missing of ``only`` (default: everything) and wait until all of it is ready.
+
+        Raises:
+            SagaError: a service does not start; the others stay as they are.
+        """
+        self.folder.create()
+        with self.folder.lock(lambda: self.report("another `saga dev` command is at work here; waiting for it")):
+            self.folder.owner()
+            if (only is None or "worker" in only) and (sentence := spark_unavailable_reason(self.settings)):
+                self.report(sentence)
+            pending = [name for name in SERVICE_NAMES if name in (self._needed_services() if only is None else only)]
+            if set(KAFKA_SERVICES) & set(pending):
+                pending = self._without_missing_kafka(pending)
+            running = [name for name in SERVICE_NAMES if self.folder.read(name).is_alive()]
+            refuse_incomplete(self.settings, pending, running)
+            if "temporal" in pending and self._uses_external_temporal():
+                pending.remove("temporal")
+                self.report(f"Temporal is {self.settings.temporal.address}, as the settings say; none is started here")
+            while pending:
+                wave = [name for name in pending if not set(self.services[name].after) & set(pending)]
+                for running in [self._ensure_started(self.services[name]) for name in wave]:
+                    self._await_ready(running)
+                self._write_toml()
+                if "postgres" in wave:
+                    self._set_up_databases()
+                if "kafka" in wave:
+                    self._set_up_topics()
+                pending = [name for name in pending if name not in wave]
+
+    def _needed_services(self) -> list[str]:
+        """Everything, except what is for Kafka in a project that has no use for it."""
+        project = Project(self.settings)
+        if not uses_kafka(project):
+            return [name for name in SERVICE_NAMES if name not in KAFKA_SERVICES]
+        idle = {"relay": not self.settings.sql_connections(), "trigger": not needs_trigger(project)}
+        return [name for name in SERVICE_NAMES if not idle.get(name)]
+
+    def _without_missing_kafka(self, pending: list[str]) -> list[str]:
+        """What can be started of ``pending``: without a broker neither it nor what needs one, and a person is told.
+
+        Raises SagaError: it is somebody else's broker, and does not answer.
+        """
+        kafka = self.settings.kafka
+        if kafka.bootstrap_servers is not None and not kafka.embedded:
+            if "kafka" in pending:
+                self.report(f"Kafka is {kafka.bootstrap_servers}, as the settings say; none is started here")
+            left = [name for name in pending if name != "kafka"]
+            if set(KAFKA_SERVICES) & set(left) and not self._external_kafka_answers():
+                raise SagaError(
+                    f"Kafka does not answer at {kafka.bootstrap_servers}, as the settings say: nothing was started.",
+                    help="start it, or take `bootstrap_servers` out of [kafka]: then `saga dev up` starts one",
+                )
+            return left
+        if (
+            self._record(self.services["kafka"]).is_alive()
+            or (sentence := broker_unavailable_reason(self.report)) is None
+        ):
+            return pending
+        self.report(sentence)
+        return [name for name in pending if name not in KAFKA_SERVICES]
+
+    def _set_up_databases(self) -> None:
+        """Create the tables in the databases of our own PostgreSQL; in others only `saga setup` does."""
+        current = load_settings(self.settings.root, self.settings.config_file)
+        own = [connection for connection in current.sql_connections() if connection.embedded]
+        if own:
+            import asyncio
+
+            from saga_workers.runtime.databases import set_up_database
+
+            for connection in own:
+                asyncio.run(set_up_database(connection, current.kafka.shards))
+
+    def _set_up_topics(self) -> None:
+        """Create the topics that the definitions name in our own Kafka; in others only `saga setup` does."""
+        from saga_workers.topic_inventory import create_topics
+
+        current = load_settings(self.settings.root, self.settings.config_file)
+        if current.kafka.embedded:
+            try:
+                create_topics(Project(current))
+            except UsageError as error:
+                self.report(f"no topics are made: {error.message}")
+
+    def _external_kafka_answers(self) -> bool:
+        servers = self.settings.kafka.bootstrap_servers or ""
+        return any(_port_is_open(address.strip()) for address in servers.split(","))
+
+    def _uses_external_temporal(self) -> bool:
+        """True when the settings name a server that is not ours to start."""
+        temporal = self.settings.temporal
+        if temporal.address is None or temporal.embedded:
+            return False
+        port = local_port(temporal.address)
+        if port is None:
+            return True
+        record = self.folder.read("temporal")
+        return not (record.is_alive() and record.ports.get("port") == port) and not tcp.is_free(port)
+
+    def _ensure_started(self, service: Service) -> StartedService:
+        record = self._record(service)
+        if record.is_alive() and isinstance(service, ProjectProcess) and service.is_outdated(record.data):
+            self.report(f"the project has changed: the {service.name} starts anew")
+            record = self._stop(service, record)
+        if record.is_alive():
+            return StartedService(service, record, 0, was_running=True)
+        return self._start(service, record)
+
+    def _record(self, service: Service) -> ServiceRecord:
+        """What is known of a service; its process is also found when its record was lost."""
+        record = self.folder.read(service.name)
+        if not record.is_alive() and (process := find_marked(self._mark(service))):
+            record = dataclasses.replace(record, process=process)
+            if not record.ports:
+                # Where it listens is lost with the record, so it cannot be used any more.
+                record = self._stop(service, record)
+        return record
+
+    def _mark(self, service: Service) -> str:
+        return f"{self.folder.owner()}/{service.name}"
+
+    def _start(self, service: Service, record: ServiceRecord, after: StartedService | None = None) -> StartedService:
+        """``after``: the attempt that this one repeats."""
+        data = service.prepare(record.data)
+        others = [
+            port for name in SERVICE_NAMES if name != service.name for port in self.folder.read(name).ports.values()
+        ]
+        previous = dict(record.ports)
+        preferred = service.ports()
+        if service.name == "temporal" and not self.settings.temporal.embedded and self.settings.temporal.address:
+            previous.pop("port", None)  # the settings name the port; it does not matter what it was before
+        ports = tcp.choose_ports(preferred, previous, others)
+        if after is None or after.was_running:
+            log = self.folder.rotate_log(service.name)
+            log_from = log.stat().st_size if log.exists() else 0
+        else:
+            log, log_from = self.folder.log_file(service.name), after.log_from
+        process = start_process(service.launch(ports, data), log, self._mark(service))
+        record = ServiceRecord(True, process, ports, dict(data))
+        self.folder.write(service.name, record)
+        return StartedService(service, record, log_from, was_running=False, attempt=after.attempt + 1 if after else 1)
+
+    def _await_ready(self, running: StartedService) -> None:
+        service, record = running.service, running.record
+        end = time.monotonic() + (_HUNG_TIMEOUT if running.was_running else service.start_timeout)
+        while record.is_alive():
+            missing = service.not_ready(record.ports)
+            if missing is None:
+                service.on_ready(record.ports, record.data)
+                self.folder.write(service.name, dataclasses.replace(record, wanted=True))
+                return
+            if time.monotonic() > end:
+                record = self._stop(service, record)
+                if not running.was_running:
+                    why = full_disk(self._home(service)) or f"{missing} did not answer"
+                    raise SagaError(
+                        f"{service.name} was not ready after {service.start_timeout:.0f} s: {why}",
+                        help=f"saga dev logs {service.name}",
+                    )
+                self.report(f"{service.name} did not answer and starts anew")
+                break
+            time.sleep(0.03)
+        else:
+            # It ended: the port was taken meanwhile, or an earlier process has not quite gone.
+            if running.attempt >= service.start_attempts:
+                raise SagaError(
+                    f"{service.name} ended while it started: {self._cause(running)}",
+                    help=f"saga dev logs {service.name}    ({self.folder.log_file(service.name)})",
+                )
+            time.sleep(0.3 * running.attempt)
+        self._await_ready(self._start(service, dataclasses.replace(record, process=None), running))
+
+    def _cause(self, running: StartedService) -> str:
+        with self.folder.log_file(running.service.name).open("rb") as log:
+            log.seek(running.log_from)
+            return full_disk(self._home(running.service)) or cause(log.read().decode("utf-8", "replace"))
+
+    def _home(self, service: Service) -> Path:
+        """The folder of its data, if it has some."""
+        data = self.folder.data_folder(service.name)
+        return data if data.is_dir() else self.folder.dev
+
+    def _write_toml(self) -> None:
+        tables: dict[str, dict[str, str]] = {}
+        for name, service in self.services.items():
+            record = self.folder.read(name)
+            if record.is_alive():
+                tables |= service.settings_tables(record.ports, record.data)
+        self.folder.write_toml(tables)
+
+    # ── status ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def status(self) -> dict[str, Any]:
+        """The document of `dev status -o json`."""
+        if self.folder.dev.is_dir():
+            self.folder.owner()  # the records in a copied project are those of the original
+        document: dict[str, Any] = {}
+        for name, service in self.services.items():
+            record = self.folder.read(name)
+            alive = record.is_alive()
+            if alive and service.not_ready(record.ports) is None:
+                state = "running"
+            else:
+                state = "failed" if record.wanted or alive else "stopped"
+            where = service.addresses(record.ports, record.data) if record.ports and alive else {}
+            document[name] = {"state": state, "pid": record.process.pid if alive and record.process else None, **where}
+        temporal = self.settings.temporal
+        if document["temporal"]["pid"] is None and temporal.address and not temporal.embedded:
+            document["temporal"] = {
+                "state": "running" if _port_is_open(temporal.address) else "failed",
+                "pid": None,
+                "address": temporal.address,
+                "web_ui": temporal.web_ui,
+            }
+        kafka = self.settings.kafka
+        if document["kafka"]["pid"] is None and kafka.bootstrap_servers and not kafka.embedded:
+            state = "running" if self._external_kafka_answers() else "failed"
+            document["kafka"] = {"state": state, "pid": None, "address": kafka.bootstrap_servers}
+        current = load_settings(self.settings.root, self.settings.config_file)
+        document["spark"] = spark_runner_status(current.root / str(current.spark.get("work", DEFAULT_WORK)))
+        document["connections"] = {
+            connection.name: connection.url
+            for connection in current.sql_connections()
+            if isinstance(connection.url_setting, str)
+        }
+        document["catalogs"] = {name: dict(properties) for name, properties in current.catalogs.items()}
+        return document
+
+    # ── down ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def down(self, *, wipe: bool = False) -> list[str]:
+        """Stop what `up` started, in the opposite order; returns what was stopped. ``wipe``: the data too."""
+        if not self.folder.dev.is_dir():
+            return []
+        stopped = []
+        with self.folder.lock(lambda: self.report("another `saga dev` command is at work here; waiting for it")):
+            self.folder.owner()
+            for name in reversed(SERVICE_NAMES):
+                service = self.services[name]
+                record = self._record(service)
+                if record.is_alive():
+                    stopped.append(name)
+                self._stop(service, record)
+            self.folder.toml.unlink(missing_ok=True)
+            if wipe:
+                self.folder.wipe()
+        return stopped
+
+    def _stop(self, service: Service, record: ServiceRecord) -> ServiceRecord:
+        if record.process is not None:
+            stop_process(record.process, number=service.stop_signal, grace=service.grace)
+        record = dataclasses.replace(record, wanted=False, process=None)
+        self.folder.write(service.name, record)
+        return record
+
+
+def _port_is_open(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return port.isdigit() and tcp.is_open(host.strip("[]"), int(port))
+
+
+# The services of the embedded stack, in the order in which `dev status` names them.
+#
+# A new one is a file with a :class:`~saga_workers.devstack.service.Service` and a line here.
+
+SERVICES: tuple[type[Service], ...] = (
+    TemporalService,
+    PostgresService,
+    KafkaService,
+    WorkerService,
+    RelayService,
+    TriggerService,
+)
+
+KAFKA_SERVICES = (KafkaService.name, RelayService.name, TriggerService.name)
+"""Those that only projects with Kafka need."""
+
+SERVICE_NAMES = tuple(service.name for service in SERVICES)
+
+
+# The Spark runner of a project, as `dev status` tells of it. The worker starts it with the first job and ends it.
+
+
+def spark_runner_status(work: Path) -> dict[str, Any]:
+    """``state`` (running or stopped), and of the newest runner that lives ``pid`` and ``log``.
+
+    ``work`` is the folder of the runners' logs and scratch files.
+
+    Each runner has a scratch folder, whose name holds its worker's pid, and knows it by its environment.
+    """
+    scratches = (work / "scratch").glob("runner-*")
+    for scratch in sorted(scratches, key=lambda path: path.name, reverse=True):
+        worker = scratch.name.split("-")[2]
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(int(worker)).children():
+                if _uses_scratch(process, scratch):
+                    return {"state": "running", "pid": process.pid, "log": str(work / f"{scratch.name}.log")}
+    return {"state": "stopped", "pid": None}
+
+
+def _uses_scratch(process: psutil.Process, scratch: Path) -> bool:
+    # Its JVM has the same environment, but is a child of its own.
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("SAGA_SPARK_SCRATCH") == str(scratch)
+    return False
+
+
+# Which services a user names with `--only`, and what is wrong with a choice.
+
+
+_ALL = f"the services are {', '.join(SERVICE_NAMES)}"
+
+
+def service_names(words: Sequence[str] | None) -> list[str] | None:
+    """The names in the values of `--only`, separated by commas or spaces; None: all services.
+
+    Raises:
+        UsageError: a value names nothing, or something unknown.
+    """
+    if words is None:
+        return None
+    names = [name for word in words for name in re.split(r"[,\s]+", word) if name]
+    if not names:
+        raise UsageError("--only names no service", help=_ALL)
+    refuse_unknown(names)
+    return names
+
+
+def refuse_unknown(names: Collection[str]) -> None:
+    """Raises UsageError when a name is not one of a service."""
+    for name in names:
+        if name == "spark":
+            raise UsageError(
+                "spark is not a service of its own: the worker starts Spark with the first Spark step, so name worker",
+                help=f"{_ALL}; Spark needs Java 17 and, under [spark] in saga.toml, ledger = a SQL connection",
+            )
+        if name not in SERVICE_NAMES:
+            raise UsageError(f"There is no service {name}{did_you_mean(name, SERVICE_NAMES)}", help=_ALL)
+
+
+def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Collection[str]) -> None:
+    """Raises UsageError when a process of the project's own would start without a server that only this stack has."""
+    from saga_workers.temporal.temporal_client import names_server
+
+    own = [name for name in ("worker", "relay", "trigger") if name in chosen]
+    needed = {
+        "temporal": "worker" in own and not names_server(settings),
+        "postgres": bool(own) and any(one.url_setting is None for one in settings.sql_connections()),
+        "kafka": own not in ([], ["worker"]) and settings.kafka.bootstrap_servers is None,
+    }
+    missing = [name for name, is_needed in needed.items() if is_needed and name not in {*chosen, *running}]
+    if missing:
+        every = [name for name in SERVICE_NAMES if name in {*missing, *chosen}]
+        raise UsageError(
+            f"the {' and the '.join(own)} cannot start without {' and '.join(missing)}: "
+            f"saga dev up --only {','.join(every)}"
+        )

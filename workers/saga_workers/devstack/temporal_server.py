@@ -1,0 +1,108 @@
+"""Temporal's own development server with its Web UI, on a SQLite file."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from saga_workers.devstack.os_process import Launch
+from saga_workers.devstack.ports import HOST
+from saga_workers.devstack.service import NotInstalledError, Service, http_get
+from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
+from sagas.errors import SagaError
+from sagas.settings.model import DEFAULT_NAMESPACE
+
+RETENTION_SECONDS = 30 * 24 * 3600
+
+_DYNAMIC_CONFIG = (
+    # The server waits up to 50 ms for each workflow task otherwise.
+    "history.transferProcessorMaxPollRPS=100000",
+    # A new search attribute may be used at once.
+    "system.forceSearchAttributesCacheRefreshOnRead=true",
+)
+
+
+class TemporalService(Service):
+    name: ClassVar[str] = "temporal"
+
+    def ports(self) -> Mapping[str, int | None]:
+        # The usual ports, so that Temporal's own command finds it too, unless the settings name one.
+        port = local_port(self.settings.temporal.address) if not self.settings.temporal.embedded else None
+        return {"port": port or 7233, "ui_port": 8233, "http_port": None, "metrics_port": None}
+
+    @property
+    def namespace(self) -> str:
+        return self.settings.temporal.namespace or DEFAULT_NAMESPACE
+
+    def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
+        folder = self.folder.data_folder(self.name)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        argv = [
+            find_temporal(), "server", "start-dev", "--log-level", "warn",
+            "--ip", HOST, "--port", str(ports["port"]), "--http-port", str(ports["http_port"]),
+            "--ui-ip", HOST, "--ui-port", str(ports["ui_port"]), "--metrics-port", str(ports["metrics_port"]),
+            "--db-filename", str(folder / "temporal.db"),
+            # The default journal halves the throughput; this one survives a killed process as well.
+            "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL",
+            "--namespace", self.namespace,
+        ]  # fmt: skip
+        for setting in _DYNAMIC_CONFIG:
+            argv += ["--dynamic-config-value", setting]
+        for attribute, kind in SEARCH_ATTRIBUTES.items():
+            argv += ["--search-attribute", f"{attribute}={kind}"]
+        # The server must not read the settings of Temporal's command: they may name another server.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+        return Launch(argv, folder, env)
+
+    def not_ready(self, ports: Mapping[str, int]) -> str | None:
+        path = f"/api/v1/namespaces/{self.namespace}"
+        if http_get(ports["http_port"], path)[0] != 200:
+            return "the server"
+        # The UI's page comes a moment before the API behind it.
+        return None if http_get(ports["ui_port"], path)[0] == 200 else "the Web UI"
+
+    def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
+        """Keep finished runs for 30 days; the server's default is one day."""
+        path = f"/api/v1/namespaces/{self.namespace}"
+        body = json.dumps({"config": {"workflowExecutionRetentionTtl": f"{RETENTION_SECONDS}s"}})
+        connection = http.client.HTTPConnection(HOST, ports["http_port"], timeout=10)
+        try:
+            connection.request("POST", f"{path}/update", body, {"Content-Type": "application/json"})
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            raise SagaError(f"Temporal did not accept the retention of 30 days: {error}.") from error
+        finally:
+            connection.close()
+        if status != 200:
+            raise SagaError(f"Temporal did not accept the retention of 30 days (HTTP {status}).")
+
+    def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
+        return {"address": f"{HOST}:{ports['port']}", "web_ui": f"http://{HOST}:{ports['ui_port']}"}
+
+    def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        return {"temporal": {**self.addresses(ports, data), "namespace": self.namespace}}
+
+
+def local_port(address: str | None) -> int | None:
+    """The port of an address on this machine; None for another machine's."""
+    host, _, port = (address or "").rpartition(":")
+    return int(port) if host in ("127.0.0.1", "localhost") and port.isdigit() else None
+
+
+def find_temporal() -> str:
+    """The ``temporal`` program that was installed beside this Python, else the one on the PATH.
+
+    Raises:
+        NotInstalledError: there is none.
+    """
+    beside = Path(sys.executable).with_name("temporal")
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    if not found:
+        raise NotInstalledError("Temporal's development server")
+    return found

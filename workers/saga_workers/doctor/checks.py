@@ -1,0 +1,259 @@
+"""What `saga doctor` looks at: each check says whether it is well, what it saw, and what to do next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.doctor.spark_checks import check_spark
+from saga_workers.temporal import search_attributes
+from saga_workers.temporal.temporal_client import connect
+from saga_workers.temporal.temporal_runs import count_pollers
+from saga_workers.topic_inventory import operations_of, uses_kafka
+from saga_workers.worker.spark_support import has_spark_steps
+from sagas.errors import SagaError
+from sagas.settings import Connection, Settings
+from sagas.settings.project import Project
+
+if TYPE_CHECKING:
+    from saga_workers.relay.held_events import UndecidedEvent
+    from saga_workers.relay.outbox_table import WaitingEvents
+
+# Beyond this, "since" and "older than" in two places contradict each other visibly.
+_MAX_CLOCK_SKEW = 5.0
+
+_MAX_PUBLISH_DELAY = 60.0
+"""Seconds an event may wait to be published: a relay needs less than one, and some to be started again."""
+
+
+async def run_checks(settings: Settings) -> list[DoctorResult]:
+    """Every check, in the order in which one depends on the other."""
+    findings = [_check_settings(settings)]
+    project = Project(settings)
+    findings += _check_definitions(project)
+    try:
+        client = await connect(settings)
+    except SagaError as error:
+        findings.append(DoctorResult("server", False, error.message, error.help))
+    else:
+        findings += await _check_temporal(client, settings, project)
+    spark = has_spark_steps(project)
+    for connection in settings.sql_connections():
+        findings += await _check_database(connection, spark=spark)
+    findings += await check_spark(settings) if spark else [_find_java()]
+    if uses_kafka(project):
+        findings += await check_kafka(project)
+    return findings
+
+
+def _check_settings(settings: Settings) -> DoctorResult:
+    if settings.config_file is None:
+        return DoctorResult("settings", None, f"no saga.toml from {settings.root} upwards", "saga init DIR")
+    return DoctorResult("settings", True, str(settings.config_file))
+
+
+def _check_definitions(project: Project) -> list[DoctorResult]:
+    try:
+        errors = [one for one in project.diagnostics if one.severity == "error"]
+        names = sorted(project.definitions)
+    except SagaError as error:
+        return [DoctorResult("definitions", False, error.message, error.help)]
+    if errors:
+        first = errors[0]
+        text = f"{len(errors)} errors, the first: {first.file}:{first.line} {first.code} {first.message}"
+        return [DoctorResult("definitions", False, text, "saga validate")]
+    return [DoctorResult("definitions", True, ", ".join(names) or "none")]
+
+
+async def _check_temporal(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:
+    findings = [DoctorResult("server", True, client.service_client.config.target_host)]
+    described = await _check_rpc(
+        "namespace", f"the namespace {client.namespace} is not there", lambda: _describe_namespace(client)
+    )
+    findings.append(described)
+    if not described.ok:
+        return findings
+    try:
+        absent = await search_attributes.missing_attributes(client)
+        findings.append(
+            DoctorResult("search attributes", not absent, f"missing: {', '.join(absent)}" if absent else "all there",
+                    "saga setup" if absent else None)
+        )  # fmt: skip
+        findings += await _check_pollers(client, settings, project)
+        findings.append(await _check_server_clock(client))
+    except RPCError as error:
+        findings.append(DoctorResult("server", False, f"it does not answer everything: {error}"))
+    return findings
+
+
+async def _check_rpc(check: str, failure_message: str, query: Callable[[], Awaitable[str]]) -> DoctorResult:
+    try:
+        return DoctorResult(check, True, await query())
+    except RPCError as error:
+        return DoctorResult(check, False, f"{failure_message} ({error})")
+
+
+async def _describe_namespace(client: Client) -> str:
+    from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    return f"{client.namespace}, finished runs are kept for {days} days"
+
+
+async def _check_pollers(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:
+    """Who serves the sagas' own queue, and each queue that a step names, with the actions it is there for."""
+    own = settings.temporal.task_queue
+    findings = [
+        await _check_task_queue(client, own, f"sagas of task queue {own}", workflows=True),
+        await _check_task_queue(client, own, f"steps of task queue {own}", workflows=False),
+    ]
+    for queue, actions in sorted(_actions_on_other_queues(project, own).items()):
+        what = f"task queue {queue} ({', '.join(sorted(actions))})"
+        findings.append(
+            await _check_task_queue(client, queue, what, workflows=False, help=f"start the worker of {queue}")
+        )
+    return findings
+
+
+async def _check_task_queue(
+    client: Client, queue: str, description: str, *, workflows: bool, help: str = "saga dev up    (or saga worker)"
+) -> DoctorResult:
+    count = await count_pollers(client, queue, workflows=workflows)
+    if count:
+        return DoctorResult("workers", True, f"{description}: {count} worker{'s poll' if count > 1 else ' polls'}")
+    return DoctorResult("workers", False, f"nobody serves the {description}", help)
+
+
+def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
+    """Queues other than our own, with the actions that steps send there."""
+    try:
+        definitions = project.definitions.values()
+    except SagaError:
+        return {}
+    found: dict[str, set[str]] = {}
+    for definition in definitions:
+        for step in definition.steps:
+            for operation in operations_of(step):
+                if operation.task_queue and operation.task_queue != own:
+                    found.setdefault(operation.task_queue, set()).add(operation.uses)
+    return found
+
+
+async def _workflow_pollers(client: Client, queue: str) -> Sequence[Any]:
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind)
+    )
+    return found.pollers
+
+
+async def _check_server_clock(client: Client) -> DoctorResult:
+    """Compare clocks. The server tells its time nowhere, except as when a poller was last seen: so poll once."""
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
+
+    queue = f"saga-doctor-{os.getpid()}"
+    # Only a poller with an identity is shown.
+    request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), identity=queue)
+    began = time.time()
+    # The server refuses a poll that would not wait for long; this one is given up as soon as it has been seen.
+    poll = asyncio.ensure_future(
+        client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=20))
+    )
+    try:
+        # The server sends no event when a poll has arrived.
+        while not (pollers := await _workflow_pollers(client, queue)) and time.time() - began < 1.5:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    finally:
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+    if not pollers:
+        return DoctorResult("clock of the server", None, "it could not be compared")
+    return _clock_result("the server", pollers[0].last_access_time.ToMicroseconds() / 1e6 - began)
+
+
+def _clock_result(name: str, skew: float) -> DoctorResult:
+    ok = abs(skew) < _MAX_CLOCK_SKEW
+    differs = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine"
+    return DoctorResult(
+        f"clock of {name}",
+        ok,
+        differs if abs(skew) >= 1.5 else "the same as here",
+        None if ok else "synchronise the clocks (NTP)",
+    )
+
+
+async def _check_database(connection: Connection, *, spark: bool) -> list[DoctorResult]:
+    from sqlalchemy import inspect, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from saga_activities.guard.tables import metadata, now_sql
+    from saga_activities.outbox import NEW
+    from saga_workers.relay.held_events import list_undecided
+    from saga_workers.relay.outbox_table import OutboxLag, read_lag
+    from saga_workers.runtime.databases import driver_message, open_engine
+
+    check = f"connection {connection.name}"
+    try:
+        engine = open_engine(connection)
+    except SagaError as error:
+        return [DoctorResult(check, False, error.message, error.help)]
+    now = f"select {now_sql(engine.dialect.name)}"
+    try:
+        async with asyncio.timeout(15), engine.connect() as database:
+            tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
+            skew = float((await database.execute(text(now))).scalar_one()) - time.time()
+            ours = set(metadata.tables) <= tables
+            waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        return [
+            DoctorResult(check, False, f"it cannot be used: {driver_message(error)}", "saga dev up, or check its url")
+        ]
+    finally:
+        await engine.dispose()
+    wanted = set(metadata.tables)
+    absent = (wanted | {"saga_output"} if spark and connection.keeps_outputs else wanted) - tables
+    return [
+        DoctorResult(
+            check,
+            not absent,
+            f"missing tables: {', '.join(sorted(absent))}" if absent else "tables are there",
+            "saga setup" if absent else None,
+        ),
+        _clock_result(connection.name, skew),
+        *_event_results(connection.name, waiting, lag.total(NEW)),
+    ]
+
+
+def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEvents) -> Iterator[DoctorResult]:
+    """A line only where something waits."""
+    if waiting:
+        first = waiting[0]
+        message = f"{len(waiting)} wait for a person; one for {first.topic} is {first.status}: {first.reason}"
+        yield DoctorResult(
+            f"events of {name}", False, message, "saga relay --status    shows them, --release or --drop decides"
+        )
+    if new.oldest > _MAX_PUBLISH_DELAY:
+        events = "1 event is" if new.events == 1 else f"{new.events} events are"
+        message = f"{events} not published, the oldest has waited for {new.oldest:.0f} s"
+        yield DoctorResult(f"relay of {name}", False, message, "saga relay --status    says what holds them up")
+
+
+def _find_java() -> DoctorResult:
+    found = shutil.which("java")
+    return DoctorResult("java", None, f"found: {found}" if found else "not found; only Spark steps would need it")

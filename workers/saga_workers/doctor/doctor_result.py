@@ -1,0 +1,61 @@
+"""One line of `saga doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sagas.errors import InfrastructureError, SagaError
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorResult:
+    """``ok`` None: neither good nor bad, only said. ``help`` is the next step."""
+
+    check: str
+    ok: bool | None
+    message: str
+    help: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# Questions of `saga doctor` to what may not answer: a disk, a catalog, a broker.
+
+
+CHECK_TIMEOUT = 15.0
+"""Seconds whatever is asked may take to answer."""
+
+
+async def timed_check(check: str, probe: Callable[[], str], *, timeout: float = CHECK_TIMEOUT) -> DoctorResult:
+    """What a blocking question gives, as a finding; its error, or its silence, as one too."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[str] = loop.create_future()
+
+    def tell(error: BaseException | None, message: str) -> None:
+        if not answer.done():
+            answer.set_result(message) if error is None else answer.set_exception(error)
+
+    def ask() -> None:
+        try:
+            told: tuple[BaseException | None, str] = None, probe()
+        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            told = error, ""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waited any longer
+            loop.call_soon_threadsafe(tell, *told)
+
+    # A thread of its own, and a daemon: what never answers must not keep the command from ending.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return DoctorResult(check, True, await asyncio.wait_for(answer, timeout))
+    except SagaError as error:
+        return DoctorResult(check, False, error.message, error.help)
+    except InfrastructureError as error:
+        return DoctorResult(check, False, str(error))
+    except TimeoutError:
+        return DoctorResult(check, False, f"no answer within {timeout:.0f} s")

@@ -1,0 +1,143 @@
+"""What `saga doctor` looks at in a project that uses Kafka: what relay, triggers and consumers would miss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
+from saga_workers.topic_inventory import Access, event_topics, named_topics
+from sagas.errors import SagaError
+from sagas.settings.project import Project
+
+_OBSERVATION_PERIOD = 2.0
+"""Seconds over which a transaction has to stand still to count as stuck: those of a relay take a few milliseconds."""
+
+_REQUIRED_ACLS: dict[Access, str] = {"read": "READ", "write": "WRITE"}
+
+
+async def check_kafka(project: Project) -> list[DoctorResult]:
+    """The package, the brokers, transactions, then each topic the project names, and how far it has been read."""
+    try:
+        found = f"confluent-kafka {version('confluent-kafka')}"
+    except PackageNotFoundError:
+        return [
+            DoctorResult("kafka", False, "not installed: confluent-kafka", "pip install 'saga-orchestrator[kafka]'")
+        ]
+    try:
+        cluster = KafkaAdmin(project.settings.kafka, timeout=CHECK_TIMEOUT / 2)
+    except SagaError as error:
+        return [DoctorResult("kafka", False, error.message, error.help)]
+    brokers = await timed_check("kafka", lambda: f"{_check_brokers(cluster)}, {found}")
+    if not brokers.ok:
+        return [brokers]
+    try:
+        topics, events = named_topics(project), event_topics(project)
+    except SagaError:
+        topics, events = {}, {}  # the definitions are a finding of their own
+    findings = [brokers, await timed_check("kafka transactions", lambda: _check_transactions(cluster))]
+    if topics:
+        findings.append(await timed_check("kafka topics", lambda: _check_topics(cluster, topics, events)))
+        if findings[-1].ok:
+            findings.append(
+                await timed_check(
+                    "kafka readers", lambda: _check_open_transactions(cluster, list(topics)), timeout=30.0
+                )
+            )
+            findings.append(await timed_check("kafka triggers", lambda: _check_lag(cluster, project), timeout=30.0))
+    return findings
+
+
+def _check_brokers(cluster: KafkaAdmin) -> str:
+    count = cluster.broker_count()
+    return f"{cluster.settings.servers}, {count} broker{'' if count == 1 else 's'}"
+
+
+def _check_transactions(cluster: KafkaAdmin) -> str:
+    cluster.check_transactions()
+    return f"allowed for ids that begin with {cluster.settings.prefix}"
+
+
+def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], events: Collection[str]) -> str:
+    if missing := cluster.unusable_topics(topics):
+        name, reason = next(iter(missing.items()))
+        more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise KafkaOperationError(
+            f"{name}: {reason}{more}", help="saga setup    (or saga setup --print, for somebody who may)"
+        )
+    for name, access in topics.items():
+        allowed = cluster.authorized_operations(name)
+        lacking = sorted(_REQUIRED_ACLS[one] for one in access if _REQUIRED_ACLS[one] not in allowed)
+        if lacking:
+            raise KafkaOperationError(
+                f"{name}: this user has no ACL for {' and '.join(lacking)}", help="docs/how-to/kafka.md lists them all"
+            )
+        if name in events and "compact" in (cluster.describe(name).cleanup_policy or ""):
+            raise KafkaOperationError(
+                f"{name} is compacted: a later event of a key replaces the earlier one",
+                help=f"kafka-configs.sh --alter --topic {name} --add-config cleanup.policy=delete",
+            )
+    return ", ".join(topics)
+
+
+def _check_open_transactions(cluster: KafkaAdmin, topics: list[str]) -> str:
+    """Readers wait where the last stable offset stands still below the high watermark."""
+    before = _open_transactions(cluster, topics)
+    if before:
+        time.sleep(_OBSERVATION_PERIOD)
+        after = _open_transactions(cluster, topics)
+        for place, offsets in after.items():
+            if place in before and before[place].last_stable == offsets.last_stable:
+                name, partition = place
+                raise KafkaOperationError(
+                    f"an open transaction holds back {offsets.undecided_records} records of {name}, "
+                    f"partition {partition}",
+                    help=f"it ends by itself in {cluster.settings.transaction_timeout:.0f} s if it is ours; "
+                    f"otherwise: kafka-transactions.sh find-hanging --topic {name}",
+                )
+    return "no transaction holds back anything"
+
+
+def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str, int], PartitionOffsets]:
+    return {
+        (name, partition): offsets
+        for name in topics
+        for partition, offsets in cluster.offsets(name).items()
+        if offsets.undecided_records
+    }
+
+
+def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
+    told = []
+    for who, topic, group in _consumer_groups(project, cluster.settings.prefix):
+        reached = cluster.committed_offsets(group, topic)
+        waiting = sum(
+            offsets.last_stable - max(offsets.log_start, reached.get(partition, 0))
+            for partition, offsets in cluster.offsets(topic).items()
+        )
+        if waiting and not reached:
+            raise KafkaOperationError(
+                f"{_events_text(waiting)} of {topic} wait{'s' if waiting == 1 else ''} for {who}, "
+                "and nobody has read any",
+                help="saga trigger",
+            )
+        # What lies between includes the ends of transactions, which are no events; to tell them apart is to read them.
+        told.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
+    return ", ".join(told) or "there are none"
+
+
+def _events_text(count: int) -> str:
+    return f"{count} event{'' if count == 1 else 's'}"
+
+
+def _consumer_groups(project: Project, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Who reads which topic as which group, as `saga trigger` does."""
+    for definition in project.definitions.values():
+        for topic in dict.fromkeys(trigger.topic for trigger in definition.triggers):
+            yield definition.saga, topic, f"{prefix}-trigger-{definition.saga}-{topic}"
+    for consumer in project.message_handlers.consumers:
+        yield consumer.name, consumer.topic, f"{prefix}-consumer-{consumer.name}"
+    for bridge in project.message_handlers.bridges:
+        yield bridge.name, bridge.topic, f"{prefix}-bridge-{bridge.name}"

@@ -1,0 +1,101 @@
+"""What `saga doctor` looks at in a project with Spark steps: what the first job would miss. Spark is not started."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+
+from saga_spark.settings import SparkSettings, spark_settings
+from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
+from sagas.errors import SagaError, UsageError
+from sagas.settings import Settings
+
+MIN_JAVA_VERSION = 17
+"""The oldest Java that Spark starts with."""
+
+_INSTALL_HELP = "pip install 'saga-orchestrator[spark]'"
+
+
+async def check_spark(settings: Settings) -> list[DoctorResult]:
+    """Settings, packages, Java, the ledger, the stage area, each catalog."""
+    packages = _check_packages()
+    try:
+        spark = spark_settings(settings)
+    except SagaError as error:
+        return [DoctorResult("spark", False, error.message, error.help), packages]
+    findings = [packages, await timed_check("java", lambda: _check_java(spark)), _check_ledger(settings)]
+    if packages.ok:
+        findings.append(await timed_check("spark stage", lambda: _check_stage(spark)))
+        findings += [
+            await timed_check(f"catalog {name}", lambda name=name: _check_catalog(spark, name))
+            for name in spark.catalogs
+        ]
+    return findings
+
+
+def _check_packages() -> DoctorResult:
+    found, absent = [], []
+    for name in ("pyspark", "pyiceberg", "pyarrow"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            absent.append(name)
+    if absent:
+        return DoctorResult("spark packages", False, f"not installed: {', '.join(absent)}", _INSTALL_HELP)
+    return DoctorResult("spark packages", True, ", ".join(found))
+
+
+def _check_java(spark: SparkSettings) -> str:
+    from saga_spark.runner.java import require_java
+
+    if spark.remote:
+        return f"none is needed here: Spark runs at {spark.remote}"
+    program = require_java()
+    told = subprocess.run(
+        [program, "-version"], capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=False
+    ).stderr
+    number = re.search(r'version "(?:1\.)?(\d+)', told)
+    if number is None:
+        raise UsageError(
+            f"{program} does not tell its version: {told.strip().partition(chr(10))[0] or 'it says nothing'}"
+        )
+    if int(number[1]) < MIN_JAVA_VERSION:
+        raise UsageError(
+            f"{program} is Java {number[1]}, and Spark needs {MIN_JAVA_VERSION} or newer",
+            help="set JAVA_HOME to another one",
+        )
+    return f"{program}, Java {number[1]}"
+
+
+def _check_ledger(settings: Settings) -> DoctorResult:
+    name = settings.spark_ledger
+    help = 'ledger = "NAME" under [spark] in saga.toml'
+    if name is None:
+        return DoctorResult("spark ledger", False, "no connection keeps the rows of Spark steps", help)
+    connection = settings.connections.get(name)
+    if connection is None or connection.kind != "sql":
+        return DoctorResult("spark ledger", False, f"there is no SQL connection {name}", help)
+    return DoctorResult("spark ledger", True, f"connection {name}")
+
+
+def _check_stage(spark: SparkSettings) -> str:
+    from saga_spark.storage import probe_folder
+
+    try:
+        probe_folder(spark.stage)
+    except (OSError, ValueError) as error:
+        # Arrow's own sentence repeats the path, twice.
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"{spark.stage} cannot be written: {reason}", help="stage under [spark] in saga.toml"
+        ) from None
+    return f"{spark.stage} is writable from here"
+
+
+def _check_catalog(spark: SparkSettings, name: str) -> str:
+    from saga_spark.sinks.iceberg.catalog import describe_catalog
+
+    return describe_catalog(spark, name)

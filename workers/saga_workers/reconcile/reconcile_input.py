@@ -1,0 +1,200 @@
+"""Reads everything a reconciliation needs: the sagas from Temporal, then what the databases say.
+
+In this order: when a saga is over in Temporal, its effects are settled, and nothing the databases say later is news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client as Temporal
+
+from saga_activities.guard import watermark
+from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
+from saga_spark.reconcile.reconcile_spec import EffectTable
+from saga_workers.runtime.databases import driver_message, open_engine
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.views.saga_list import SagaFilter, visibility_query
+from saga_workers.views.saga_view import bare_view, closed_view, may_be_undone, with_undo
+from sagas.errors import SagaError
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.settings import Settings
+
+MAX_ORPHANS = 5_000
+"""Sagas that the guards know and the list of runs does not: so many are asked for one by one."""
+
+_CONCURRENCY = 32
+
+
+@dataclass(slots=True)
+class ReconcileInput:
+    """What was read into ``folder``. ``horizon``: Temporal remembers everything that ended since (epoch seconds);
+    ``began`` is when the reading began, ``rows`` how many were read from each source."""
+
+    folder: Path
+    started_at: float
+    horizon: float = 0.0
+    states: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+async def read_input(
+    temporal: Temporal, settings: Settings, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
+) -> ReconcileInput:
+    """Read all sides. Raises SagaError: a database does not answer; UsageError: a URL or a table is wrong."""
+    material = ReconcileInput(folder, time.time())
+    material.horizon = material.started_at - await _namespace_retention(temporal)
+    engines = {one.name: open_engine(one) for one in settings.sql_connections()}
+    try:
+        mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
+        with SagaExport(folder, mark) as journal:
+            older: list[str] = []
+            async for story in _saga_views(temporal, settings, scope):
+                journal.add(story)
+                if scope.read_since is not None and _started_at(story) < scope.read_since:
+                    older.append(story["id"])
+            scope = ReconciliationScope(scope.since, scope.saga_id, tuple(older))
+            for name, engine in engines.items():
+                mine = [one for one in effects if one.connection == name]
+                counts = await _read_connection(name, engine, mine, folder, scope)
+                material.rows.update({f"{name}.{what}": count for what, count in counts.items()})
+            async for story in _orphans(temporal, folder, journal.states):
+                journal.add(story)
+            material.states = journal.states
+            material.rows["sagas"] = journal.count
+    finally:
+        for engine in engines.values():
+            await engine.dispose()
+    return material
+
+
+async def current_view(temporal: Temporal, saga_id: str) -> dict[str, Any] | None:
+    """The story of one saga with that of its undo, as far as Temporal itself has it; None: Temporal knows none."""
+    base = await describe_run(temporal, saga_id)
+    if base is None:
+        return None
+    undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+    return await _combined_view(base.run, undo.run if undo else None)
+
+
+async def _saga_views(
+    temporal: Temporal, settings: Settings, scope: ReconciliationScope
+) -> AsyncIterator[dict[str, Any]]:
+    if scope.saga_id is not None:
+        async for story in _saga_and_nested(temporal, scope.saga_id):
+            yield story
+        return
+    where = None
+    if scope.since is not None:
+        since = datetime.fromtimestamp(scope.since, UTC).isoformat()
+        where = f"ExecutionStatus = 'Running' OR CloseTime >= '{since}'"
+    bases: dict[str, RunInfo] = {}
+    undos: dict[str, RunInfo] = {}
+    async for run in list_runs(
+        temporal, visibility_query(SagaFilter(where=where, task_queue=settings.temporal.task_queue))
+    ):
+        known = undos if run.id.endswith(UNDO_SUFFIX) else bases
+        saga_id = run.id.removesuffix(UNDO_SUFFIX)
+        if saga_id not in known or known[saga_id].start_time < run.start_time:
+            known[saga_id] = run
+    for saga_id in undos.keys() - bases.keys():  # it ended before the window, and was undone in it
+        if (base := await describe_run(temporal, saga_id)) is not None:
+            bases[saga_id] = base.run
+    for saga_id, run in bases.items():
+        yield await _combined_view(run, undos.get(saga_id))
+
+
+async def _saga_and_nested(temporal: Temporal, saga_id: str) -> AsyncIterator[dict[str, Any]]:
+    """A saga and those nested in it."""
+    queue = [saga_id]
+    while queue:
+        story = await current_view(temporal, queue.pop())
+        if story is not None:
+            queue += [child["id"] for child in story.get("children") or ()]
+            yield story
+
+
+async def _combined_view(run: RunInfo, undo: RunInfo | None) -> dict[str, Any]:
+    story = await _summary(run)
+    if undo is None or undo.start_time < run.start_time or not may_be_undone(story):
+        return story
+    if undo.running:
+        return {**story, "state": "COMPENSATING", "ended_at": None}
+    return with_undo(story, await _summary(undo))
+
+
+async def _summary(run: RunInfo) -> dict[str, Any]:
+    """The story in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
+    bare = await bare_view(run)
+    story = await closed_view(run)
+    if story is None or bare["state"] == "TERMINATED":
+        return {**bare, "incomplete": "it left no story"}
+    return {**bare, **story}
+
+
+async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+    """Sagas that only the guards know so far: of another task queue, or younger than Temporal's index."""
+    ids: set[str] = set()
+    for file in sorted((folder / "guard").glob("*.parquet")):
+        for batch in pq.ParquetFile(file).iter_batches(columns=["saga_id"]):
+            ids.update(one for one in batch.column(0).unique().to_pylist() if one not in known)
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(saga_id: str) -> dict[str, Any] | None:
+        async with gate:
+            return await current_view(temporal, saga_id)
+
+    for story in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
+        if story is not None:
+            # Its effects were read before its end, so nothing is said about it now.
+            state = story["state"]
+            yield {**story, "incomplete": "it is new"} if state in FINAL_STATES else story
+
+
+async def _read_connection(
+    name: str, engine: AsyncEngine, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
+) -> dict[str, int]:
+    try:
+        return await extract_database(engine, name, effects, folder, scope)
+    except (SQLAlchemyError, OSError) as error:
+        tables = ", ".join(one.table for one in effects) or "its guard"
+        raise SagaError(f"The connection {name} could not be read ({tables}): {driver_message(error)}.") from error
+
+
+async def _read_watermark(name: str, engine: AsyncEngine) -> float:
+    from sqlalchemy import inspect
+
+    try:
+        async with engine.connect() as connection:
+            there = await connection.run_sync(lambda sync: inspect(sync).has_table("saga_watermark"))
+        return await watermark.read(engine) if there else 0.0
+    except (SQLAlchemyError, OSError) as error:
+        raise SagaError(f"The connection {name} does not answer: {driver_message(error)}.") from error
+
+
+async def _namespace_retention(temporal: Temporal) -> float:
+    """Seconds for which Temporal remembers a run that is over."""
+    request = DescribeNamespaceRequest(namespace=temporal.namespace)
+    answer = await temporal.workflow_service.describe_namespace(request, retry=True)
+    return float(answer.config.workflow_execution_retention_ttl.ToSeconds())
+
+
+def _started_at(story: Mapping[str, Any]) -> float:
+    from saga_spark.reconcile.extracts import epoch_seconds
+
+    return epoch_seconds(story.get("started_at")) or 0.0
+
+
+def saga_ids(findings: Iterable[Any]) -> list[str]:
+    """The sagas of some findings, each once."""
+    return list(dict.fromkeys(one.saga_id for one in findings if one.saga_id))

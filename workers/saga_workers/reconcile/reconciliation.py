@@ -1,0 +1,223 @@
+"""One reconciliation from the first question to the report; and what `--repair` does about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from temporalio.client import Client as Temporal
+
+from saga_activities.guard.tables import outbox_table
+from saga_activities.outbox import NEW, PUBLISHED
+from saga_spark.job_errors import JobFailed
+from saga_spark.reconcile.extracts import ReconciliationScope
+from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, repair_command
+from saga_spark.reconcile.output_checks import (
+    check_output,
+    collect_evidence,
+    find_orphans,
+    orphan_findings,
+    read_ledger,
+)
+from saga_spark.reconcile.reconcile_spec import parse_effect_tables
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import SparkSettings, spark_settings
+from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
+from saga_workers.runtime.databases import open_engine
+from saga_workers.views.saga_view import iso_time
+from sagas.errors import InfrastructureError, SagaError, UsageError
+from sagas.settings import Settings
+from sagas.settings.model import Connection
+
+if TYPE_CHECKING:
+    from saga_spark.reconcile.topic_extract import TopicsRead
+
+
+MAX_FINDINGS = 10_000
+"""Findings of each class that a report holds; all are counted."""
+
+MAX_RECHECKED = 2_000
+"""Sagas of findings that are asked for once more: what changed meanwhile is no finding."""
+
+
+async def reconcile(
+    temporal: Temporal, settings: Settings, scope: ReconciliationScope, runner: RunnerClient
+) -> dict[str, Any]:
+    """The report as JSON (see docs/how-to/reconcile.md). Raises SagaError."""
+    spark = spark_settings(settings)
+    effects = parse_effect_tables(settings)
+    folder = _work_folder(settings, spark)
+    starting = start_spark(runner)
+    try:
+        material = await read_input(temporal, settings, effects, folder, scope)
+        topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
+        read = sum(material.rows.values())
+        if topics is not None:
+            read += topics.rows
+            material.rows["records of topics"] = topics.compared
+        request = {
+            "folder": str(folder),
+            "effects": [one.to_json() for one in effects],
+            "since": scope.since,
+            "horizon": material.horizon,
+            "rows": read,
+            "limit": MAX_FINDINGS,
+            "topics": None if topics is None else topics.to_json(),
+        }
+        await starting
+        answer = await runner.run("books", request, tag=f"reconcile-{uuid.uuid4().hex}")
+        lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
+        findings = [Finding.from_json(json.loads(line)) for line in lines]
+        counts = Counter(answer["counts"])
+        news = await published_since(settings, findings)
+        findings = [one for one in findings if one not in news]
+        counts.subtract(one.kind for one in news)
+    except (JobFailed, InfrastructureError) as error:
+        raise SagaError(f"The books could not be compared: {error}") from error
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    published = await _check_outputs(temporal, settings, spark, scope, material)
+    counts.update(one.kind for one in published)
+    findings, gone = await _recheck(temporal, [*findings, *published], material)
+    counts.subtract(one.kind for one in gone)
+    return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
+
+
+def start_spark(runner: RunnerClient) -> asyncio.Task[Any]:
+    """Let Spark start beside everything else; whoever awaits the task is told what went wrong."""
+    task = asyncio.create_task(runner.run("ready", {}, tag=f"ready-{uuid.uuid4().hex}"))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may come to wait for it
+    return task
+
+
+def ledger_connection(settings: Settings, spark: SparkSettings) -> Connection | None:
+    """Where Spark steps keep their rows; None: nowhere."""
+    return None if spark.ledger is None else settings.connection(spark.ledger)
+
+
+async def _check_outputs(
+    temporal: Temporal, settings: Settings, spark: SparkSettings, scope: ReconciliationScope, inputs: ReconcileInput
+) -> list[Finding]:
+    connection = ledger_connection(settings, spark)
+    if connection is None:
+        return []
+    engine = open_engine(connection)
+    try:
+        rows = await read_ledger(engine, scope)
+    finally:
+        await engine.dispose()
+    inputs.rows["outputs"] = len(rows)
+    states: dict[str, str] = dict(inputs.states)
+    for saga_id in {row.target.saga_id for row in rows} - states.keys():
+        if (story := await current_view(temporal, saga_id)) is not None:
+            states[saga_id] = story["state"]
+    evidence = [await asyncio.to_thread(collect_evidence, row, spark) for row in rows]
+    found = [finding for one in evidence if (finding := check_output(one, states.get(one.row.target.saga_id)))]
+    if scope.saga_id is None and scope.since is None:
+        found += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
+    return found
+
+
+async def _recheck(
+    temporal: Temporal, findings: Sequence[Finding], inputs: ReconcileInput
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings, with their commands, whose sagas still stand as they did; and the others."""
+    now: dict[str, Mapping[str, Any] | None] = {}
+    for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
+        now[saga_id] = await current_view(temporal, saga_id)
+    kept: list[Finding] = []
+    gone: list[Finding] = []
+    for one in findings:
+        story = now.get(one.saga_id or "")
+        moved = story is not None and story["state"] != inputs.states.get(one.saga_id or "", story["state"])
+        can_undo = story is not None and bool(story.get("can_undo"))
+        (gone if moved else kept).append(replace(one, command=repair_command(one, can_undo=can_undo)))
+    return kept, gone
+
+
+def _report(
+    scope: ReconciliationScope, inputs: ReconcileInput, findings: Sequence[Finding], counts: Mapping[str, int]
+) -> dict[str, Any]:
+    order = list(MISMATCH_KINDS)
+    return {
+        "agree": not counts,
+        "saga": scope.saga_id,
+        "since": _iso_timestamp(scope.since),
+        "until": _iso_timestamp(inputs.started_at),
+        "read": {"sagas": 0, **inputs.rows},
+        "counts": {kind: counts[kind] for kind in order if kind in counts},
+        "findings": [one.to_json() for one in sorted(findings, key=lambda one: order.index(one.kind))],
+        "seconds": round(time.time() - inputs.started_at, 1),
+    }
+
+
+def _iso_timestamp(seconds: float | None) -> str | None:
+    from datetime import UTC, datetime
+
+    return None if seconds is None else iso_time(datetime.fromtimestamp(seconds, UTC))
+
+
+def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
+    """Where the extracts go: the runner and its executors must be able to read it."""
+    if not spark.stage.startswith("file:"):
+        if not spark.master.startswith("local") or spark.remote:
+            raise UsageError(
+                "a reconciliation on a cluster needs a stage that this machine and the cluster see as files",
+                help='[spark] stage = "file:///…" on shared storage, or master = "local[2]"',
+            )
+        return settings.dev_folder / "reconcile" / uuid.uuid4().hex
+    return Path(spark.stage.removeprefix("file://")) / "reconcile" / uuid.uuid4().hex
+
+
+# The outbox side of a reconciliation: topics are read after the outbox, so what is news there is asked for again.
+
+_BATCH_SIZE = 500
+
+
+def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, started_at: float) -> TopicsRead | None:
+    """Read the topics of the outboxes into the folder; None: there is no Kafka, or no event for it. Blocks. Raises
+    SagaError: Kafka cannot be asked."""
+    if settings.kafka.bootstrap_servers is None:
+        return None
+    from saga_spark.reconcile import topic_extract
+
+    names = [one.name for one in settings.sql_connections()]
+    return topic_extract.read_topics(settings.kafka, folder, scope, started_at, names)
+
+
+async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:
+    """Those events that nobody had published when the outbox was read, and that it has as published by now."""
+    asked: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.kind == "event_unclaimed" and one.row and one.place:
+            asked.setdefault(one.place.partition(".")[0], []).append(one)
+    gone: list[Finding] = []
+    for name, some in asked.items():
+        engine = open_engine(settings.connection(name))
+        try:
+            known = await _published(engine, [(one.row or {})["event_id"] for one in some])
+        finally:
+            await engine.dispose()
+        gone += [one for one in some if (one.row or {})["event_id"] in known]
+    return gone
+
+
+async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    async with engine.connect() as connection:
+        for at in range(0, len(event_ids), _BATCH_SIZE):
+            query = sa.select(outbox_table.c.event_id).where(
+                outbox_table.c.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
+                outbox_table.c.status.in_((NEW, PUBLISHED)),
+            )
+            found |= set((await connection.execute(query)).scalars())
+    return found

@@ -1,0 +1,174 @@
+"""What `--repair` does: it mends the classes that need no person, through the paths that sagas themselves take."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client as Temporal
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from saga_activities.guard import EntryKey, Guard
+from saga_spark import ledger
+from saga_spark.ledger import clean_up_sink
+from saga_spark.manifest import Target
+from saga_spark.reconcile.extracts import ReconciliationScope
+from saga_spark.reconcile.output_checks import read_ledger
+from saga_spark.settings import SparkSettings, spark_settings
+from saga_spark.staging.stage_area import StageArea
+from saga_workers.reconcile.reconciliation import ledger_connection
+from saga_workers.relay.held_events import TemporalUnreachable, entry_status, query_saga
+from saga_workers.runtime.databases import open_databases, open_engine
+from saga_workers.temporal.temporal_runs import count_pollers, describe_run, no_poller_message
+from saga_workers.views.saga_view import read_view
+from sagas.errors import SagaError
+from sagas.machine.parked import waits_for_a_person
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.settings import Settings
+
+UNDO_TIMEOUT = 120.0
+"""Seconds one undo may take before the next is begun; it goes on by itself."""
+
+_ATTEMPT_TIMEOUT = 30.0
+
+REASON = "the run was terminated with open effects"
+
+
+async def repair_findings(
+    temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], *, who: str
+) -> list[dict[str, Any]]:
+    """Mend what is safe; one row for each saga or output: ``saga_id``, ``class``, ``done`` (a sentence)."""
+    done: list[dict[str, Any]] = []
+    for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
+        done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(temporal, saga_id, who)})
+    held = [one for one in findings if one["class"] == "event_held"]
+    if held:
+        out = {one["row"]["event_id"] for one in findings if one["class"] == "event_unclaimed"}
+        done += await _resolve_held_events(temporal, settings, held, out)
+    staged = [one for one in findings if one["class"] == "staged_left"]
+    spark = spark_settings(settings)
+    connection = ledger_connection(settings, spark)
+    if staged and connection is not None:
+        engine = open_engine(connection)
+        try:
+            for one in staged:
+                target = Target(one["saga_id"], one["step"], one["generation"], one["details"]["output"])
+                sentence = await _discard_staged(engine, spark, target)
+                done.append({"saga_id": target.saga_id, "class": "staged_left", "done": sentence})
+        finally:
+            await engine.dispose()
+    return done
+
+
+def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list[str]:
+    return [one["saga_id"] for one in findings if one["class"] == kind and one["saga_id"]]
+
+
+async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
+    """Take up a terminated saga where it stood: backward before its commit point, forward after it."""
+    described = await describe_run(temporal, saga_id)
+    if described is None:
+        return "Temporal knows it no more"
+    if not await count_pollers(temporal, described.run.task_queue):
+        return f"left alone: {no_poller_message(described.run.task_queue)}"
+    try:
+        await temporal.start_workflow(
+            described.run.workflow_type,
+            {"reason": REASON, "who": who},
+            id=saga_id + UNDO_SUFFIX,
+            task_queue=described.run.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"undo of {saga_id}: {REASON}",
+        )
+    except WorkflowAlreadyStartedError:
+        return "it is being undone already"
+    story = await _wait_for_undo(temporal, saga_id)
+    match story["state"]:
+        case "PARKED":
+            return f"taken up, and waits for a person: saga show {saga_id}"
+        case "TERMINATED":
+            return f"could not be taken up: {(story.get('reason') or {}).get('message') or 'no reason is known'}"
+    return f"taken up; it is {story['state']}"
+
+
+async def _resolve_held_events(
+    temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], published_ids: Collection[str]
+) -> list[dict[str, Any]]:
+    """Ask each saga about the events that it has left HELD, as the relay's check-back does in its time. Those that are
+    ``out``, in their topic, would be there twice: they are for a person."""
+    entries: dict[tuple[str, EntryKey], list[str]] = {}
+    for one in findings:
+        address = EntryKey(one["saga_id"], one["step"], one["generation"])
+        entries.setdefault((one["place"].partition(".")[0], address), []).append(one["row"]["event_id"])
+    done: list[dict[str, Any]] = []
+    databases = open_databases(settings, None, 1)
+    try:
+        for (name, address), events in entries.items():
+            try:
+                answer = entry_status(await query_saga(temporal, address.saga_id), address.entry, address.generation)
+            except TemporalUnreachable as error:
+                raise SagaError(f"Temporal does not answer: {error}") from error
+            if any(one in published_ids for one in events):
+                sentence = "left to a person: an event is in its topic, and is held all the same"
+            elif answer.kind in ("committed", "over"):
+                guard = Guard(name, databases.engine(name))
+                sentence = await _release_or_drop(guard, address, committed=answer.kind == "committed")
+            else:
+                decide = f"saga relay --release {events[0]} --reason '…' (or --drop)"
+                sentence = f"left to a person: {answer.reason or 'the saga goes on'}: {decide}"
+            done.append({"saga_id": address.saga_id, "class": "event_held", "done": sentence})
+    finally:
+        await databases.close()
+    return done
+
+
+async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) -> str:
+    now = time.time()
+    outcome = await guard.decide_held_events(
+        address, committed=committed, scheduled_at=now, deadline=now + _ATTEMPT_TIMEOUT
+    )
+    if outcome.kind != "done":
+        return f"left alone: {outcome.failure.message if outcome.failure else outcome.kind}"
+    return f"the held events of {address.entry} are {'released' if committed else 'dropped'}"
+
+
+async def _wait_for_undo(temporal: Temporal, saga_id: str) -> dict[str, Any]:
+    """The story when the undo is over or parked, or when the patience is."""
+    until = time.monotonic() + UNDO_TIMEOUT
+    while True:
+        undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+        story = await read_view(temporal, saga_id)
+        if undo is None or not undo.run.running or waits_for_a_person(story) or time.monotonic() > until:
+            return story
+        await asyncio.sleep(0.5)
+
+
+async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: Target) -> str:
+    """What the undo of a step does with what it staged. A publication that is visible is left alone."""
+    rows = [
+        row for row in await read_ledger(engine, ReconciliationScope(saga_id=target.saga_id)) if row.target == target
+    ]
+    for row in rows:
+        if row.state in ("STAGING", "STAGED"):
+            async with engine.begin() as connection:
+                table = ledger.outputs.c
+                mine = (
+                    table.saga_id == target.saga_id,
+                    table.step == target.step,
+                    table.generation == target.generation,
+                    table.output == target.output,
+                    table.epoch == row.epoch,
+                    table.state == row.state,
+                )
+                # A higher epoch fences whoever still works on it.
+                change = update(ledger.outputs).where(*mine).values(state="DISCARDED", epoch=row.epoch + 1)
+                if (await connection.execute(change)).rowcount != 1:
+                    return f"left alone: {target.step} has moved on"
+        await asyncio.to_thread(clean_up_sink, row, settings)
+    await asyncio.to_thread(StageArea(settings.stage).remove_generation, target)
+    return f"what {target.step} has staged was removed"

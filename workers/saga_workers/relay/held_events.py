@@ -1,0 +1,320 @@
+"""Check-back of half messages: events that are HELD for too long, and nobody has released or dropped them.
+
+A confirm or an undo that was lost comes again by itself, so this is for what no retry can mend: a run that was
+terminated, a step that a person skipped. Sagas that are open are asked again, however long they take, and never
+counted. What nobody can answer stays HELD and is shown to a person; nothing is dropped because time has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client as Temporal
+from temporalio.service import RPCError
+
+from saga_activities.guard import EntryKey, Guard
+from saga_activities.guard.tables import now_sql
+from saga_activities.outbox import DROPPED, HELD, NEW, REFUSED
+from saga_workers.runtime.databases import driver_message, open_databases
+from saga_workers.views.saga_view import FINAL_STATES, read_view
+from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.settings import Settings
+
+log = logging.getLogger("saga.relay")
+
+FIRST_CHECK = 60.0
+"""Seconds an event is held before its saga is asked: most sagas are over by then."""
+
+LONGEST_INTERVAL = 3600.0
+"""Seconds between two questions about one event at most."""
+
+MAX_UNANSWERED = 15
+"""How often in a row nobody could answer before a person is told: about half a day."""
+
+CHECK_PERIOD = 10.0
+_BATCH_SIZE = 200
+_ATTEMPT_TIMEOUT = 30.0
+
+_DUE = "status = 'HELD' AND COALESCE(next_check_at, created_at + :first) <= {now}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIntervals:
+    """Seconds: until the first question, and between two at most."""
+
+    first: float = FIRST_CHECK
+    longest: float = LONGEST_INTERVAL
+
+
+class CheckBack:
+    """Asks the sagas of one project's outboxes. ``connect`` opens Temporal when there is something to ask."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Temporal]], intervals: CheckIntervals | None = None) -> None:
+        self._connect = connect
+        self._intervals = intervals or CheckIntervals()
+        self._temporal: Temporal | None = None
+
+    async def check(self, name: str, engine: AsyncEngine) -> int:
+        """Ask about what is due in one outbox, at most a portion of it; how many events that were.
+
+        Raises SQLAlchemyError.
+        """
+        events = await self._claim(engine)
+        stories: dict[str, Any] = {}
+        unreachable: str | None = None
+        for entry in sorted({(one.saga_id, one.step, one.generation) for one in events}):
+            saga_id, step, generation = entry
+            if saga_id not in stories and unreachable is None:
+                try:
+                    stories[saga_id] = await self._read_saga(saga_id)
+                except TemporalUnreachable as error:
+                    unreachable = f"Temporal does not answer: {error}"
+                    log.warning("sagas with held events in %s cannot be asked: %s", name, error)
+            if saga_id in stories:
+                answer = entry_status(stories[saga_id], step, generation)
+            else:
+                answer = SagaStatus("unknown", unreachable or "")
+            mine = [one for one in events if (one.saga_id, one.step, one.generation) == entry]
+            await self._apply(name, engine, EntryKey(saga_id, step, generation), answer, mine)
+        return len(events)
+
+    async def _read_saga(self, saga_id: str) -> Any:
+        if self._temporal is None:
+            try:
+                self._temporal = await self._connect()
+            except (SagaError, OSError, RuntimeError) as error:
+                raise TemporalUnreachable(str(error)) from error
+        return await query_saga(self._temporal, saga_id)
+
+    async def _claim(self, engine: AsyncEngine) -> list[Any]:
+        """The events that are due, kept from every other relay until their next turn."""
+        due = _DUE.format(now=now_sql(engine.dialect.name))
+        columns = "id, event_id, topic, saga_id, step, generation, created_at, checks"
+        select = text(f"SELECT {columns} FROM saga_outbox WHERE {due} ORDER BY id LIMIT {_BATCH_SIZE}")
+        claim = text(f"UPDATE saga_outbox SET next_check_at = :later WHERE id = :id AND {due}")
+        first, claimed = self._intervals.first, []
+        async with engine.connect() as connection:
+            for row in (await connection.execute(select, {"first": first})).all():
+                values = {"id": row.id, "later": time.time() + first, "first": first}
+                if (await connection.execute(claim, values)).rowcount == 1:
+                    claimed.append(row)
+        return claimed
+
+    async def _apply(
+        self, name: str, engine: AsyncEngine, address: EntryKey, status: SagaStatus, events: list[Any]
+    ) -> None:
+        if status.kind in ("open", "unknown"):
+            for event in events:
+                await self._reschedule(engine, event, status)
+                if status.kind == "unknown" and event.checks + 1 == MAX_UNANSWERED:
+                    log.warning(
+                        "event %s for %s is held in %s and nobody can say what becomes of it: %s (saga relay --status)",
+                        event.event_id, event.topic, name, status.reason,
+                    )  # fmt: skip
+            return
+        now = time.time()
+        outcome = await Guard(name, engine).decide_held_events(
+            address, committed=status.kind == "committed", scheduled_at=now, deadline=now + _ATTEMPT_TIMEOUT
+        )
+        if outcome.kind != "done":
+            why = outcome.failure.message if outcome.failure else outcome.kind
+            log.warning("held events of %s in %s are asked about again: %s", address, name, why)
+            return
+        done = "released: the saga is committed" if status.kind == "committed" else "dropped: the saga never committed"
+        log.warning("%d held events of %s in %s are %s, although no step said so", len(events), address, name, done)
+
+    async def _reschedule(self, engine: AsyncEngine, event: Any, status: SagaStatus) -> None:
+        """Ask again after as long as it has been held; after a vain question, twice as long each time."""
+        first, longest = self._intervals.first, self._intervals.longest
+        checks = event.checks + 1 if status.kind == "unknown" else 0
+        pause = first * 2 ** min(checks, 30) if checks else max(first, time.time() - event.created_at)
+        statement = text(
+            "UPDATE saga_outbox SET next_check_at = :at, checks = :checks, note = :note "
+            "WHERE id = :id AND status = 'HELD'"
+        )
+        values = {
+            "id": event.id,
+            "at": time.time() + min(longest, pause),
+            "checks": checks,
+            "note": status.reason or None,
+        }
+        async with engine.connect() as connection:
+            await connection.execute(statement, values)
+
+
+# What a saga says about its held events. Only the saga itself, or a person, may say no.
+#
+# Asked of the saga through Temporal, never of a table: whoever reads a table before a late transaction commits would
+# take silence for a no.
+
+SagaStatusKind = Literal["open", "committed", "over", "unknown"]
+"""``open``: it may still come to its commit point. ``committed``: it has. ``over``: it ended, and never came there."""
+
+QUERY_TIMEOUT = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class SagaStatus:
+    """One saga's answer about one entry; ``why`` is the reason of ``unknown``."""
+
+    kind: SagaStatusKind
+    reason: str = ""
+
+
+class TemporalUnreachable(Exception):
+    """Temporal does not answer; the others need not be asked now."""
+
+
+async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | None:
+    """The story of a saga with that of its undo; None: Temporal knows none. Raises Unreachable."""
+    try:
+        return await read_view(temporal, saga_id, timeout=QUERY_TIMEOUT)
+    except UsageError:
+        return None
+    except (RPCError, OSError, TimeoutError) as error:
+        raise TemporalUnreachable(str(error) or type(error).__name__) from error
+
+
+def entry_status(story: Mapping[str, Any] | None, step: str, generation: int) -> SagaStatus:
+    """What the story means for the held events of one entry (``step`` is its ledger id)."""
+    if story is None:
+        return SagaStatus("unknown", "Temporal does not know this saga")
+    state = story["state"]
+    if state in ("TERMINATED", "FAILED"):
+        return SagaStatus("unknown", f"the saga was ended from outside ({state})")
+    if state not in FINAL_STATES and story["phase"] != "committed":
+        return SagaStatus("open")
+    entry = next((row for row in story["steps"] if row["id"] == step), None)
+    now_at = story["generation"] if entry is None else entry["generation"]
+    if now_at is not None and now_at > generation:
+        return SagaStatus("unknown", f"it is of generation {generation}, and the saga is at generation {now_at}")
+    if state == "COMPENSATED" or (state == "RESIDUE" and story["phase"] != "committed"):
+        return SagaStatus("over")
+    if entry is None and not story["steps_omitted"]:
+        return SagaStatus("unknown", f"the saga is {state}, and says nothing of {step}")
+    if entry is not None and entry["outcome"] != "done":
+        return SagaStatus("unknown", f"the saga is {state}, and {step} is {entry['state']} in it")
+    return SagaStatus("committed")
+
+
+# Events that wait for a person: held ones that no saga answers for, and those the broker will never take.
+
+
+_MAX_SHOWN = 100
+_DATABASE_TIMEOUT = 15.0
+
+_SELECT_UNDECIDED = text(
+    "SELECT event_id, status, topic, event_key, saga_id, step, created_at, checks, note FROM saga_outbox "
+    f"WHERE status = '{REFUSED}' OR (status = '{HELD}' AND checks >= :checks) ORDER BY id LIMIT {_MAX_SHOWN}"
+)
+_SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
+_UPDATE_STATUS = text(
+    "UPDATE saga_outbox SET status = :status, note = :note, published_at = :dropped_at "
+    f"WHERE event_id = :id AND status IN ('{HELD}', '{REFUSED}')"
+)
+
+EventDecision = Literal["release", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedEvent:
+    """An event a person decides about. ``since``: when it was written, seconds since the epoch."""
+
+    event_id: str
+    status: str
+    topic: str
+    key: str | None
+    saga_id: str
+    step: str
+    since: float
+    checks: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "event": self.event_id,
+            "status": self.status,
+            "topic": self.topic,
+            "key": self.key,
+            "saga": self.saga_id,
+            "step": self.step,
+            "since": self.since,
+            "checks": self.checks,
+            "why": self.reason,
+        }
+
+
+async def list_undecided(engine: AsyncEngine, checks: int = MAX_UNANSWERED) -> list[UndecidedEvent]:
+    """The events a person has to decide about, the oldest hundred. Raises SQLAlchemyError."""
+    async with engine.connect() as connection:
+        rows = (await connection.execute(_SELECT_UNDECIDED, {"checks": checks})).all()
+    return [
+        UndecidedEvent(
+            row.event_id,
+            row.status,
+            row.topic,
+            row.event_key,
+            row.saga_id,
+            row.step,
+            row.created_at,
+            row.checks,
+            row.note or "",
+        )
+        for row in rows
+    ]
+
+
+async def decide_event(
+    engine: AsyncEngine, event_id: str, decision: EventDecision, *, reason: str, who: str
+) -> str | None:
+    """What a person says about an event that is held, or that the broker refused: publish it, or never.
+
+    A sentence that says what was done; None: this outbox has no such event. Raises RefusedError when there is nothing
+    to decide about it, SQLAlchemyError.
+    """
+    status = NEW if decision == "release" else DROPPED
+    note = f"{decision}: {who}: {reason}"
+    values = {"id": event_id, "status": status, "note": note, "dropped_at": time.time() if status == DROPPED else None}
+    async with engine.connect() as connection:
+        row = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
+        if row is None:
+            return None
+        if (await connection.execute(_UPDATE_STATUS, values)).rowcount != 1:
+            now = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
+            state = row.status if now is None else now.status
+            raise RefusedError(f"The event {event_id} is {state}: a person decides only what is HELD or REFUSED.")
+    done = "will be published" if decision == "release" else "will never be published"
+    return f"The event {event_id} of {row.saga_id}/{row.step} for {row.topic} {done}."
+
+
+async def decide_in_any_outbox(
+    settings: Settings, connection: str | None, event_id: str, decision: EventDecision, *, reason: str, who: str
+) -> str:
+    """:func:`decide` in whichever outbox of the project has the event.
+
+    Raises UsageError: none has it. RefusedError. SagaError: a database does not answer.
+    """
+    databases = open_databases(settings, connection, 1)
+    try:
+        for name in databases.names():
+            try:
+                async with asyncio.timeout(_DATABASE_TIMEOUT):
+                    said = await decide_event(databases.engine(name), event_id, decision, reason=reason, who=who)
+            except (SQLAlchemyError, OSError, TimeoutError) as error:
+                raise SagaError(
+                    f"The database of the connection {name} does not answer: {driver_message(error)}."
+                ) from error
+            if said is not None:
+                return said
+    finally:
+        await databases.close()
+    raise UsageError(f"No outbox has an event {event_id}.", help="saga relay --status    shows what waits for a person")

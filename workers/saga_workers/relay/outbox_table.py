@@ -1,0 +1,218 @@
+"""The outbox as the relay sees it: what is new, in order of ids within a shard; what has been published.
+
+Every statement is a transaction of its own, so an idle or frozen relay holds no lock and no snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.elements import TextClause
+
+from saga_activities.guard.tables import now_sql
+from saga_activities.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxIdentity:
+    """The identity of an outbox, and into how many shards it is divided."""
+
+    outbox_id: str
+    shards: int
+
+
+class EventRow(NamedTuple):
+    """A committed event. ``value`` and ``headers`` are JSON text, ``created_at`` seconds since the epoch."""
+
+    id: int
+    event_id: str
+    topic: str
+    key: str | None
+    value: str | None
+    headers: str
+    saga_id: str
+    step: str
+    generation: int
+    created_at: float
+    type: str | None
+
+
+_COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, generation, created_at, event_type"
+
+_ARRAY_PARAMETERS = {
+    "topics": "(SELECT unnest(CAST(:topics AS text[])))",
+    "ids": "(SELECT unnest(CAST(:ids AS bigint[])))",
+}
+"""PostgreSQL looks into a hash table for each row this way; with ``<> ALL`` it goes through the array. Ids are given
+as the text of an array: to make it of a list, the driver needs longer than the server for the statement."""
+
+_NEW_IN_SHARD = f"status = '{NEW}' AND shard BETWEEN {{shard}} AND {{shard}}"
+_INDEX_ORDER = "ORDER BY status, shard, id"
+"""BETWEEN, and the order in full, leave a planner no other index to take the order from. Asked for ``shard =`` and
+``ORDER BY id`` while its statistics are of a backlog, it goes through all ids from the first on, published or not."""
+
+_REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE event_id = :id AND status = '{NEW}'")
+
+
+class OutboxTable:
+    """The rows of one outbox. Every method raises SQLAlchemyError when the database does."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        # COALESCE keeps the planner from looking through all that is new for these few.
+        mark = (
+            f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE COALESCE(status, '') = '{NEW}'"
+        )
+        self._expands_lists = engine.dialect.name != "postgresql"
+        if self._expands_lists:
+            self._mark_by_id, self._mark_by_event_id = (
+                _with_id_list(f"{mark} AND id IN :ids"),
+                _with_id_list(f"{mark} AND event_id IN :ids"),
+            )
+        else:  # one prepared statement, however many ids
+            self._mark_by_id = text(f"{mark} AND id = ANY(CAST(:ids AS bigint[]))")
+            self._mark_by_event_id = text(f"{mark} AND event_id = ANY(:ids)")
+
+    async def read_identity(self) -> OutboxIdentity:
+        async with self.engine.connect() as connection:
+            row = (await connection.execute(text("SELECT home, shards FROM saga_outbox_home WHERE id = 1"))).one()
+        return OutboxIdentity(row.home, row.shards)
+
+    async def scan(
+        self, shard: int, limit: int, *, excluded_topics: Collection[str] = (), in_flight: Collection[int] = ()
+    ) -> list[EventRow]:
+        """The oldest new events of a shard, at most ``most``, leaving out topics and the ids that are ``in_flight``.
+
+        Not by "id above the last one": a lower id may be committed after a higher one. And without row locks: one
+        owner reads a shard, and to skip a locked row would mean to publish a later event of its key before it.
+        """
+        conditions = [_NEW_IN_SHARD.format(shard=":shard")]
+        values: dict[str, Any] = {"shard": shard, "most": limit}
+        if excluded_topics:
+            values["topics"] = sorted(excluded_topics)
+        if in_flight:
+            values["ids"] = self._id_list(in_flight)
+        for name, column in (("topics", "topic"), ("ids", "id")):
+            if name in values:
+                conditions.append(f"{column} NOT IN {f':{name}' if self._expands_lists else _ARRAY_PARAMETERS[name]}")
+        statement = text(
+            f"SELECT {_COLUMNS} FROM saga_outbox WHERE {' AND '.join(conditions)} {_INDEX_ORDER} LIMIT :most"
+        )
+        if self._expands_lists:
+            lists = [name for name in ("topics", "ids") if name in values]
+            statement = statement.bindparams(*(bindparam(name, expanding=True) for name in lists))
+        async with self.engine.connect() as connection:
+            rows = (await connection.execute(statement, values)).all()
+        return [EventRow._make(row) for row in rows]
+
+    async def mark_rows_published(self, ids: Sequence[int]) -> int:
+        """Mark events that were read here as published, in one UPDATE; returns how many were not yet."""
+        return await self._execute_mark(self._mark_by_id, self._id_list(ids))
+
+    async def mark_events_published(self, event_ids: Sequence[str]) -> int:
+        """The same for events that a record in Kafka names. Safe to repeat."""
+        return await self._execute_mark(self._mark_by_event_id, list(event_ids)) if event_ids else 0
+
+    async def _execute_mark(self, statement: TextClause, ids: Any) -> int:
+        async with self.engine.connect() as connection:
+            return (await connection.execute(statement, {"ids": ids, "now": time.time()})).rowcount
+
+    def _id_list(self, ids: Collection[int]) -> Any:
+        return list(ids) if self._expands_lists else f"{{{','.join(map(str, ids))}}}"
+
+    async def refuse(self, event_id: str, note: str) -> None:
+        """The broker will never take this one: a person decides."""
+        async with self.engine.connect() as connection:
+            await connection.execute(_REFUSE, {"id": event_id, "note": note})
+
+    async def shards_with_events(self, shards: Sequence[int]) -> set[int]:
+        """Those of the shards that have new events: one small question for all of them."""
+        parts = (
+            f"SELECT shard FROM (SELECT shard FROM saga_outbox WHERE {_NEW_IN_SHARD.format(shard=shard)} "
+            f"{_INDEX_ORDER} LIMIT 1) AS new_{shard}"
+            for shard in shards
+        )
+        async with self.engine.connect() as connection:
+            return set((await connection.execute(text(" UNION ALL ".join(parts)))).scalars())
+
+    async def purge(self, shard: int, before: float, limit: int = 500) -> int:
+        """Delete events of a shard that were published or dropped before ``before``, a small portion; how many.
+
+        Asks by id only for where to look: what was held for a year has a low id and was published today.
+        """
+        gone = 0
+        oldest = text(
+            "SELECT id FROM (SELECT id, COALESCE(published_at, created_at) AS at FROM saga_outbox "
+            "WHERE status = :status AND shard = :shard ORDER BY id LIMIT :portion) AS oldest WHERE at < :before"
+        )
+        delete = _with_id_list("DELETE FROM saga_outbox WHERE id IN :ids")
+        async with self.engine.connect() as connection:
+            for status in (PUBLISHED, DROPPED):
+                values = {"status": status, "shard": shard, "portion": limit, "before": before}
+                ids = list((await connection.execute(oldest, values)).scalars())
+                if ids:
+                    gone += (await connection.execute(delete, {"ids": ids})).rowcount
+        return gone
+
+
+def _with_id_list(statement: str) -> TextClause:
+    return text(statement).bindparams(bindparam("ids", expanding=True))
+
+
+# What waits in an outbox, and for how long.
+
+_COUNT_WAITING = """
+SELECT status, shard, COUNT(*) AS events, {now} - MIN(created_at) AS oldest
+FROM saga_outbox WHERE status IN ('{new}', '{held}', '{refused}') GROUP BY status, shard
+"""
+
+_SELECT_TOPICS = f"""
+SELECT DISTINCT topic FROM (
+    SELECT topic FROM (SELECT topic FROM saga_outbox ORDER BY id DESC LIMIT 1000) AS latest
+    UNION SELECT topic FROM (SELECT topic FROM saga_outbox WHERE status = '{NEW}' ORDER BY id LIMIT 1000) AS first
+) AS used
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEvents:
+    """Events of one status in one shard; ``oldest`` is the age of the oldest in seconds."""
+
+    events: int = 0
+    oldest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLag:
+    """What waits: by status, then by shard."""
+
+    by_status: Mapping[str, Mapping[int, WaitingEvents]] = field(default_factory=dict)
+
+    def of(self, status: str, shard: int) -> WaitingEvents:
+        return self.by_status.get(status, {}).get(shard, WaitingEvents())
+
+    def total(self, status: str) -> WaitingEvents:
+        """Over all shards."""
+        found = self.by_status.get(status, {}).values()
+        return WaitingEvents(sum(one.events for one in found), max((one.oldest for one in found), default=0.0))
+
+
+async def read_lag(engine: AsyncEngine) -> OutboxLag:
+    """Raises SQLAlchemyError."""
+    statement = _COUNT_WAITING.format(now=now_sql(engine.dialect.name), new=NEW, held=HELD, refused=REFUSED)
+    found: dict[str, dict[int, WaitingEvents]] = {}
+    async with engine.connect() as connection:
+        for status, shard, events, oldest in (await connection.execute(text(statement))).all():
+            found.setdefault(status, {})[shard] = WaitingEvents(events, max(0.0, float(oldest)))
+    return OutboxLag(found)
+
+
+async def topics_used(engine: AsyncEngine) -> list[str]:
+    """The topics of the newest events, and of those that wait longest. Raises SQLAlchemyError."""
+    async with engine.connect() as connection:
+        return sorted((await connection.execute(text(_SELECT_TOPICS))).scalars())

@@ -1,0 +1,261 @@
+"""The relay process: one task for each shard of each outbox, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import inspect
+from sqlalchemy.exc import SQLAlchemyError
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.tables import outbox_home_table
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.config import require_client
+from saga_workers.relay.lease import Leases, process_identity
+from saga_workers.relay.outbox import Outbox, RelayMetrics, Wakeup
+from saga_workers.relay.outbox_table import OutboxTable
+from saga_workers.relay.relay_status import OutboxGauges
+from saga_workers.relay.shard import Backoff, Shard
+from saga_workers.runtime.databases import driver_message, open_databases
+from saga_workers.runtime.http_server import HealthServer, PageContent, PageHandler
+from saga_workers.runtime.shutdown import stop_on_signals
+from sagas.errors import SagaError, UsageError
+from sagas.settings import Settings
+
+log = logging.getLogger("saga.relay")
+
+_DATABASE_TIMEOUT = 15.0
+_EXTRA_CONNECTIONS = 3
+"""Database connections beside the two of each shard, which marks and reads: leases, the bell, chores and gauges."""
+
+
+async def run_relay(
+    settings: Settings,
+    *,
+    connection: str | None = None,
+    once: bool = False,
+    health: str | None = None,
+    grace: timedelta = timedelta(seconds=30),
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Publish until ``stop`` (None: SIGTERM or SIGINT); a batch that is under way then has ``grace`` to end.
+
+    ``connection`` names one outbox; None: all of the project. ``once``: end when all that is new is published.
+
+    Raises UsageError: no Kafka or no outbox in the settings, a port that is taken. SagaError: Kafka refuses a
+    setting; with ``once`` also: it refuses us, or Kafka or a database does not answer.
+    """
+    require_client()
+    kafka = settings.kafka
+    log.info("Kafka at %s", kafka.servers)
+    if once:
+        await asyncio.to_thread(KafkaAdmin(kafka).topics)
+    stop = stop or stop_on_signals()
+    metrics = RelayMetrics()
+    databases = open_databases(settings, connection, 2 * kafka.shards + _EXTRA_CONNECTIONS)
+    outboxes: list[Outbox] = []
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(databases.close)
+        if health is not None:
+            await stack.enter_async_context(
+                HealthServer(health, _health_pages(databases.names(), outboxes, metrics, stop))
+            )
+        serving = [
+            asyncio.create_task(
+                _publish_outbox(
+                    name, settings, databases, metrics, stop, outboxes, once=once, requested_connection=connection
+                )
+            )
+            for name in databases.names()
+        ]
+        ended = asyncio.gather(*serving)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            log.info("stopping: batches under way have %d s to end", int(grace.total_seconds()))
+            await asyncio.wait({ended}, timeout=grace.total_seconds())
+        stopping.cancel()
+        if not ended.done():
+            ended.cancel()
+            raise SagaError("A batch did not end in time; the next relay finds out what came of it.")
+        served = await ended
+        if not any(served):
+            raise UsageError("No connection of the project has an outbox.", help="saga setup")
+
+
+async def _publish_outbox(
+    name: str,
+    settings: Settings,
+    databases: DatabaseConnections,
+    metrics: RelayMetrics,
+    stop: asyncio.Event,
+    outboxes: list[Outbox],
+    *,
+    once: bool,
+    requested_connection: str | None,
+) -> bool:
+    """Publish one outbox; False: the database has none."""
+    outbox = await _wait_for_outbox(name, settings, databases, metrics, stop, once=once)
+    if outbox is None:
+        if stop.is_set():
+            return True
+        if requested_connection is not None:
+            raise UsageError(f"The database of {name} has no outbox, or an old one.", help="saga setup")
+        log.info("%s has no outbox, or an old one: `saga setup` makes it", name)
+        return False
+    if outbox.identity.shards != settings.kafka.shards:
+        log.info("%s has %d shards: their number is decided when its tables are made", name, outbox.identity.shards)
+    outboxes.append(outbox)
+    metrics.initialize(name)
+    background = [asyncio.create_task(outbox.wakeup.run_forever())]
+    if not once:
+        background += [asyncio.create_task(run_periodically(chore, outbox)) for chore in maintenance_tasks(settings)]
+    for task in background:
+        task.add_done_callback(_log_crash)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(outbox.identity.shards):
+                group.create_task(Shard(outbox, number).run())
+    except* SagaError as errors:
+        raise errors.exceptions[0] from None  # each shard says the same
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
+    return True
+
+
+async def _wait_for_outbox(
+    name: str,
+    settings: Settings,
+    databases: DatabaseConnections,
+    metrics: RelayMetrics,
+    stop: asyncio.Event,
+    *,
+    once: bool,
+) -> Outbox | None:
+    """The outbox of a database, as soon as the database answers; None: it has none, or the relay stops."""
+    pauses, said = Backoff(0.2, 5.0), ""
+    rows = OutboxTable(databases.engine(name))
+    while not stop.is_set():
+        try:
+            async with asyncio.timeout(_DATABASE_TIMEOUT):
+                async with rows.engine.connect() as connection:
+                    there = await connection.run_sync(lambda sync: inspect(sync).has_table(outbox_home_table.name))
+                if not there:
+                    return None
+                home = await rows.read_identity()
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            sentence = f"The database of the connection {name} does not answer: {driver_message(error)}."
+            if once:
+                raise SagaError(sentence) from error
+            if sentence != said:
+                log.warning("%s", sentence)
+                said = sentence
+            await asyncio.sleep(pauses.next())
+            continue
+        leases = Leases(rows.engine, process_identity())
+        return Outbox(name, settings.kafka, home, rows, leases, Wakeup(rows), metrics, stop, once)
+    return None
+
+
+def _health_pages(
+    names: Iterable[str], outboxes: Sequence[Outbox], metrics: RelayMetrics, stop: asyncio.Event
+) -> dict[str, PageHandler]:
+    standing = OutboxGauges(outboxes)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    registry.register(standing)
+    wanted = set(names)
+
+    async def live() -> PageContent:
+        return 200, "ok\n"
+
+    async def ready() -> PageContent:
+        if stop.is_set():
+            return 503, "stopping\n"
+        waiting = wanted - {outbox.name for outbox in outboxes}
+        lines = [f"{name}: no outbox yet" for name in sorted(waiting)] if not outboxes else []
+        shards = [(outbox, number, told) for outbox in outboxes for number, told in outbox.states.items()]
+        if any(told.state in ("trouble", "fenced", "starting") for *_, told in shards):
+            lines += [
+                f"{outbox.name} shard {number}: {told.state} {told.reason}".rstrip() for outbox, number, told in shards
+            ]
+        return (503, "\n".join(lines) + "\n") if lines else (200, "ready\n")
+
+    async def show() -> PageContent:
+        await standing.refresh()
+        return 200, generate_latest(registry).decode()
+
+    return {"/livez": live, "/readyz": ready, "/metrics": show}
+
+
+def _log_crash(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("something beside publishing has ended: this is a bug in saga", exc_info=task.exception())
+
+
+# What a relay does beside publishing, for each outbox, at its own pace.
+
+
+_START_DELAY = 1.0
+"""Seconds: publishing comes first."""
+
+PURGE_BATCH_SIZE = 500
+"""Events deleted in one statement, so that none holds many locks."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceTask:
+    """Something done to an outbox every ``period`` seconds. ``name`` completes "… of shop failed"."""
+
+    name: str
+    period: float
+    run: Callable[[Outbox], Awaitable[object]]
+
+
+async def run_periodically(task: MaintenanceTask, outbox: Outbox) -> None:
+    """Soon, and then every period. Trouble is a line in the log, and the next round tries again."""
+    await asyncio.sleep(_START_DELAY)
+    while True:
+        try:
+            await task.run(outbox)
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            log.warning("%s of %s failed: %s", task.name, outbox.name, driver_message(error))
+        except SagaError as error:
+            log.warning("%s of %s failed: %s", task.name, outbox.name, error.message)
+        await asyncio.sleep(task.period)
+
+
+async def purge_published(outbox: Outbox) -> None:
+    """Delete what was published or dropped longer ago than the retention, of the shards that are ours."""
+    before = time.time() - outbox.settings.retention
+    for shard, told in outbox.states.items():
+        if told.state != "publishing":
+            continue
+        gone = PURGE_BATCH_SIZE
+        while gone >= PURGE_BATCH_SIZE:
+            gone = await outbox.table.purge(shard, before, PURGE_BATCH_SIZE)
+            await asyncio.sleep(0.05)
+
+
+def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:
+    """All that a relay of the project does beside publishing."""
+    return MaintenanceTask("the clean-up", 60.0, purge_published), _check_back_task(settings)
+
+
+def _check_back_task(settings: Settings) -> MaintenanceTask:
+    from saga_workers.relay.held_events import CHECK_PERIOD, CheckBack
+    from saga_workers.temporal.temporal_client import connect
+
+    asking = CheckBack(lambda: connect(settings))
+    return MaintenanceTask(
+        "the check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.name, outbox.table.engine)
+    )

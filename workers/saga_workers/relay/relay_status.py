@@ -1,0 +1,212 @@
+"""`saga relay --status`: who publishes, what waits, and what open transactions hold back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from sqlalchemy import inspect
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.tables import outbox_home_table
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
+from saga_activities.outbox import HELD, NEW, REFUSED
+from saga_workers.relay.held_events import list_undecided
+from saga_workers.relay.lease import Leases
+from saga_workers.relay.outbox import Outbox
+from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, read_lag, topics_used
+from saga_workers.relay.publisher import progress_topic, transactional_id
+from saga_workers.runtime.databases import driver_message, open_databases
+from sagas.errors import SagaError
+from sagas.settings import KafkaSettings, Settings
+
+_STATUS_TIMEOUT = 15.0
+
+
+async def relay_status(settings: Settings, connection: str | None = None) -> dict[str, Any]:
+    """What is known of every outbox. What does not answer has an ``error`` with one sentence instead.
+
+    Raises UsageError: the project has no database, or none of that name.
+    """
+    databases = open_databases(settings, connection, 2)
+    try:
+        found = await asyncio.gather(
+            *(_outbox_status(settings.kafka, name, databases.engine(name)) for name in databases.names())
+        )
+    finally:
+        await databases.close()
+    return {"outboxes": [one for one in found if one is not None]}
+
+
+async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -> dict[str, Any] | None:
+    try:
+        async with asyncio.timeout(_STATUS_TIMEOUT):
+            async with engine.connect() as connection:
+                if not await connection.run_sync(lambda sync: inspect(sync).has_table(outbox_home_table.name)):
+                    return None
+            home = await OutboxTable(engine).read_identity()
+            holders = await Leases(engine, "").holders()
+            lag, topics = await read_lag(engine), await topics_used(engine)
+            waiting = [one.to_json() for one in await list_undecided(engine)]
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        return {"connection": name, "error": f"the database does not answer: {driver_message(error)}"}
+    shards = []
+    for number in range(home.shards):
+        holder = holders.get(number)
+        shards.append(
+            {
+                "shard": number,
+                "owner": holder.owner if holder and holder.owner and not holder.expired else None,
+                "transactional_id": transactional_id(kafka, home.outbox_id, number),
+                "new": lag.of(NEW, number).events,
+                "oldest_seconds": round(lag.of(NEW, number).oldest, 3),
+            }
+        )
+    answer: dict[str, Any] = {
+        "connection": name,
+        "home": home.outbox_id,
+        "shards": shards,
+        **_totals(lag),
+        "for_a_person": waiting,
+    }
+    try:
+        answer |= await asyncio.to_thread(_kafka_status, kafka, progress_topic(kafka, home.outbox_id), shards, topics)
+        if answer["new"]:
+            answer |= await asyncio.to_thread(_publishing_error, kafka, progress_topic(kafka, home.outbox_id))
+    except SagaError as error:
+        answer["kafka_error"] = error.message
+    return answer
+
+
+def _totals(lag: OutboxLag) -> dict[str, Any]:
+    return {
+        "new": lag.total(NEW).events,
+        "oldest_seconds": round(lag.total(NEW).oldest, 3),
+        "held": lag.total(HELD).events,
+        "held_oldest_seconds": round(lag.total(HELD).oldest, 3),
+        "refused": lag.total(REFUSED).events,
+    }
+
+
+def _kafka_status(
+    kafka: KafkaSettings, progress_topic_name: str, shards: list[dict[str, Any]], topics: list[str]
+) -> dict[str, Any]:
+    """A shard whose progress partition has undecided records is in a transaction that is about to be committed."""
+    cluster = KafkaAdmin(kafka)
+    there = cluster.topics()
+    ours = cluster.offsets(progress_topic_name) if progress_topic_name in there else {}
+    for shard in shards:
+        offsets = ours.get(shard["shard"])
+        shard["open_transaction"] = offsets is not None and offsets.undecided_records > 0
+    told = []
+    for topic in topics:
+        if topic not in there:
+            told.append({"topic": topic, "error": cluster.unusable_topics([topic]).get(topic, "it is not there")})
+        elif "WRITE" not in cluster.authorized_operations(topic):
+            told.append({"topic": topic, "error": "this user may not write to the topic: an ACL is missing (WRITE)"})
+        else:
+            told.append(
+                {"topic": topic, "lso_lag": sum(one.undecided_records for one in cluster.offsets(topic).values())}
+            )
+    return {"topics": told}
+
+
+def _publishing_error(kafka: KafkaSettings, progress_topic_name: str) -> dict[str, Any]:
+    """Events wait: may a relay with these settings do what it does first?"""
+    cluster = KafkaAdmin(kafka)
+    try:
+        cluster.check_transactions(f"{progress_topic_name}-status")
+        if progress_topic_name not in cluster.topics():
+            return {}  # a relay makes it, and says if it may not
+        lacking = [one for one in ("READ", "WRITE") if one not in cluster.authorized_operations(progress_topic_name)]
+    except KafkaOperationError as problem:
+        return {"publishing_error": problem.message}
+    if not lacking:
+        return {}
+    return {"publishing_error": f"Kafka, topic {progress_topic_name}: an ACL is missing ({' and '.join(lacking)})"}
+
+
+# Metrics that are asked for when somebody scrapes: what waits in the outboxes, and what transactions hold back.
+
+log = logging.getLogger("saga.relay")
+
+GAUGE_MAX_AGE = 5.0
+"""Seconds for which an answer is good enough."""
+
+_GAUGE_TIMEOUT = 5.0
+
+
+class OutboxGauges:
+    """Gauges of all outboxes of a relay, the same from every relay. A Prometheus collector; ``refresh`` before."""
+
+    def __init__(self, outboxes: Collection[Outbox]) -> None:
+        self._outboxes = outboxes
+        self._lags: dict[str, OutboxLag] = {}
+        self._transaction_lags: dict[tuple[str, str], int] = {}
+        self._refreshed_at = 0.0
+
+    async def refresh(self) -> None:
+        """Ask the databases and Kafka, unless they were just asked. Who does not answer is left out."""
+        if time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
+            return
+        self._refreshed_at = time.monotonic()
+        await asyncio.gather(*(self._query(outbox) for outbox in self._outboxes))
+
+    async def _query(self, outbox: Outbox) -> None:
+        self._lags.pop(outbox.name, None)
+        for key in [key for key in self._transaction_lags if key[0] == outbox.name]:
+            del self._transaction_lags[key]
+        try:
+            async with asyncio.timeout(_GAUGE_TIMEOUT):
+                self._lags[outbox.name] = await read_lag(outbox.table.engine)
+                topics = await topics_used(outbox.table.engine)
+            for topic, offsets in (await transaction_lag(outbox, topics)).items():
+                self._transaction_lags[outbox.name, topic] = offsets
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            log.debug("no gauges of %s: %s", outbox.name, driver_message(error))
+        except SagaError as error:
+            log.debug("no gauges of %s: %s", outbox.name, error.message)
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus asks for."""
+        oldest = GaugeMetricFamily(
+            "saga_outbox_oldest_seconds", "How long the oldest event has waited to be published.", labels=["connection"]
+        )
+        events = GaugeMetricFamily(
+            "saga_outbox_events", "Events that are not published, by status.", labels=["connection", "status"]
+        )
+        undecided = GaugeMetricFamily(
+            "saga_relay_lso_lag", "Offsets held back by transactions that are open.", labels=["connection", "topic"]
+        )
+        for name, lag in self._lags.items():
+            oldest.add_metric([name], lag.total(NEW).oldest)
+            for status in (NEW, HELD, REFUSED):
+                events.add_metric([name, status], lag.total(status).events)
+        for (name, topic), offsets in self._transaction_lags.items():
+            undecided.add_metric([name, topic], offsets)
+        yield from (oldest, events, undecided)
+
+
+async def transaction_lag(outbox: Outbox, topics: Collection[str]) -> Mapping[str, int]:
+    """Topic → how far its last stable offsets are behind what is written: transactions are open there.
+
+    Raises SagaError: Kafka does not answer.
+    """
+
+    def ask() -> dict[str, int]:
+        cluster = KafkaAdmin(outbox.settings, timeout=_GAUGE_TIMEOUT)
+        there = cluster.topics()
+        asked = [*topics, progress_topic(outbox.settings, outbox.identity.outbox_id)]
+        return {
+            topic: sum(one.undecided_records for one in cluster.offsets(topic).values())
+            for topic in asked
+            if topic in there
+        }
+
+    return await asyncio.to_thread(ask)

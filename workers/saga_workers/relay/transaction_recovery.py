@@ -1,0 +1,122 @@
+"""What a shard's producer can do about transactions of its own whose end the brokers have lost. Everything blocks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.kafka import hanging_transactions, range_reader
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.transactional_producer import TransactionalProducer
+from saga_activities.outbox import NEW, PUBLISHED
+from saga_workers.relay import progress_record
+from saga_workers.relay.outbox import Outbox
+from sagas.errors import SagaError
+from sagas.settings import KafkaSettings
+
+_ADMIN_TIMEOUT = 5.0
+
+
+class HangingTransactions:
+    """``topic`` is that of the progress records. Every method raises SagaError: it cannot be known."""
+
+    def __init__(self, settings: KafkaSettings, producer: TransactionalProducer, topic: str, shard: int) -> None:
+        self._settings, self._producer, self._topic, self._shard = settings, producer, topic, shard
+
+    def event_ids(self) -> tuple[list[str], float]:
+        """The ids of the events whose batch has a progress record that is not decided, and since when they may have
+        been written (seconds since 1970)."""
+        found = hanging_transactions.open_transactions(self._settings, self._topic).get(self._shard)
+        ranges = {self._shard: (found.last_stable, found.high_watermark)} if found is not None else {}
+        ids: list[str] = []
+        moment = time.time()
+        for message in range_reader.read_ranges(self._settings, self._topic, ranges, uncommitted=True):
+            value = message.value()
+            if value:
+                ids += progress_record.decode_progress(value).event_ids
+                moment = min(moment, message.timestamp()[1] / 1000)
+        return ids, moment - self._settings.transaction_timeout
+
+    def visible_events(self, topics: Collection[str], ids: Collection[str], since: float) -> set[str]:
+        """Those of the events that readers see."""
+        found: set[str] = set()
+        stopped = self._producer.cancelled
+        for topic in self._existing(topics):
+            found |= hanging_transactions.visible_events(
+                self._settings, topic, set(ids), since, lambda: not stopped.is_set()
+            )
+        if stopped.is_set():
+            raise SagaError("the relay was told to stop before it knew what came of a transaction")
+        return found
+
+    def abort(self, topics: Collection[str]) -> None:
+        """Abort our open transactions in these topics and the shard's partition; also raises KafkaTransactionError."""
+        places = [
+            (topic, partition)
+            for topic in self._existing(topics)
+            for partition in hanging_transactions.open_transactions(self._settings, topic)
+        ]
+        self._producer.abort_in([*places, (self._topic, self._shard)])
+
+    def _existing(self, topics: Collection[str]) -> list[str]:
+        missing = KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics(topics)
+        return [topic for topic in topics if topic not in missing]
+
+
+# After the brokers have lost the end of a batch's transaction: its events are published once all the same.
+#
+# The shard's partition of the progress topic tells: nobody else writes there, and ``init_transactions`` has ended all
+# that was open, so what is not decided after that will never be. What readers see of those batches is marked, the rest
+# becomes NEW again, and only then the producer ends the transaction by an abort of its own in the same partitions. A
+# relay that dies in between finds all of it as it was.
+
+log = logging.getLogger("saga.relay")
+
+_TOPICS_OF_EVENTS = text("SELECT DISTINCT topic FROM saga_outbox WHERE event_id IN :ids").bindparams(
+    bindparam("ids", expanding=True)
+)
+_MARK_NEW = text(
+    f"UPDATE saga_outbox SET status = '{NEW}', published_at = NULL WHERE status = '{PUBLISHED}' AND event_id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
+
+InThread = Callable[..., Awaitable[Any]]
+
+
+async def recover_transactions(outbox: Outbox, shard: int, hanging: HangingTransactions, in_thread: InThread) -> None:
+    """Call it when the progress partition stays undecided. Raises SagaError, KafkaTransactionError, SQLAlchemyError."""
+    name = f"{outbox.name} shard {shard}"
+    log.warning(
+        "%s: the brokers have lost the end of a transaction (it is hanging); it is looked up what came of it", name
+    )
+    ids, moment = await in_thread(hanging.event_ids)
+    engine = outbox.table.engine
+    topics = await _topics_of(engine, ids)
+    seen = await in_thread(hanging.visible_events, topics, ids, moment)
+    await outbox.table.mark_events_published(sorted(seen))
+    again = await _republish(engine, sorted(set(ids) - seen))
+    await in_thread(hanging.abort, topics)
+    log.warning(
+        "%s: it is ended: of %d events %d can be read, and are marked; the others are published again "
+        "(%d of them were marked)",
+        name,
+        len(ids),
+        len(seen),
+        again,
+    )
+
+
+async def _topics_of(engine: AsyncEngine, event_ids: Sequence[str]) -> list[str]:
+    """The topics of these events, as far as their rows are still there."""
+    async with engine.connect() as connection:
+        return sorted((await connection.execute(_TOPICS_OF_EVENTS, {"ids": list(event_ids)})).scalars())
+
+
+async def _republish(engine: AsyncEngine, event_ids: Sequence[str]) -> int:
+    """Events that are marked and that nobody can read become NEW again; returns how many. Safe to repeat."""
+    async with engine.connect() as connection:
+        return (await connection.execute(_MARK_NEW, {"ids": list(event_ids)})).rowcount

@@ -1,0 +1,311 @@
+"""Consumes the reply topics: records each reply in the row of its command, wakes the saga, then moves the offset.
+
+Killed anywhere in between, it reads the same replies again. Recording is one conditional update, so the first reply
+counts; waking an attempt that is over does nothing. What cannot be read goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_activities import kafka_request
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import database_errors
+from saga_activities.guard.tables import outbox_home_table
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.config import consumer_config
+from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.record_codec import read_headers
+from saga_activities.kafka_request import MalformedReply, Reply, RequestRow, decode_reply, outcome_of_reply
+from saga_activities.temporal_activity import to_application_error
+from sagas.builtins.messaging import REQUEST, default_reply_topic
+from sagas.definition.model import Definition, Operation, StepDefinition
+from sagas.errors import SagaError, UsageError
+from sagas.protocol.payloads import encode_result
+from sagas.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+
+log = logging.getLogger("saga.replies")
+
+DeadLetterSink = Callable[["Message", str, str, asyncio.Event], Awaitable[None]]
+"""A message, the group that gives it up, why, and an event: do not go on trying when it is set."""
+
+T = TypeVar("T")
+
+_SELECT_OUTBOX_ID = select(outbox_home_table.c.home).where(outbox_home_table.c.id == 1)
+
+BATCH_SIZE = 200
+"""Replies between two commits of offsets."""
+
+MAX_CONCURRENT_REPLIES = 8
+"""Replies recorded at the same time; each needs a connection for a moment."""
+
+_POLL_TIMEOUT = 0.5
+_BACKOFFS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Seconds until it begins anew after trouble, the last one for as long as it lasts."""
+
+REPLY_PARTITIONS = 4
+
+
+class ReplyListener:
+    """One listener of this process; several processes share the partitions.
+
+    ``counts`` says what became of the replies: ``woken``, ``late`` (recorded, nobody waits any more), ``duplicate``,
+    ``unknown`` (nobody has asked) and ``malformed``; ``counted`` is told each of these words, too. ``bury`` writes a
+    dead letter, and returns when the brokers have it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kafka: KafkaSettings,
+        databases: DatabaseConnections,
+        topics: Sequence[str],
+        *,
+        dead_letter_sink: DeadLetterSink,
+        on_reply: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        if kafka.outbox is None:
+            raise UsageError('Replies need the database of their commands: [kafka] outbox = "…" in saga.toml.')
+        self._client = client
+        self._kafka = kafka
+        self._outbox = kafka.outbox
+        self._databases = databases
+        self._topics = list(topics)
+        self._dead_letter_sink = dead_letter_sink
+        self._on_reply = on_reply
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._error: str | None = "it has not begun yet"
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="replies")
+        self.counts: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        """Begin to listen; trouble with Kafka, the database or Temporal shows in ``health`` and is waited out."""
+        self._task = asyncio.create_task(self._run(), name="reply listener")
+
+    async def stop(self) -> None:
+        """Finish the replies at hand, commit their offsets and leave the group."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    def health(self) -> str | None:
+        """None: it listens. Otherwise one sentence that says what is in the way."""
+        if self._task is not None and self._task.done() and not self._stopping.is_set():
+            return "it has ended"
+        return self._error
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                await self._consume()
+            except Exception as error:
+                if self._stopping.is_set():
+                    log.debug("what was at hand is left to the next listener", exc_info=error)
+                    return
+                failures = failures + 1 if self._error is not None else 0  # None: it had come as far as listening
+                sentence = _error_message(error)
+                if sentence is None:
+                    log.exception("replies are not heard: this is a bug in saga")
+                elif sentence != self._error:
+                    log.warning("replies are not heard: %s", sentence)
+                self._error = sentence or f"{type(error).__name__}: {error}"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _BACKOFFS[min(failures, len(_BACKOFFS) - 1)])
+
+    async def _consume(self) -> None:
+        """Until told to stop, or until something fails."""
+        from confluent_kafka import Consumer
+
+        engine = self._databases.engine(self._outbox)
+        group = f"{self._kafka.prefix}-replies-{await _outbox_id(engine)}"
+        await self._in_thread(self._create_topics)
+        consumer = await self._in_thread(lambda: Consumer(consumer_config(self._kafka, group)))
+        try:
+            await self._in_thread(lambda: consumer.subscribe(self._topics))
+            while not self._stopping.is_set():
+                batch = await self._in_thread(lambda: _poll_batch(consumer))
+                if self._error is not None:
+                    log.info("listening for replies in %s as %s", ", ".join(self._topics), group)
+                    self._error = None
+                if batch:
+                    await self._handle_batch(engine, group, batch)
+                    await self._in_thread(partial(_commit_offsets, consumer, batch))
+        finally:
+            await self._in_thread(consumer.close)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """The client of Kafka blocks; it has one thread of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _create_topics(self) -> None:
+        cluster = KafkaAdmin(self._kafka)
+        for topic in self._topics:
+            cluster.ensure_topic(topic, REPLY_PARTITIONS)
+
+    async def _handle_batch(self, engine: AsyncEngine, group: str, batch: Sequence[Message]) -> None:
+        by_key: dict[str, list[Reply]] = {}
+        for message in batch:
+            raw: Any = message.value()
+            try:
+                reply = decode_reply(read_headers(message), raw)
+            except MalformedReply as error:
+                await self._dead_letter_sink(message, group, str(error), self._stopping)
+                self._count("malformed")
+            else:
+                by_key.setdefault(reply.key, []).append(reply)
+        room = asyncio.Semaphore(MAX_CONCURRENT_REPLIES)
+
+        async def take(replies: Sequence[Reply]) -> None:
+            async with room:
+                for reply in replies:
+                    await self._record_reply(engine, reply)
+
+        # A failing reply must not leave others running behind the back of the next batch.
+        ends = await asyncio.gather(*(take(replies) for replies in by_key.values()), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> None:
+        first, found = await kafka_request.record_reply(engine, reply, time.time())
+        if found is None:
+            self._count("unknown")
+            log.warning("a reply (%s) to %s, for which nobody has asked here, is ignored", reply.outcome, reply.key)
+            return
+        if not first and found.outcome != reply.outcome:
+            log.warning(
+                "%s: a second reply says %s, the first one said %s and counts", reply.key, reply.outcome, found.outcome
+            )
+        # A reply read twice may be one whose waking was cut short.
+        woken = await complete_attempt(self._client, found, reply.key)
+        self._count("woken" if woken else "late" if first else "duplicate")
+
+    def _count(self, result: str) -> None:
+        self.counts[result] += 1
+        self._on_reply(result)
+
+
+def _poll_batch(consumer: Consumer) -> list[Message]:
+    """The next replies, as soon as there is one; none after a while without any. Raises KafkaException."""
+    from confluent_kafka import KafkaException
+
+    first = consumer.poll(_POLL_TIMEOUT)
+    if first is None:
+        return []
+    batch = [first, *consumer.consume(BATCH_SIZE - 1, 0)]
+    for message in batch:
+        if (error := message.error()) is not None:
+            raise KafkaException(error)
+    return batch
+
+
+def _commit_offsets(consumer: Consumer, batch: Sequence[Message]) -> None:
+    """The group goes on behind these records. Raises KafkaException."""
+    from confluent_kafka import TopicPartition
+
+    ends: dict[tuple[str, int], int] = {}
+    for message in batch:
+        ends[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
+    offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+    consumer.commit(offsets=offsets, asynchronous=False)
+
+
+async def _outbox_id(engine: AsyncEngine) -> str:
+    """The identity of the outbox: two of them that share a reply topic both hear every reply."""
+    async with engine.connect() as connection:
+        return (await connection.execute(_SELECT_OUTBOX_ID)).scalar_one()
+
+
+def _error_message(error: Exception) -> str | None:
+    """What is in the way; None: nobody has thought of that."""
+    from confluent_kafka import KafkaException
+
+    if isinstance(error, SagaError):
+        return error.message
+    if isinstance(error, KafkaException):
+        return f"Kafka: {classify_kafka_error(error).reason}"
+    if isinstance(error, RPCError):
+        return f"Temporal does not answer: {error.message}"
+    if (trouble := database_errors.classify_database_error(error)) is not None:
+        return f"the database of the outbox: {trouble.message}"
+    return None
+
+
+# From a recorded reply to the attempt that waits for it: Temporal takes its end from any process with its token.
+
+
+_ATTEMPT_OVER = (RPCStatusCode.NOT_FOUND,)
+"""The attempt is over: it timed out, the saga turned back, or it has been told already."""
+
+_NOT_ACCEPTED = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
+
+
+async def complete_attempt(client: Client, request: RequestRow, key: str) -> bool:
+    """Tell the waiting attempt what the row says; False when nobody waits any more.
+
+    Whoever asks next finds the reply in the row, so being late loses nothing. Raises RPCError: Temporal is not there.
+    """
+    if request.waiter is None or request.outcome is None:
+        return False
+    outcome = outcome_of_reply(request.outcome, request.data or "null", request.waiter.attempt)
+    handle = client.get_async_activity_handle(task_token=request.waiter.token)
+    try:
+        if outcome.kind == "done":
+            await handle.complete(encode_result(outcome, request.waiter.attempt))
+        else:
+            await handle.fail(to_application_error(outcome, request.waiter.attempt))
+    except RPCError as error:
+        if error.status in _ATTEMPT_OVER:
+            log.info("%s: the reply is recorded; the attempt that waited for it is over", key)
+            return False
+        if error.status in _NOT_ACCEPTED:
+            log.error("%s: Temporal does not take the reply (%s); the next attempt finds it", key, error.message)
+            return False
+        raise
+    return True
+
+
+# The topics in which replies may come.
+
+
+def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str]:
+    """Those that the definitions name, and the default one if there is any request; none without requests."""
+    found = {
+        str((one.with_ or {}).get("reply_topic") or default_reply_topic(prefix))
+        for definition in definitions.values()
+        for step in definition.steps
+        for one in _step_operations(step)
+        if one.uses == REQUEST
+    }
+    # Sagas that began with an older definition may still wait for the default one.
+    return sorted(found | {default_reply_topic(prefix)}) if found else []
+
+
+def _step_operations(step: StepDefinition) -> Iterator[Operation]:
+    yield step.do
+    if step.compensate is not None:
+        yield from step.compensate.alternates
+        if step.compensate.confirmed is not None:
+            yield step.compensate.confirmed
+    if step.confirm is not None:
+        yield step.confirm

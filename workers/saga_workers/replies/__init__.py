@@ -1,1 +1,0 @@
-"""Hears the replies to commands of `kafka.request` and wakes the sagas that wait for them."""

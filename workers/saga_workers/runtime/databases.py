@@ -1,0 +1,150 @@
+"""What a participant's database needs before a saga uses it: the guard's tables and the project's own schema.
+
+All of it is repeatable. A schema file (``[connections.shop] schema = "schema.sql"``) is applied whole each time, so
+it says ``create table if not exists``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import schema as guard_schema
+from saga_activities.guard.tables import DEFAULT_SHARDS
+from saga_spark import ledger
+from sagas.errors import SagaError, UsageError
+from sagas.settings import Connection, Settings
+
+# As long as other commands wait for a server that does not answer.
+_SETUP_TIMEOUT = 15.0
+
+
+async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) -> None:
+    """Create the guard's tables in one database and apply the project's schema file.
+
+    A new outbox gets so many ``shards``.
+
+    Raises:
+        UsageError: the URL or the schema file cannot be used.
+        SagaError: the database cannot be reached, or refuses.
+    """
+    text = schema_text(connection)
+    engine = open_engine(connection)
+    try:
+        await asyncio.wait_for(guard_schema.create_tables(engine, shards), _SETUP_TIMEOUT)
+        if connection.keeps_outputs:
+            await asyncio.wait_for(ledger.create_table(engine), _SETUP_TIMEOUT)
+        if text is not None:
+            await _apply_schema(engine, text)
+    except guard_schema.NewerTables as error:
+        raise SagaError(f"{connection.name}: {error}.") from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise SagaError(
+            f"The database of the connection {connection.name} refuses: {driver_message(error)}."
+        ) from error
+    except _driver_errors() as error:
+        raise SagaError(
+            f"{connection.schema_file} was not applied to {connection.name}: {driver_message(error)}."
+        ) from error
+    finally:
+        await engine.dispose()
+
+
+def open_engine(connection: Connection) -> AsyncEngine:
+    """A pool for one connection. Raises UsageError: the URL is none, or its driver is not installed."""
+    try:
+        return create_async_engine(connection.url)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}.") from error
+
+
+def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
+    """The SQL of :func:`set_up`, for a person to read and run."""
+    dialect = make_url(connection.url).get_backend_name()
+    text = schema_text(connection)
+    tables = guard_schema.ddl(dialect, shards) + (f"\n{ledger.table_ddl(dialect)}" if connection.keeps_outputs else "")
+    return tables + (f"\n-- {connection.schema_file}\n{text}" if text else "")
+
+
+def schema_text(connection: Connection) -> str | None:
+    """The project's schema file, None without one. Raises UsageError: it cannot be read."""
+    file = connection.schema_file
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"connections.{connection.name}.schema names {file}, but {reason}.") from error
+
+
+def driver_message(error: BaseException) -> str:
+    """The driver's own words in one line, without SQLAlchemy's wrapping and without our statement."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    lines = str(original).strip().splitlines() or [type(original).__name__]
+    return lines[0].strip().rstrip(".")
+
+
+async def _apply_schema(engine: AsyncEngine, text: str) -> None:
+    """Run a file of statements in one transaction where the database can (MySQL and MariaDB commit each DDL)."""
+    async with engine.begin() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        match engine.dialect.name:
+            case "postgresql":
+                # Without arguments the server takes several statements at once, and parses them itself.
+                await driver.execute(text)
+            case "sqlite":
+                await driver.executescript(text)
+            case _:
+                await _execute_each(connection, text)
+
+
+async def _execute_each(connection: AsyncConnection, text: str) -> None:
+    for statement in split_statements(text):
+        await connection.exec_driver_sql(statement.replace("%", "%%"))
+
+
+def split_statements(text: str) -> Iterator[str]:
+    """Statements of a file in which each ends with ``;`` at the end of a line (comments after it are allowed)."""
+    statement: list[str] = []
+    for line in text.splitlines():
+        code = line.partition("-- ")[0].rstrip()
+        if code:
+            statement.append(code)
+        if code.endswith(";"):
+            yield "\n".join(statement).rstrip(";")
+            statement = []
+    if statement:
+        yield "\n".join(statement)
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    """What the drivers raise when they are used past SQLAlchemy, as for a schema file."""
+    import sqlite3
+
+    import psycopg
+
+    return (psycopg.Error, sqlite3.Error)
+
+
+def open_databases(settings: Settings, connection: str | None, pool_size: int) -> DatabaseConnections:
+    """The databases that have an outbox. Raises UsageError: there is none, or none of that name."""
+    chosen = settings.sql_connections()
+    if connection is not None:
+        found = settings.connection(connection)
+        if found.kind != "sql":
+            raise UsageError(f"The connection {connection} is no database, so it has no outbox.")
+        chosen = [found]
+    if not chosen:
+        raise UsageError("The project has no database, and so no outbox.", help="[connections.NAME] in saga.toml")
+    return DatabaseConnections(
+        {one.name: {**one.options, "kind": "sql", "url": one.url} for one in chosen}, pool_size=pool_size
+    )

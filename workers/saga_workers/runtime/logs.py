@@ -1,0 +1,148 @@
+"""The log of a long-running process: one line per event, for people or (``json``) for machines.
+
+A line says which saga, step and attempt it is about, whoever wrote it: the engine, Temporal's SDK or an action with
+``step.logger``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from temporalio import activity, workflow
+from temporalio.exceptions import ApplicationError
+
+from saga_activities.attempt_context import ObservedAttempt
+
+LogFormat = Literal["text", "json"]
+
+
+def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
+    """Set up the root logger of this process; everything goes to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if format == "json" else _TextFormatter())
+    handler.addFilter(_is_not_duplicate)
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    for name in ("httpx", "httpcore"):  # they tell every request; our own line per attempt says more
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
+    # librdkafka tells every try of a connection, each as an error; what comes of it is in our own lines.
+    logging.getLogger("saga.kafka").setLevel(logging.DEBUG if debug else logging.CRITICAL)
+    # What they would append to every message as a Python dict is in the fields of our lines.
+    activity.logger.activity_info_on_message = False
+    workflow.logger.workflow_info_on_message = False
+
+
+def _is_not_duplicate(record: logging.LogRecord) -> bool:
+    """False for Temporal's own word about a failed attempt, with the traceback of our answer: `saga.step` has said it.
+
+    An error that is no answer of ours is a bug, and stays in the log.
+    """
+    if record.name != "temporalio.activity" or record.msg != "Completing activity as failed":
+        return True
+    return not (record.exc_info and isinstance(record.exc_info[1], ApplicationError))
+
+
+def record_context(record: logging.LogRecord) -> dict[str, Any]:
+    """What the line is about: ``saga``, ``saga_id``, ``step``, ``op``, ``attempt``, as far as it is known."""
+    ours = getattr(record, "context", None)
+    if isinstance(ours, Mapping):
+        return dict(ours)
+    about = getattr(record, "temporal_activity", None)
+    if isinstance(about, Mapping):
+        return {
+            "saga": about.get("workflow_type"),
+            "saga_id": about.get("workflow_id"),
+            "step": about.get("activity_id"),
+            "attempt": about.get("attempt"),
+        }
+    about = getattr(record, "temporal_workflow", None)
+    if isinstance(about, Mapping):
+        return {"saga": about.get("workflow_type"), "saga_id": about.get("workflow_id")}
+    return {}
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        about = record_context(record)
+        words = [str(about[name]) for name in ("saga_id", "step") if about.get(name)]
+        if about.get("op") not in (None, "do"):
+            words.append(str(about["op"]))
+        if (about.get("attempt") or 1) > 1:
+            words.append(f"attempt {about['attempt']}")
+        where = f"{' '.join(words)}: " if words else ""
+        line = f"{_timestamp(record)} {record.levelname} {record.name} {where}{_one_line(record.getMessage())}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _timestamp(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **record_context(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+# One line in the log for every attempt somebody may want to know of.
+
+log = logging.getLogger("saga.step")
+
+_OUTCOME_MESSAGES = {
+    "rejected": "said no",
+    "failed": "failed, nothing happened",
+    "unknown": "ended without an answer",
+    "late": "came too late and was refused",
+}
+
+
+@contextmanager
+def log_attempt(observed: ObservedAttempt) -> Iterator[None]:
+    """Watches one attempt; see :data:`saga_activities.attempt_context.Watcher`.
+
+    A business no is news, trouble is a warning. What went well is told only for the undo (a plain log of a healthy
+    system stays quiet); at DEBUG everything is told.
+    """
+    try:
+        yield
+    finally:
+        invocation, outcome = observed.invocation, observed.outcome
+        context: dict[str, Any] = {
+            "saga": observed.saga,
+            "saga_id": invocation.saga_id,
+            "step": invocation.entry,
+            "op": invocation.op,
+            "attempt": observed.number,
+        }
+        if observed.awaits_reply:
+            log.debug("%s: waits for the reply", invocation.action, extra={"context": context})
+        elif outcome is None:
+            log.warning("%s is not served by this worker", invocation.action, extra={"context": context})
+        elif outcome.kind == "done":
+            level = logging.INFO if invocation.op == "undo" else logging.DEBUG
+            words = (outcome.marker or "done").replace("_", " ")
+            log.log(level, "%s: %s", invocation.action, words, extra={"context": context})
+        else:
+            failure = outcome.failure
+            said = f": {failure.type}: {failure.message}" if failure is not None else ""
+            level = logging.INFO if outcome.kind == "rejected" else logging.WARNING
+            context["outcome"] = outcome.kind
+            log.log(
+                level, "%s %s%s", invocation.action, _OUTCOME_MESSAGES[outcome.kind], said, extra={"context": context}
+            )

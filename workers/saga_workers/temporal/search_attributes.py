@@ -1,0 +1,55 @@
+"""The search attributes of a saga in Temporal, and how they get into a namespace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+SEARCH_ATTRIBUTES = {
+    "SagaState": "Keyword",
+    "SagaStep": "Keyword",
+    "SagaReason": "Keyword",
+    "SagaLabels": "KeywordList",
+}
+
+
+async def existing_attributes(client: Client) -> list[str]:
+    """The names that this namespace has, sorted. Raises RPCError."""
+    from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    found = await client.operator_service.list_search_attributes(request, retry=True)
+    return sorted(name for name in SEARCH_ATTRIBUTES if name in found.custom_attributes)
+
+
+async def missing_attributes(client: Client) -> list[str]:
+    """The names that this namespace does not have yet. Raises RPCError."""
+    there = await existing_attributes(client)
+    return [name for name in SEARCH_ATTRIBUTES if name not in there]
+
+
+async def create_attributes(client: Client, names: list[str]) -> None:
+    """Add them to the namespace. Raises RPCError: not allowed, or no room for more of that type."""
+    from temporalio.api.enums.v1 import IndexedValueType
+    from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+
+    kinds = {
+        "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+        "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+    }
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(
+            namespace=client.namespace,
+            search_attributes={name: kinds[SEARCH_ATTRIBUTES[name]] for name in names},
+        )
+    )
+
+
+def create_attribute_commands(namespace: str) -> list[str]:
+    """The same as commands for somebody who may do it."""
+    return [
+        f"temporal operator search-attribute create --namespace {namespace} --name {name} --type {kind}"
+        for name, kind in SEARCH_ATTRIBUTES.items()
+    ]

@@ -1,0 +1,213 @@
+"""The connection to the Temporal server the settings speak of.
+
+``SAGA_TEMPORAL__…``, ``TEMPORAL_*``, saga.toml and ``.saga/dev.toml`` are already merged in the settings; what
+is still open comes from Temporal's own profile (the file its command writes). There is no default address: on the usual
+port the server of another project may answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    Plugin,
+    StartWorkflowInput,
+    WorkflowHandle,
+)
+from temporalio.converter import PayloadConverter
+from temporalio.envconfig import ClientConfigProfile
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+from temporalio.service import RPCError, TLSConfig
+
+from sagas.errors import SagaError, UsageError
+from sagas.settings import Settings, Tls
+from sagas.settings.dev_stack import has_dev_stack, read_dev_file
+from sagas.settings.model import DEFAULT_NAMESPACE
+from sagas.settings.secrets import resolve_secret
+
+_CONNECT_TIMEOUT = 15.0  # seconds; an address that swallows packets would never answer
+
+
+class ServerDownError(SagaError):
+    """The Temporal server cannot be reached."""
+
+
+async def connect(
+    settings: Settings, *, env: Mapping[str, str] = os.environ, plugins: list[Plugin] | None = None
+) -> Client:
+    """A client of the server and namespace in the settings.
+
+    ``env`` is read for the TLS variables of Temporal's own command and for where its profile is kept.
+
+    Raises:
+        UsageError: the settings or the profile cannot be read, or name no address.
+        ServerDownError: the server does not answer, or refuses us.
+    """
+    options = connect_options(settings, env)
+    address = options.pop("target_host")
+    _log_like_the_rest()
+    try:
+        # Without the interceptor a start would lose what it sends along: the definition and the generation.
+        opening = Client.connect(address, **options, interceptors=[HeaderInterceptor()], plugins=plugins or [])
+        return await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
+    except (RPCError, RuntimeError, OSError) as error:
+        raise server_down_error(settings, address, error) from error
+
+
+@functools.cache
+def _log_like_the_rest() -> None:
+    """Send what the SDK's core logs to Python's logging: by itself it prints to standard output, among documents.
+
+    A program that has made its own runtime for Temporal keeps it.
+    """
+    forwarding = LogForwardingConfig(
+        logging.getLogger("temporalio"), append_target_to_name=False, prepend_target_on_message=False
+    )
+    telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, forwarding))
+    with contextlib.suppress(RuntimeError):  # there is one already
+        Runtime.set_default(Runtime(telemetry=telemetry))
+
+
+def server_down_error(settings: Settings, address: str, error: BaseException) -> ServerDownError:
+    """The one sentence for a server that does not answer."""
+    text = " ".join(str(error).split())
+    if "certificate" in text.lower() or "tls" in text.lower() or "unauthenticated" in text.lower():
+        return ServerDownError(
+            f"The Temporal server at {address} refuses the connection: {text[:300]}.",
+            help="see api_key and tls of [temporal] in saga.toml",
+        )
+    here = address.startswith(("127.0.0.1:", "localhost:"))
+    return ServerDownError(
+        f"No Temporal server answers at {address}.",
+        help="saga dev up    starts one" if here else f"is {address} right, and does this machine reach it?",
+    )
+
+
+def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The arguments of ``Client.connect``: ``target_host`` and the rest.
+
+    Raises:
+        UsageError: the settings or the profile cannot be read, or name no address.
+    """
+    temporal = settings.temporal
+    if temporal.embedded:
+        # The profile may hold a cloud's key; the embedded server wants none of it.
+        return {"target_host": temporal.address, "namespace": temporal.namespace or DEFAULT_NAMESPACE}
+    profile = _profile(temporal.profile, env)
+    address = temporal.address or profile.address
+    if not address:
+        raise _no_address(settings)
+    options: dict[str, Any] = {
+        "target_host": address,
+        "namespace": temporal.namespace or profile.namespace or DEFAULT_NAMESPACE,
+    }
+    if temporal.api_key is not None:
+        options["api_key"] = resolve_secret(temporal.api_key, setting="temporal.api_key", root=settings.root)
+    elif profile.api_key:
+        options["api_key"] = profile.api_key
+    if profile.grpc_meta:
+        options["rpc_metadata"] = profile.grpc_meta
+    if any(name.startswith("TEMPORAL_TLS") for name in env) and profile.tls is not None:
+        options["tls"] = profile.tls.to_connect_tls_config()
+    elif temporal.tls is not None:
+        options["tls"] = _tls_config(temporal.tls, settings.root)
+    elif profile.tls is not None:
+        options["tls"] = profile.tls.to_connect_tls_config()
+    elif "api_key" in options:
+        options["tls"] = True
+    return options
+
+
+def names_server(settings: Settings, env: Mapping[str, str] = os.environ) -> bool:
+    """True when the settings or the profile name an address."""
+    return bool(settings.temporal.address or _profile(settings.temporal.profile, env).address)
+
+
+def _no_address(settings: Settings) -> UsageError:
+    """What to do where neither the settings, the environment nor the profile name a server."""
+    own = '[temporal] address = "host:7233" in saga.toml, or TEMPORAL_ADDRESS'
+    if settings.temporal.profile is not None:
+        return UsageError(f"the Temporal profile {settings.temporal.profile} names no address", help=own)
+    if settings.config_file is not None or has_dev_stack(settings.root):
+        state = "runs without Temporal" if read_dev_file(settings.root) else "is not running"
+        return UsageError(f"the dev stack of this project {state}: saga dev up", help=f"or name another server: {own}")
+    return UsageError(
+        f"no Temporal server is named, and {settings.root} belongs to no project: set TEMPORAL_ADDRESS",
+        help="or name a Temporal profile (TEMPORAL_PROFILE) or a project (--config DIR)",
+    )
+
+
+def _profile(name: str | None, env: Mapping[str, str]) -> ClientConfigProfile:
+    try:
+        return ClientConfigProfile.load(name, override_env_vars=dict(env))
+    except (RuntimeError, ValueError, OSError) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"The Temporal profile{f' {name}' if name else ''} cannot be read: {text}.") from error
+
+
+def _tls_config(tls: bool | Tls, root: Path) -> bool | TLSConfig:
+    if isinstance(tls, bool):
+        return tls
+    return TLSConfig(
+        domain=tls.server_name,
+        server_root_ca_cert=_read_pem(tls.ca, "ca", root),
+        client_cert=_read_pem(tls.cert, "cert", root),
+        client_private_key=_read_pem(tls.key, "key", root),
+    )
+
+
+def _read_pem(file: str | None, key: str, root: Path) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return (root / Path(file).expanduser()).read_bytes()
+    except OSError as error:
+        raise UsageError(f"temporal.tls.{key} names {file}, which cannot be read: {error.strerror}.") from error
+
+
+# Sends facts along with a workflow's start in headers, so that the input stays the user's own.
+
+_start_headers: ContextVar[Mapping[str, Any] | None] = ContextVar("saga_headers", default=None)
+
+
+def to_header(value: Any) -> Payload:
+    """A JSON value as a header."""
+    return value if isinstance(value, Payload) else PayloadConverter.default.to_payload(value)
+
+
+@contextmanager
+def start_headers(headers: Mapping[str, Any]) -> Iterator[None]:
+    """Every workflow started inside the block carries these headers: JSON values, or payloads made before."""
+    token = _start_headers.set(headers)
+    try:
+        yield
+    finally:
+        _start_headers.reset(token)
+
+
+class HeaderInterceptor(Interceptor):
+    """Give this to ``Client.connect(interceptors=…)``; see :func:`start_headers`."""
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _StartHeadersOutbound(next)
+
+
+class _StartHeadersOutbound(OutboundInterceptor):
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+        headers = _start_headers.get()
+        if headers:
+            input.headers = {**input.headers, **{name: to_header(value) for name, value in headers.items()}}
+        return await super().start_workflow(input)

@@ -1,0 +1,217 @@
+"""What Temporal knows of a run, read from its raw answers.
+
+The client's own classes raise for a run that is paused, one of which would take every list down; so these are read
+below them. A paused run counts as running here, and says that it is paused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkflowExecutionRequest,
+    DescribeWorkflowExecutionResponse,
+    ListWorkflowExecutionsRequest,
+)
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.client import Client as Temporal
+from temporalio.converter import DataConverter, decode_search_attributes
+from temporalio.service import RPCError, RPCStatusCode
+
+from sagas.definition.model import Definition
+from sagas.errors import UsageError
+from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+
+_PAUSED_STATUS = 8
+_PAGE_SIZE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run of one workflow. ``attributes`` holds single values, except for lists of keywords."""
+
+    id: str
+    run_id: str
+    workflow_type: str
+    status: WorkflowExecutionStatus
+    paused: bool
+    start_time: datetime
+    close_time: datetime | None
+    task_queue: str
+    parent_id: str | None
+    attributes: Mapping[str, Any]
+    raw: WorkflowExecutionInfo
+    converter: DataConverter
+
+    @property
+    def running(self) -> bool:
+        return self.status is WorkflowExecutionStatus.RUNNING
+
+    async def memo(self) -> dict[str, Any]:
+        """The memo, decoded."""
+        names = list(self.raw.memo.fields)
+        return {name: (await self.converter.decode([self.raw.memo.fields[name]]))[0] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """A run with what it waits for; ``raw`` has its pending activities and its pending workflow task."""
+
+    run: RunInfo
+    raw: DescribeWorkflowExecutionResponse
+
+
+async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDescription | None:
+    """The newest run under an id (or the one given); None when Temporal knows none."""
+    request = DescribeWorkflowExecutionRequest(
+        namespace=temporal.namespace, execution=Execution(workflow_id=id, run_id=run_id)
+    )
+    try:
+        answer = await temporal.workflow_service.describe_workflow_execution(request, retry=True)
+    except RPCError as error:
+        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+            return None
+        raise
+    return RunDescription(_run_info(temporal, answer.workflow_execution_info), answer)
+
+
+async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
+    """The runs that fit Temporal's list filter, newest first. Raises UsageError: the filter cannot be read."""
+    token = b""
+    while True:
+        request = ListWorkflowExecutionsRequest(
+            namespace=temporal.namespace, query=query, page_size=_PAGE_SIZE, next_page_token=token
+        )
+        try:
+            answer = await temporal.workflow_service.list_workflow_executions(request, retry=True)
+        except RPCError as error:
+            raise _query_error(error, query) from error
+        for info in answer.executions:
+            yield _run_info(temporal, info)
+        token = answer.next_page_token
+        if not token:
+            return
+
+
+def _query_error(error: RPCError, query: str) -> Exception:
+    if error.status is not RPCStatusCode.INVALID_ARGUMENT:
+        return error
+    if "search attribute" in error.message and "Saga" in error.message:
+        return UsageError("this namespace has not got the search attributes of sagas", help="saga setup    adds them")
+    return UsageError(
+        f"Temporal cannot read the filter {query!r}: {error.message}",
+        help="""for example --where "WorkflowType = 'checkout' AND SagaState = 'PARKED'" """.strip(),
+    )
+
+
+def _run_info(temporal: Temporal, info: WorkflowExecutionInfo) -> RunInfo:
+    paused = int(info.status) == _PAUSED_STATUS
+    attributes: dict[str, Any] = {}
+    for name, values in decode_search_attributes(info.search_attributes).items():
+        attributes[name] = values[0] if len(values) == 1 and name != "SagaLabels" else list(values)
+    return RunInfo(
+        id=info.execution.workflow_id,
+        run_id=info.execution.run_id,
+        workflow_type=info.type.name,
+        status=WorkflowExecutionStatus.RUNNING if paused else WorkflowExecutionStatus(info.status),
+        paused=paused,
+        start_time=_to_datetime(info.start_time),
+        close_time=_to_datetime(info.close_time) if info.HasField("close_time") else None,
+        task_queue=info.task_queue,
+        parent_id=info.parent_execution.workflow_id or None,
+        attributes=attributes,
+        raw=info,
+        converter=temporal.data_converter,
+    )
+
+
+def _to_datetime(timestamp: Any) -> datetime:
+    return timestamp.ToDatetime().replace(tzinfo=UTC)
+
+
+def visible_state(run: RunInfo) -> str:
+    """The saga's state as far as Temporal alone can tell.
+
+    A plain run never writes its state down: RUNNING and COMPLETED come from Temporal's own status. (A run past its
+    commit point says COMMITTED here only when it had trouble there.)
+    """
+    written = run.attributes.get("SagaState")
+    match run.status:
+        case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            return written or "RUNNING"
+        case WorkflowExecutionStatus.COMPLETED:
+            undo = run.id.endswith(UNDO_SUFFIX)
+            return written if written == "RESIDUE" else "COMPENSATED" if undo else "COMPLETED"
+        case WorkflowExecutionStatus.CANCELED:
+            return "COMPENSATED"
+        case WorkflowExecutionStatus.FAILED:
+            return written if written in ("COMPENSATED", "RESIDUE") else "FAILED"
+        case _:
+            return "TERMINATED"
+
+
+# Whether anybody polls a task queue.
+
+POLLER_TIMEOUT = 90.0
+"""Seconds. The server remembers pollers for minutes after they have gone; a poll itself lasts up to 60."""
+
+
+async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
+    """How many workers poll ``queue`` for workflow tasks (or for activities)."""
+    return sum(1 for at in await _polls(client, queue, workflows=workflows) if time.time() - at < POLLER_TIMEOUT)
+
+
+async def last_poll(client: Client, queue: str, *, workflows: bool = True) -> float:
+    """When a worker last polled ``queue``, in seconds since the epoch; 0.0: the server remembers none."""
+    return max(await _polls(client, queue, workflows=workflows), default=0.0)
+
+
+async def _polls(client: Client, queue: str, *, workflows: bool) -> list[float]:
+    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind),
+        retry=True,
+    )
+    return [poller.last_access_time.ToMicroseconds() / 1e6 for poller in found.pollers]
+
+
+def no_poller_message(queue: str) -> str:
+    """The sentence for it."""
+    return f"no worker polls the task queue {queue}"
+
+
+def nobody_answers(queue: str) -> str:
+    """The sentence for workers that polled a moment ago and answer nothing now."""
+    return f"no worker answers on the task queue {queue}"
+
+
+START_WORKER_HELP = "saga worker    (or saga dev up)"
+
+
+# The definition a run carries: the one it was started with, whatever the project's files say today.
+
+
+_QUERY_TIMEOUT = timedelta(seconds=5)
+
+
+async def read_definition(temporal: Temporal, run: RunInfo) -> Definition | None:
+    """What the run itself answers; None when it cannot: nobody polls, it is not in time, it has not begun."""
+    from sagas.machine.machine import Machine
+
+    if not await count_pollers(temporal, run.task_queue):
+        return None
+    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+    try:
+        packed = await handle.query("machine", result_type=str, rpc_timeout=_QUERY_TIMEOUT)
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
+        return None
+    return Machine.restore(unpack_state(packed)).definition if packed else None

@@ -1,0 +1,223 @@
+"""What a project wants of Kafka: whether it needs any, and which topics it names."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
+from sagas.builtins.messaging import REQUEST, default_reply_topic, events_of
+from sagas.builtins.registry import BUILTINS
+from sagas.builtins.spark import topics_read, topics_written
+from sagas.definition.loader import find_definition_files
+from sagas.definition.model import Definition, Operation, StepDefinition
+from sagas.errors import SagaError
+from sagas.settings import KafkaSettings
+from sagas.settings.project import Project
+
+Access = Literal["read", "write"]
+
+DEAD_LETTER_SUFFIX = ".dlq"
+"""What the topic of events that nobody could process adds to the name of theirs."""
+
+
+def uses_kafka(project: Project) -> bool:
+    """True when the settings have a table for Kafka, when a definition publishes, asks, is triggered or has Spark steps
+    for topics, or when there are consumers. False also where the project cannot be read: whoever needs it complains of
+    that.
+    """
+    return project.settings.kafka.configured or _has_readers(project) or _definitions_use_kafka(project)
+
+
+def needs_trigger(project: Project) -> bool:
+    """True when there is something to do for `saga trigger`: events or replies to wait for, consumers, bridges."""
+    return _has_readers(project) or any(
+        definition.triggers or any(operation.uses == REQUEST for operation in _all_operations(definition))
+        for definition in _kafka_definitions(project)
+    )
+
+
+def operations_of(step: StepDefinition) -> list[Operation]:
+    """All that a step may do, forward and backward."""
+    undo = step.compensate
+    several = [*undo.alternates, undo.confirmed] if undo else []
+    return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
+
+
+def named_topics(project: Project) -> dict[str, frozenset[Access]]:
+    """The topics that definitions, consumers, bridges and settings name, those of dead letters too, with what is done.
+
+    An expression names no topic before it is evaluated. Raises SagaError: the project cannot be read.
+    """
+    found = {name: set(access) for name, access in event_topics(project).items()}
+    for definition in project.definitions.values():
+        for operation in _all_operations(definition):
+            for topic in _literal_topics(*topics_read(operation.uses, _arguments(operation))):
+                found.setdefault(topic, set()).add("read")
+            for topic in _literal_topics(*topics_written(operation.uses, _arguments(operation))):
+                found.setdefault(topic, set()).add("write")
+    return {topic: frozenset(access) for topic, access in sorted(found.items())}
+
+
+def event_topics(project: Project) -> dict[str, frozenset[Access]]:
+    """Those of them whose records are events, and no more than the rows of Spark steps."""
+    found: dict[str, set[Access]] = {}
+
+    def note(read: list[str], written: list[str]) -> None:
+        for topic in read:
+            found.setdefault(topic, set()).add("read")
+        for topic in (*written, *(topic + DEAD_LETTER_SUFFIX for topic in read)):
+            found.setdefault(topic, set()).add("write")
+
+    for definition in project.definitions.values():
+        read = [trigger.topic for trigger in definition.triggers]
+        written: list[str] = []
+        for operation in _all_operations(definition):
+            given = _arguments(operation)
+            if operation.uses == REQUEST:
+                written += _literal_topics(given.get("topic"))
+                read += _literal_topics(given.get("reply_topic") or default_reply_topic(project.settings.kafka.prefix))
+            for event in events_of(operation.uses, given):
+                written += _literal_topics(event.get("topic") if isinstance(event, dict) else None)
+        note(read, written)
+    note([], list(project.settings.kafka.topics))
+    for consumer in project.message_handlers.consumers:
+        note([consumer.topic], [])
+    for bridge in project.message_handlers.bridges:
+        note([bridge.topic], [bridge.to])
+    return {topic: frozenset(access) for topic, access in sorted(found.items())}
+
+
+def _arguments(operation: Operation) -> dict[str, Any]:
+    return operation.with_ if isinstance(operation.with_, dict) else {}
+
+
+def _literal_topics(*topics: Any) -> list[str]:
+    return [topic for topic in topics if isinstance(topic, str) and "${{" not in topic]
+
+
+def _all_operations(definition: Definition) -> Iterator[Operation]:
+    for step in definition.steps:
+        yield from operations_of(step)
+    yield from (notification.do for notification in definition.notify)
+
+
+def _definitions_use_kafka(project: Project) -> bool:
+    return any(
+        definition.triggers or any(_uses_topic(operation) for operation in _all_operations(definition))
+        for definition in _kafka_definitions(project)
+    )
+
+
+def _kafka_definitions(project: Project) -> list[Definition]:
+    # Reading a hundred definitions takes a second: most projects never speak of Kafka, or of a topic for Spark.
+    if not _mentions(find_definition_files(project.settings.definitions), b"kafka", b"topic"):
+        return []
+    try:
+        return list(project.definitions.values())
+    except SagaError:
+        return []
+
+
+def _has_readers(project: Project) -> bool:
+    """By the text of the modules alone: to import them is the worker's business, and may take long."""
+    root = project.settings.root
+    modules = [root / (name if name.endswith(".py") else name.replace(".", "/")) for name in project.settings.actions]
+    files = [module if module.suffix == ".py" else module.with_suffix(".py") for module in modules]
+    return any(declares_readers(file) for file in [*files, *(file for one in modules for file in one.rglob("*.py"))])
+
+
+def _mentions(files: Iterable[Path], *words: bytes) -> bool:
+    return any(word in text for text in map(_file_bytes, files) for word in words)
+
+
+def _file_bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""  # whoever reads the project says what is wrong with it
+
+
+def _uses_topic(operation: Operation) -> bool:
+    if operation.uses in BUILTINS and BUILTINS[operation.uses].executor == "kafka":
+        return True
+    given = _arguments(operation)
+    return bool(topics_read(operation.uses, given) or topics_written(operation.uses, given))
+
+
+# Whether a module makes consumers or bridges, told from its source: it is parsed, not imported.
+
+_DECORATORS = ("consumer", "bridge")
+
+
+def declares_readers(file: Path) -> bool:
+    """True when ``file`` calls `consumer` or `bridge` of the package `sagas`, by whatever name it has imported them.
+
+    False as well for a file that cannot be read or is no Python: whoever imports it says what is wrong with it.
+    """
+    try:
+        source = file.read_bytes()
+        # Most modules of actions have none, and a large one takes long to parse.
+        if b"sagas" not in source or not any(one.encode() in source for one in _DECORATORS):
+            return False
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return False
+    names = set(_decorator_names(tree))
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) in names for node in ast.walk(tree))
+
+
+def _decorator_names(tree: ast.Module) -> Iterator[str]:
+    """What the makers are called in this module: `consumer`, `sagas.bridge`, or as an import has renamed them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("sagas", "sagas.consumers") and not node.level:
+            yield from (one.asname or one.name for one in node.names if one.name in _DECORATORS)
+        elif isinstance(node, ast.Import):
+            found = (one.asname or one.name for one in node.names if one.name in ("sagas", "sagas.consumers"))
+            yield from (f"{name}.{maker}" for name in found for maker in _DECORATORS)
+
+
+# The topics a project names, made as topics of events have to be: deleted by age, never compacted.
+#
+# Compaction keeps the newest event of a key and loses those before it; and a reader that comes late finds gaps.
+
+
+def create_topics(project: Project) -> list[str]:
+    """Make those that are missing; returns them. Blocks.
+
+    Raises:
+        SagaError: the project cannot be read, or Kafka cannot be used.
+    """
+    names = _topic_names(project)
+    if not names:
+        return []
+    cluster = KafkaAdmin(project.settings.kafka)
+    try:
+        return [name for name in names if cluster.ensure_topic(name)]
+    except KafkaOperationError as problem:
+        if problem.help:
+            raise
+        raise KafkaOperationError(
+            problem.message,
+            help="saga setup --print    shows the commands for somebody who may",
+            error_info=problem.error_info,
+        ) from None
+
+
+def create_topic_commands(project: Project) -> list[str]:
+    """The same for a person, with Kafka's own program. Raises SagaError: the project cannot be read."""
+    return [_create_command(project.settings.kafka, name) for name in _topic_names(project)]
+
+
+def _topic_names(project: Project) -> list[str]:
+    # Whoever sets up databases alone need not have what the actions import.
+    return list(named_topics(project)) if uses_kafka(project) else []
+
+
+def _create_command(kafka: KafkaSettings, topic: str) -> str:
+    words = ["kafka-topics.sh", "--bootstrap-server", kafka.bootstrap_servers or "HOST:9092", "--create"]
+    words += ["--if-not-exists", "--topic", topic, "--config", "cleanup.policy=delete"]
+    return shlex.join([*words, "--config", f"retention.ms={round(kafka.retention * 1000)}"])

@@ -1,0 +1,321 @@
+"""A bridge: consume, transform, produce, and the consumed offsets in the producer's transaction.
+
+Every partition has its own transactional id, the same in every process that ever owns it: taking a partition over
+ends the transaction of its last owner, and fences that owner off if it still lives. There is one way back from any
+trouble, a session from the start: group, partitions, producers, committed offsets.
+
+Every record says what it was made from. So a producer that is new finds what its predecessor has left open in a topic,
+and whether that had happened: what was read up to is committed, what comes from behind that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from saga_activities.guard.result_codec import to_json_value
+from saga_activities.kafka import hanging_transactions
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
+from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
+from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
+from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
+from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, member_properties
+from saga_workers.trigger.retry import error_message
+from saga_workers.trigger.trigger_metrics import PartitionLag, TriggerMetrics
+from sagas.builtins.messaging import first_reserved_header, reserved_header_message
+from sagas.consumers import Bridge, Message
+from sagas.errors import UsageError
+from sagas.settings import KafkaSettings
+from sagas.step import Event
+
+log = logging.getLogger("saga.trigger")
+
+BATCH_SIZE = 750
+"""Messages of one transaction, as in Kafka's own test of its transactions."""
+_POLL_TIMEOUT = 0.2
+_FILL_TIMEOUT = 0.05
+
+SOURCE_HEADER = "sagabridge"
+"""The header of a record that a bridge has written: group/topic/partition/offset of what it was made from."""
+
+
+class BridgeRunner:
+    """Runs one bridge in a thread of its own."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        bridge: Bridge,
+        group: str,
+        dead_letters: DeadLetters,
+        metrics: TriggerMetrics,
+        *,
+        batch_size: int = BATCH_SIZE,
+    ) -> None:
+        self.group, self.topic = group, bridge.topic
+        self._settings = settings
+        self._bridge = bridge
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._batch_size = batch_size
+        self._stop = threading.Event()
+        self._consumer: Any = None
+        self._producers: dict[int, TransactionalProducer] = {}
+        self._checked_topics: dict[int, set[str]] = {}
+        self._positions: dict[int, int] = {}
+        self._moved_partitions: set[int] = set()
+        self._high_watermarks = HighWatermarks()
+        self._broker_health = BrokerHealth(self.group)
+        self._refused_offsets: dict[tuple[int, int], str] = {}
+        self._individual_up_to: dict[int, int] = {}
+
+    async def run(self, stop: asyncio.Event, grace: float) -> None:
+        """Run until ``stop``; the transaction that is open then is committed, if that takes less than ``grace``."""
+        # The loop's own threads are few, and databases find their servers with them: none is taken for good.
+        thread = ThreadPoolExecutor(1, self.group)
+        running = asyncio.get_running_loop().run_in_executor(thread, self._run_sessions)
+        thread.shutdown(wait=False)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        self._stop.set()
+        await asyncio.wait({running}, timeout=grace)
+        if running.done():
+            running.result()
+
+    def health(self) -> str | None:
+        """None, or why nothing can be read at the moment."""
+        return self._broker_health.health()
+
+    def lags(self) -> Iterator[PartitionLag]:
+        for partition, position in list(self._positions.items()):
+            behind = self._high_watermarks.lag(partition, position)
+            if behind is not None:
+                yield self.group, self.topic, partition, behind
+
+    def _run_sessions(self) -> None:
+        from confluent_kafka import KafkaException
+
+        troubles = 0
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._run_session()
+            except (KafkaException, KafkaOperationError, KafkaTransactionError) as error:
+                troubles = 0 if time.monotonic() - began > 60 else troubles + 1
+                log.warning("%s begins again: %s", self.group, _error_message(error))
+                self._stop.wait(min(0.2 * 2**troubles, 5.0))
+
+    def _run_session(self) -> None:
+        """Work until told to stop. Raises KafkaException or KafkaTransactionError whenever it is not certain what the
+        brokers have."""
+        from confluent_kafka import Consumer
+
+        self._consumer = Consumer({**member_properties(self._settings, self.group), **self._broker_health.properties()})
+        try:
+            self._consumer.subscribe(
+                [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_revoked
+            )
+            while not self._stop.is_set():
+                for partition, records in self._poll_batch().items():
+                    for portion in self._split_batch(partition, records):
+                        if partition in self._producers:
+                            self._publish_transaction(partition, portion)
+        finally:
+            self._producers.clear()
+            self._positions.clear()
+            self._consumer.close()
+
+    def _poll_batch(self) -> dict[int, list[ConsumedRecord]]:
+        from confluent_kafka import KafkaError, KafkaException
+
+        self._high_watermarks.refresh(self._consumer)
+        first = self._consumer.poll(_POLL_TIMEOUT)
+        if first is None:
+            return {}
+        self._moved_partitions.clear()
+        rest = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
+        found: dict[int, list[ConsumedRecord]] = {}
+        # If its partition moves meanwhile, the library takes back what it has collected, but not what we hold already.
+        for read in rest if first.partition() in self._moved_partitions else (first, *rest):
+            error = read.error()
+            if error is None:
+                record, before = ConsumedRecord(read), found.setdefault(read.partition(), [])
+                self._check_not_reread(record, before[-1].offset + 1 if before else 0)
+                before.append(record)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if read.partition() in self._producers:
+                    self._positions[read.partition()] = read.offset()
+            elif error.fatal():
+                raise KafkaException(error)
+            else:
+                log.warning("%s cannot read %s: %s", self.group, self.topic, classify_kafka_error(error).reason)
+        return found
+
+    def _check_not_reread(self, record: ConsumedRecord, next_offset: int) -> None:
+        """The library may fetch again from where it began (it was seen to, after partitions had moved), and a topic may
+        be made anew. What is committed decides: that is asked when we begin again."""
+        position = max(next_offset, self._positions.get(record.partition, 0))
+        if record.offset < position:
+            raise KafkaOperationError(f"{record.position} came again, after all up to {position}")
+
+    def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
+        """Take partitions over. The committed offsets are read after this, so they are those of the last owner."""
+        for one in partitions:
+            self._moved_partitions.add(one.partition)
+            self._positions.pop(one.partition, None)
+            id = f"{self._settings.prefix}-bridge-{self._bridge.name}-{one.partition}"
+            self._producers[one.partition] = TransactionalProducer(self._settings, id).open()
+            self._checked_topics[one.partition] = set()
+        log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
+
+    def _on_revoked(self, _: Any, partitions: list[Any]) -> None:
+        for one in partitions:
+            self._moved_partitions.add(one.partition)
+            self._producers.pop(one.partition, None)
+            self._positions.pop(one.partition, None)
+
+    def _split_batch(self, partition: int, records: list[ConsumedRecord]) -> list[list[ConsumedRecord]]:
+        """What goes into one transaction. The broker refuses a whole batch for one event that is too large: the
+        messages of such a batch get transactions of their own, so that it is known which one it was."""
+        singly = [one for one in records if one.offset <= self._individual_up_to.get(partition, -1)]
+        rest = records[len(singly) :]
+        return [*([one] for one in singly), *([rest] if rest else [])]
+
+    def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
+        from confluent_kafka import TopicPartition
+
+        producer = self._producers[partition]
+        made = [self._make_output(record) for record in records]
+        self._abort_hanging(partition, records[0].offset, {one["topic"] for output in made for one in output.records})
+        producer.begin(self._settings.transaction_timeout)
+        dead = 0
+        try:
+            for record, output in zip(records, made, strict=True):
+                source = (SOURCE_HEADER, f"{self.group}/{record.position}")
+                for one in output.records:
+                    headers = [*(header for header in one["headers"] if header[0] != SOURCE_HEADER), source]
+                    producer.produce(**{**one, "headers": headers})
+                if output.dead_letter_reason is not None:
+                    dead += 1
+                    log.warning("%s gives up %s: %s", self.group, record.position, output.dead_letter_reason)
+            producer.flush()
+        except KafkaTransactionError as trouble:
+            if trouble.verdict.scope == "event":
+                self._isolate_refused(records, trouble)
+            raise
+        position = TopicPartition(self.topic, partition, records[-1].offset + 1)
+        producer.send_offsets([position], self._consumer.consumer_group_metadata())
+        producer.commit()
+        self._positions[partition] = position.offset
+        self._metrics.consumed(self._bridge.name, self.topic, "done", len(records) - dead)
+        for _ in range(dead):
+            self._metrics.dead(self.group, self.topic)
+
+    def _abort_hanging(self, partition: int, position: int, topics: set[str]) -> None:
+        """Before the producer of a partition writes to these topics for the first time. Raises KafkaOperationError,
+        KafkaTransactionError."""
+        ours = f"{self.group}/{self.topic}/{partition}/"
+
+        def is_ours(headers: Mapping[str, str], *, happened: bool) -> bool:
+            source = headers.get(SOURCE_HEADER, "")
+            offset = source.removeprefix(ours)
+            return source != offset and offset.isdecimal() and (int(offset) < position) is happened
+
+        fresh = sorted(topics - self._checked_topics[partition])
+        if not fresh:
+            return
+        if missing := KafkaAdmin(self._settings).unusable_topics(fresh):
+            raise KafkaOperationError("; ".join(f"{topic}: {reason}" for topic, reason in missing.items()))
+        for topic in fresh:
+            tried, kept = partial(is_ours, happened=False), partial(is_ours, happened=True)
+            hanging_transactions.abort_hanging(self._settings, self._producers[partition], topic, tried, kept)
+            self._checked_topics[partition].add(topic)
+
+    def _make_output(self, record: ConsumedRecord) -> BridgeOutput:
+        refused = self._refused_offsets.pop((record.partition, record.offset), None)
+        if refused is None:
+            output = run_bridge_function(self._bridge, record, self.group)
+        else:  # the brokers took nothing of what it became; without its value the letter fits
+            output = BridgeOutput(
+                (dead_letter(record, self.group, refused, omit_value=True),), dead_letter_reason=refused
+            )
+        if output.dead_letter_reason is not None:
+            self._dead_letters.topic_for(self.topic)
+        return output
+
+    def _isolate_refused(self, records: list[ConsumedRecord], error: KafkaTransactionError) -> None:
+        """The brokers refuse something of these messages. One is given up; of several, each is tried by itself."""
+        if len(records) == 1:
+            self._refused_offsets[records[0].partition, records[0].offset] = error.verdict.reason
+        else:
+            self._individual_up_to[records[0].partition] = records[-1].offset
+
+
+def _error_message(error: Exception) -> str:
+    if isinstance(error, KafkaTransactionError):
+        return error.verdict.reason
+    return error.message if isinstance(error, KafkaOperationError) else classify_kafka_error(error).reason  # pyright: ignore[reportArgumentType]
+
+
+# What a bridge produces for one message.
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeOutput:
+    """``dead``: why the message is given up, when its record is a dead letter."""
+
+    records: tuple[dict[str, Any], ...] = ()
+    dead_letter_reason: str | None = None
+
+
+def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> BridgeOutput:
+    """Run the bridge's function. What it cannot do becomes a dead letter, in the same transaction."""
+    reason = ""
+    for number in range(1, bridge.max_attempts + 1):
+        try:
+            message = record.message()
+            message.attempt = number
+            return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
+        except MalformedRecord as error:
+            reason = str(error)
+            break
+        except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
+            reason = error_message(error)
+    return BridgeOutput((dead_letter(record, group, reason),), dead_letter_reason=reason)
+
+
+def _records_for(bridge: Bridge, record: ConsumedRecord, message: Message, result: Any) -> Iterator[dict[str, Any]]:
+    if result is None:
+        return
+    several = isinstance(result, list) and all(isinstance(one, Event) for one in result)
+    for number, one in enumerate(result if several else [result]):
+        if isinstance(one, Event):
+            id = one.id or (f"{message.id}-{number}" if several else message.id)
+            headers = {**message.headers, "ce_id": id, **_own_headers(one, message)}
+            key = None if one.key is None else str(one.key).encode()
+            yield _producer_record(one.topic, key, one.value, list(headers.items()))
+        else:
+            yield _producer_record(bridge.to, record.key, one, list(record.raw_headers))
+
+
+def _own_headers(event: Event, message: Message) -> dict[str, str]:
+    """The headers of the event that the message has not got. Raises UsageError for one that is the engine's own."""
+    given = {name: text for name, text in event.headers.items() if message.headers.get(name) != text}
+    if (header := first_reserved_header(given)) is not None:
+        raise UsageError(reserved_header_message(header))
+    return given
+
+
+def _producer_record(topic: str, key: bytes | None, value: Any, headers: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    text = json.dumps(to_json_value(value), ensure_ascii=False).encode()
+    return {"topic": topic, "key": key, "value": text, "headers": list(headers)}

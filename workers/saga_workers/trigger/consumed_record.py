@@ -1,0 +1,54 @@
+"""A record as it was read, byte for byte, and the message that is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from saga_activities.kafka.record_codec import MalformedRecord, decode, read_headers
+from sagas.consumers import Message, message_id
+
+__all__ = ["ConsumedRecord", "MalformedRecord"]
+
+OUTCOME_HEADER, REJECTED_OUTCOME = "sagaoutcome", "rejected"
+
+
+class ConsumedRecord:
+    """One record of a topic; ``read`` is what the client library gave."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self.topic: str = message.topic()
+        self.partition: int = message.partition()
+        self.offset: int = message.offset()
+        self.key: bytes | None = message.key()
+        self.value: bytes | None = message.value()
+        self.raw_headers: Sequence[tuple[str, bytes | None]] = tuple(message.headers() or ())
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch, 0 when the record has none."""
+        return max(self._message.timestamp()[1], 0)
+
+    @property
+    def position(self) -> str:
+        """Topic, partition and offset, for people."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        return read_headers(self._message)
+
+    @cached_property
+    def id(self) -> str:
+        """See :class:`sagas.consumers.Message`."""
+        return message_id(self.headers, self.topic, self.partition, self.offset)
+
+    def message(self) -> Message:
+        """A new one at each call. Raises Unreadable, one sentence: the value is not JSON, or the key no text."""
+        read = decode(self._message)
+        moment = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
+        when = moment.replace("+00:00", "Z")
+        return Message(self.id, self.topic, self.partition, self.offset, when, read.key, read.value, self.headers)

@@ -1,0 +1,202 @@
+"""A consumer's message: inbox row, effect, events and reply in one transaction; the offset comes after it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from saga_activities import inbox
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
+from saga_activities.outbox import insert_event
+from saga_activities.python_action import jsonable
+from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas.consumers import Consumer, Message
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
+from sagas.step import Event
+
+log = logging.getLogger("saga.trigger")
+
+REPLY_TO_HEADER, KEY_HEADER, SAGA_HEADER = "sagareplyto", "sagakey", "sagaid"
+_ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
+_RECORD_TIMEOUT = 10.0
+"""Seconds for a transaction that only notes something."""
+
+
+class ConsumerRunner:
+    """Runs one consumer. The handle of a reader."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        guard: Guard,
+        group: str,
+        dead_letters: DeadLetters,
+        metrics: TriggerMetrics,
+        stop: asyncio.Event,
+        *,
+        max_bytes: int,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._consumer = consumer
+        self._guard = guard
+        self._group = group
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._stop = stop
+        self._max_bytes = max_bytes
+        self._threads = threads
+
+    async def __call__(self, record: ConsumedRecord) -> None:
+        """Done when the database knows what became of it, and the dead letters have it if they should."""
+        dead: list[str] = []
+
+        async def attempt(number: int) -> None:
+            found = await self._attempt(record, number)
+            if found is not None:
+                dead.append(found)
+
+        what = f"{self._group}: {record.position}"
+        reason = await retry_until_done(what, attempt, stop=self._stop, max_attempts=self._consumer.max_attempts)
+        if reason is not None:
+
+            async def give_up(_: int) -> None:
+                await self._record_dead_letter(record, reason)
+
+            await retry_until_done(what, give_up, stop=self._stop, max_attempts=1_000_000)
+            dead.append(reason)
+        if dead:
+            await self._dead_letters.send(record, self._group, dead[0], self._stop)
+
+    async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
+        """One try. The reason, when the message had been given up before. Raises Poison and Down."""
+        try:
+            message = replace(record.message(), attempt=number)
+        except MalformedRecord as error:
+            raise PoisonMessage(str(error)) from None
+        outcome = await self._run_guarded(functools.partial(self._run_effect, message, record), self._consumer.timeout)
+        match outcome.kind:
+            case "done" if isinstance(outcome.result, inbox.Duplicate):
+                self._metrics.consumed(self._consumer.name, record.topic, "duplicate")
+                return (outcome.result.reason or "") if outcome.result.status == "DEAD" else None
+            case "done":
+                self._metrics.consumed(self._consumer.name, record.topic, "done")
+            case "rejected":
+                assert outcome.failure is not None
+                await self._record_rejection(record, outcome.failure.message, outcome.failure.details)
+                self._metrics.consumed(self._consumer.name, record.topic, "rejected")
+            case _:
+                await self._raise_failure(outcome)
+        return None
+
+    async def _run_effect(self, message: Message, record: ConsumedRecord, sql: SqlSession) -> Any:
+        found = await inbox.record(sql, self._inbox_entry(record), "DONE")
+        if found is not None:
+            return found
+        result = jsonable(await self._call_handler(message, sql))
+        for event in message.events:
+            await self._emit(sql, event, record)
+        await self._reply(sql, record, "done", result)
+        return None
+
+    async def _call_handler(self, message: Message, sql: SqlSession) -> Any:
+        loop = asyncio.get_running_loop()
+
+        async def newer(entity: str, version: int) -> bool:
+            return await inbox.is_newer(sql, self._consumer.name, entity, version)
+
+        if self._consumer.asynchronous:
+            return await self._consumer.function(replace(message, _sql=sql, _newer=newer, events=message.events))
+
+        def newer_in_thread(entity: str, version: int) -> bool:
+            return asyncio.run_coroutine_threadsafe(newer(entity, version), loop).result()
+
+        given = replace(message, _sql=sql.sync(), _newer=newer_in_thread, events=message.events)
+        call = functools.partial(contextvars.copy_context().run, self._consumer.function, given)
+        return await loop.run_in_executor(self._threads, call)
+
+    async def _record_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
+        """A business no: nothing of the effect is there, and the inbox says so for every later delivery."""
+        log.info("%s: %s is rejected: %s", self._group, record.position, reason)
+        await self._record_outcome(record, "REJECTED", reason, details)
+
+    async def _record_dead_letter(self, record: ConsumedRecord, reason: str) -> None:
+        """From here on the message can have no effect; whoever waits for a reply is told."""
+        await self._record_outcome(record, "DEAD", reason, {"dead_letter": record.position})
+
+    async def _record_outcome(
+        self, record: ConsumedRecord, status: inbox.InboxStatus, reason: str, details: Mapping[str, Any]
+    ) -> None:
+        async def body(sql: SqlSession) -> None:
+            if await inbox.record(sql, self._inbox_entry(record), status, reason) is None:
+                await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": jsonable(dict(details))})
+
+        outcome = await self._run_guarded(body, _RECORD_TIMEOUT)
+        if outcome.kind != "done":
+            await self._raise_failure(outcome)
+
+    async def _reply(self, sql: SqlSession, record: ConsumedRecord, outcome: str, value: Any) -> None:
+        headers = record.headers
+        topic = headers.get(REPLY_TO_HEADER)
+        if not topic:
+            return
+        told = {name: headers[name] for name in (KEY_HEADER, SAGA_HEADER) if name in headers}
+        key = headers.get(SAGA_HEADER) or (None if record.key is None else record.key.decode("utf-8", "replace"))
+        await self._emit(sql, Event(topic, key, value, {**told, OUTCOME_HEADER: outcome}), record)
+
+    async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:
+        name = self._consumer.name
+        saga_id = record.headers.get(SAGA_HEADER, "")
+        origin = Invocation(
+            action=name,
+            arguments={},
+            key=record.headers.get(KEY_HEADER, record.id),
+            saga_id=saga_id if len(saga_id) <= MAX_SAGA_ID else "",
+            entry=f"consumer/{name}"[:MAX_ENTRY],
+            op="do",
+            generation=1,
+        )
+        await insert_event(sql, event, origin, max_bytes=self._max_bytes)
+
+    async def _run_guarded(self, body: Any, timeout: float) -> Outcome:
+        """A transaction of the database with the limits that guarded steps have; it leaves no row in the guard."""
+        now = time.time()
+        address = EntryKey("saga-inbox", "message")
+        return await self._guard.run_probe(address, body, scheduled_at=now, deadline=now + timeout)
+
+    async def _raise_failure(self, outcome: Outcome) -> None:
+        """Raise what an attempt without an end means: the database is in trouble, or the message is."""
+        failure = outcome.failure
+        assert failure is not None
+        if outcome.infrastructure or outcome.kind == "unknown":
+            raise DependencyUnavailable(f"{self._consumer.connection}: {failure.message}")
+        if failure.type == "Timeout" and not await self._database_answers():
+            raise DependencyUnavailable(f"{self._consumer.connection} does not answer")
+        # Where the type is the engine's own word, the message says all.
+        said = failure.message if failure.type in _ENGINE_ERROR_TYPES else f"{failure.type}: {failure.message}"
+        raise (ConsumerFailed if outcome.retryable else PoisonMessage)(said)
+
+    async def _database_answers(self) -> bool:
+        async def body(sql: SqlSession) -> None:
+            await sql.execute("SELECT 1")
+
+        return (await self._run_guarded(body, 5.0)).kind == "done"
+
+    def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
+        return inbox.InboxEntry(self._consumer.name, record.id, record.topic, record.partition, record.offset)
+
+
+class ConsumerFailed(AttemptFailed):
+    """An attempt failed, and was rolled back."""

@@ -1,0 +1,87 @@
+"""Trying until a message has had its effect, or certainly never will."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from sagas.errors import SagaError
+
+log = logging.getLogger("saga.trigger")
+
+MAX_BACKOFF = 10.0
+
+
+class AttemptFailed(Exception):
+    """It did not work this time; the text is a sentence for people."""
+
+
+class PoisonMessage(Exception):
+    """This message can never have its effect; the text is the reason."""
+
+
+class DependencyUnavailable(Exception):
+    """Something it needs does not answer. It is tried again for as long as that lasts: the message is not to blame."""
+
+
+class ProcessStopping(Exception):
+    """The process is stopping; the message has had no effect that counts, and somebody else will get it."""
+
+
+async def retry_until_done(
+    description: str,
+    attempt: Callable[[int], Awaitable[None]],
+    *,
+    stop: asyncio.Event,
+    max_attempts: int,
+    first_backoff: float = 0.2,
+) -> str | None:
+    """None when an attempt succeeded, else why the message is poison. ``attempt`` is given its number, from 1.
+
+    Down is waited for without limit; any other exception counts as one of ``max_attempts``. Raises Stopped.
+    """
+    number, failures, waits = 0, 0, 0
+    while True:
+        number += 1
+        try:
+            await attempt(number)
+        except PoisonMessage as error:
+            return str(error)
+        except ProcessStopping:
+            raise
+        except DependencyUnavailable as error:
+            waits += 1
+            # At once, so that people see what it waits for, and then ever more seldom.
+            if waits & (waits - 1) == 0:
+                log.warning("%s waits: %s", description, error)
+            pause = min(first_backoff * 2 ** (waits - 1), MAX_BACKOFF)
+        except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
+            failures += 1
+            sentence = error_message(error)
+            if failures >= max_attempts:
+                return sentence
+            log.warning("%s: attempt %d of %d failed: %s", description, failures, max_attempts, sentence)
+            pause = min(first_backoff * 2 ** (failures - 1), MAX_BACKOFF)
+        else:
+            return None
+        await sleep_or_stop(pause, stop)
+
+
+async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:
+    """Sleep. Raises Stopped when the process stops meanwhile."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
+    raise ProcessStopping()
+
+
+def error_message(error: Exception) -> str:
+    """What an error says to people; with the name of its class where the words are not our own."""
+    text = " ".join(str(error).split())[:500]
+    if text and isinstance(error, AttemptFailed | SagaError):
+        return text
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

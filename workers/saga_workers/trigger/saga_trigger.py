@@ -1,0 +1,237 @@
+"""From an event to its saga: start it once, or wake the one that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.client import Client
+from saga_workers.control.start import AlreadyEnded
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.retry import AttemptFailed, DependencyUnavailable, PoisonMessage, retry_until_done
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.views.saga_view import read_view
+from sagas.consumers import Message
+from sagas.definition.model import Definition, KafkaTrigger
+from sagas.errors import RefusedError, UsageError
+from sagas.expressions import ExpressionError, compile_value
+
+MAX_ATTEMPTS = 5
+
+
+class SagaTrigger:
+    """Gives each event of one topic to the triggers of one saga. The handle of a reader."""
+
+    def __init__(
+        self,
+        client: Client,
+        definition: Definition,
+        topic: str,
+        group: str,
+        dead_letters: DeadLetters,
+        metrics: TriggerMetrics,
+        stop: asyncio.Event,
+    ) -> None:
+        self._client = client
+        self._definition = definition
+        self._group = group
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._stop = stop
+        self._triggers = [(one, TriggerExpressions(one)) for one in definition.triggers if one.topic == topic]
+        self._variables = dict(client.project.settings.vars)
+
+    async def __call__(self, record: ConsumedRecord) -> None:
+        """Done when Temporal has it, or the dead letters have. Raises Stopped."""
+
+        async def attempt(number: int) -> None:
+            await self._attempt(record, number)
+
+        reason = await retry_until_done(
+            f"{self._group}: {record.position}", attempt, stop=self._stop, max_attempts=MAX_ATTEMPTS
+        )
+        if reason is not None:
+            await self._dead_letters.send(record, self._group, reason, self._stop)
+
+    async def _attempt(self, record: ConsumedRecord, number: int) -> None:
+        try:
+            message = record.message()
+        except MalformedRecord as error:
+            raise PoisonMessage(str(error)) from None
+        context = {
+            "trigger": message.as_trigger(),
+            "vars": self._variables,
+            "saga": {"name": self._definition.saga},
+        }
+        for trigger, values in self._triggers:
+            if not values.matches(context):
+                continue
+            try:
+                if trigger.signal is None:
+                    await self._start(message, values, context, number)
+                else:
+                    await self._signal(trigger, message, values, context)
+            except RPCError as error:
+                raise _temporal_error(error) from error
+
+    async def _start(
+        self, message: Message, values: TriggerExpressions, context: Mapping[str, Any], number: int
+    ) -> None:
+        starter = await self._client.starter(self._definition.saga)
+        try:
+            request = starter.make_request(values.input(context))
+            saga_id = values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
+            started = await starter.start(request, id=saga_id)
+        except UsageError as error:
+            raise PoisonMessage(error.message) from None
+        except AlreadyEnded:
+            return  # this very event had its saga, and it is over
+        except RefusedError as error:
+            if number < 2:
+                raise  # it may have gone at this very moment
+            raise PoisonMessage(error.message) from None
+        if started.started:
+            self._metrics.started(self._definition.saga, message.topic)
+
+    async def _signal(
+        self, trigger: KafkaTrigger, message: Message, values: TriggerExpressions, context: Mapping[str, Any]
+    ) -> None:
+        assert trigger.signal is not None
+        saga_id = values.id(context)
+        assert saga_id is not None  # SAGA131
+        temporal = self._client.temporal
+        described = await describe_run(temporal, saga_id)
+        if described is None:
+            raise SagaNotFound(f"there is no saga {saga_id}")
+        if described.run.workflow_type != self._definition.saga:
+            raise PoisonMessage(f"{saga_id} is a saga {described.run.workflow_type}, not {self._definition.saga}")
+        by = f"{message.topic}/{message.partition}/{message.offset}"
+        reject = rejection_reason(message)
+        data = None if reject is not None else values.input(context)
+        if described.run.running:
+            envelope = {"_saga": {"by": by, "reject": reject}, "data": data}
+            try:
+                await temporal.get_workflow_handle(saga_id).signal(trigger.signal, envelope)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+            else:
+                self._metrics.signalled(self._definition.saga, message.topic)
+                return
+        story = await read_view(temporal, saga_id)
+        if not _already_received(story, by, reject):
+            raise PoisonMessage(f"{saga_id} is over: {story['state']}")
+
+
+class SagaNotFound(AttemptFailed):
+    """The saga that an event is for is not there, perhaps not yet."""
+
+
+def rejection_reason(message: Message) -> str | None:
+    """Why the sender of this event says no, as consumers do; None when it does not."""
+    if message.headers.get(OUTCOME_HEADER) != REJECTED_OUTCOME:
+        return None
+    reason = message.value.get("reason") if isinstance(message.value, Mapping) else None
+    return str(reason or "rejected without a reason")
+
+
+def _already_received(story: Mapping[str, Any], by: str, reject: str | None) -> bool:
+    """True when the saga took this very event before it ended: the event was delivered twice."""
+    for step in story.get("steps") or ():
+        if step.get("uses") != "wait":
+            continue
+        if reject is None and isinstance(step.get("result"), Mapping) and step["result"].get("by") == by:
+            return True
+        if (
+            reject is not None
+            and step.get("outcome") == "rejected"
+            and (step.get("error") or {}).get("message") == reject
+        ):
+            return True
+    return False
+
+
+def _temporal_error(error: RPCError) -> Exception:
+    """Only Temporal's word on the request itself is about this event."""
+    if error.status is RPCStatusCode.INVALID_ARGUMENT:
+        return PoisonMessage(f"Temporal refuses it: {error.message}")
+    return DependencyUnavailable(f"Temporal does not answer: {error.message}")
+
+
+# The expressions of a trigger, compiled once.
+
+_Render = Callable[[Mapping[str, Any]], Any]
+_PATH = re.compile(r"\s*\$\{\{\s*(trigger(?:\.[A-Za-z_]\w*)*)\s*\}\}\s*")
+
+
+class TriggerExpressions:
+    """What a trigger makes of an event. Every method raises Poison when an expression fails on it."""
+
+    def __init__(self, trigger: KafkaTrigger) -> None:
+        self._id = None if trigger.id is None else compile_value(trigger.id).render
+        self._input = _compile(trigger.input)
+        self._filter = None if trigger.filter is None else compile_value(trigger.filter).render
+
+    def matches(self, context: Mapping[str, Any]) -> bool:
+        """False: the filter leaves this event out."""
+        if self._filter is None:
+            return True
+        value = _evaluate("filter", self._filter, context)
+        if not isinstance(value, bool):
+            raise PoisonMessage("`filter` is neither true nor false for this event")
+        return value
+
+    def id(self, context: Mapping[str, Any]) -> str | None:
+        """The saga's id; None where the trigger has no template."""
+        if self._id is None:
+            return None
+        value = _evaluate("id", self._id, context)
+        if not isinstance(value, str) or not value.strip():
+            raise PoisonMessage("`id` is no text, or an empty one, for this event")
+        return value
+
+    def input(self, context: Mapping[str, Any]) -> Any:
+        return _evaluate("input", self._input, context)
+
+
+def _evaluate(field: str, render: _Render, context: Mapping[str, Any]) -> Any:
+    try:
+        return render(context)
+    except ExpressionError as error:
+        raise PoisonMessage(f"`{field}` cannot be made from this event: {error.message}") from None
+
+
+def _compile(value: Any) -> _Render:
+    """As :func:`compile_value`, but a part of the event that is only passed on stays exactly as it is.
+
+    An expression makes exact decimals of numbers with a fraction, and those leave it as texts.
+    """
+    if isinstance(value, str):
+        path = _PATH.fullmatch(value)
+        render = compile_value(value).render
+        return _copy_path(path.group(1).split("."), render) if path else render
+    if isinstance(value, Mapping):
+        fields = {key: _compile(item) for key, item in value.items()}
+        return lambda context: {key: render(context) for key, render in fields.items()}
+    if isinstance(value, list | tuple):
+        items = [_compile(item) for item in value]
+        return lambda context: [render(context) for render in items]
+    return lambda _: value
+
+
+def _copy_path(path: list[str], fallback: _Render) -> _Render:
+    def render(context: Mapping[str, Any]) -> Any:
+        found: Any = context
+        for name in path:
+            if not isinstance(found, Mapping) or name not in found:
+                return fallback(context)  # which says what is wrong
+            found = found[name]
+        return found
+
+    return render

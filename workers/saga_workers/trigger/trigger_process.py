@@ -1,0 +1,233 @@
+"""The process of `saga trigger`: triggers, consumers and bridges of a project, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from sqlalchemy.exc import SQLAlchemyError
+from temporalio.service import RPCError
+
+from saga_activities import inbox
+from saga_activities.connections import DatabaseConnections
+from saga_activities.kafka.config import require_client
+from saga_workers.client import Client
+from saga_workers.replies import ReplyListener, reply_topics
+from saga_workers.runtime.http_server import HealthServer, health_pages
+from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
+from saga_workers.trigger.bridge import BridgeRunner
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.consumer import ConsumerRunner
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.reader import TopicReader
+from saga_workers.trigger.retry import ProcessStopping, sleep_or_stop
+from saga_workers.trigger.saga_trigger import SagaTrigger
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas.consumers import Bridge, Consumer
+from sagas.definition.model import Definition
+from sagas.errors import UsageError
+from sagas.settings.project import Project
+
+log = logging.getLogger("saga.trigger")
+
+MAX_CONCURRENT_STARTS = 32
+"""Events of one trigger that are given to Temporal at once."""
+MAX_CONCURRENT_MESSAGES = 16
+"""Messages of one consumer in its database at once."""
+MAX_HANDLER_THREADS = 64
+"""Plain `def` handlers of this process at once."""
+PURGE_INTERVAL = 3_600.0
+LEAVE_TIMEOUT = 10.0
+"""Seconds after its grace in which this process leaves its groups. The client of Kafka waits for a broker that is there
+and does not answer for as long as that lasts; without us the group goes on when our session is over."""
+
+
+@dataclass(frozen=True)
+class TriggerPlan:
+    """What this process runs. ``triggers`` are sagas with the topics they read."""
+
+    triggers: tuple[tuple[Definition, str], ...]
+    consumers: tuple[Consumer, ...] = ()
+    bridges: tuple[Bridge, ...] = ()
+    reply_topics: tuple[str, ...] = ()
+    """The topics in which participants answer `kafka.request`."""
+
+    def __len__(self) -> int:
+        return len(self.triggers) + len(self.consumers) + len(self.bridges) + len(self.reply_topics)
+
+    @property
+    def needs_temporal(self) -> bool:
+        return bool(self.triggers or self.reply_topics)
+
+
+def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
+    """Everything the project reads from Kafka, or the triggers of one saga. Raises UsageError: it is nothing."""
+    if saga is not None:
+        found = TriggerPlan(tuple(_trigger_topics(project.definition(saga))))
+        if not found:
+            raise UsageError(f"the saga {saga} has no trigger", help="triggers: {kafka: {topic: …}} in its definition")
+        return found
+    readers = project.message_handlers
+    triggers = tuple(one for definition in project.definitions.values() for one in _trigger_topics(definition))
+    replies = reply_topics(project.definitions, project.settings.kafka.prefix)
+    found = TriggerPlan(triggers, tuple(readers.consumers), tuple(readers.bridges), tuple(replies))
+    if not found:
+        raise UsageError(
+            "this project reads no topic: no definition has `triggers` or a `kafka.request`, and no action module a"
+            " @consumer or a @bridge",
+            help="see docs/how-to/trigger-sagas-from-kafka.md and consume-events.md",
+        )
+    return found
+
+
+def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
+    """One reader for each topic: triggers of one saga on the same topic share it, and each sees every event."""
+    for topic in dict.fromkeys(one.topic for one in definition.triggers):
+        yield definition, topic
+
+
+async def run_trigger(
+    project: Project, *, saga: str | None = None, health: str | None = None, grace: timedelta = timedelta(seconds=30)
+) -> None:
+    """Run until SIGTERM or SIGINT; what has begun then has ``grace`` to end.
+
+    Raises UsageError: nothing to do, no server, a module that cannot be loaded, a port that is taken.
+    """
+    require_client()
+    todo = make_plan(project, saga)
+    for diagnostic in project.diagnostics if saga is None else ():
+        log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
+    _ = project.settings.kafka.servers
+    client = await Client.connect(project) if todo.needs_temporal else None
+    stop = stop_on_signals()
+    why = "Kafka does not answer. What is not committed is read again by somebody else"
+    leaving = asyncio.create_task(exit_after_grace(stop, grace.total_seconds() + LEAVE_TIMEOUT, why))
+    async with AsyncExitStack() as stack:
+        stack.callback(leaving.cancel)
+        parts = TriggerTasks(project, client, stop, stack)
+        if health is not None:
+            registry = CollectorRegistry()
+            registry.register(parts.metrics)
+            await stack.enter_async_context(HealthServer(health, health_pages(stop, parts.ready, registry)))
+        log.info(
+            "%d triggers, %d consumers, %d bridges; Kafka at %s",
+            len(todo.triggers),
+            len(todo.consumers),
+            len(todo.bridges),
+            project.settings.kafka.servers,
+        )
+        await run_tasks(parts.make_tasks(todo, grace.total_seconds()), stop)
+
+
+class TriggerTasks:
+    """Makes the parts of the process; what they share is made once, and closed with ``stack``."""
+
+    def __init__(self, project: Project, client: Client | None, stop: asyncio.Event, stack: AsyncExitStack) -> None:
+        self._project = project
+        self._settings = project.settings.kafka
+        self._client = client
+        self._stop = stop
+        self.metrics = TriggerMetrics()
+        self._dead_letters = DeadLetters(self._settings, self.metrics)
+        stack.callback(self._dead_letters.close)
+        self._databases = DatabaseConnections(
+            {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()}
+        )
+        stack.push_async_callback(self._databases.close)
+        self._listener: ReplyListener | None = None
+        self._readers: list[TopicReader | BridgeRunner] = []
+        self._threads = ThreadPoolExecutor(MAX_HANDLER_THREADS, "consumer")
+        stack.callback(self._threads.shutdown, wait=False)
+
+    def make_tasks(self, plan: TriggerPlan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
+        """The parts by their names. Raises UsageError: a connection that is not there."""
+        self._readers = [
+            *(self._make_trigger(definition, topic) for definition, topic in plan.triggers),
+            *(self._make_consumer(one) for one in plan.consumers),
+            *(self._make_bridge(one) for one in plan.bridges),
+        ]
+        for one in self._readers:
+            self.metrics.add_lag_source(one.lags)
+        parts: dict[str, Coroutine[Any, Any, None]] = {one.group: one.run(self._stop, grace) for one in self._readers}
+        if plan.consumers:
+            parts["clean-up"] = self._purge_inboxes({one.connection for one in plan.consumers})
+        if plan.reply_topics:
+            parts["replies"] = self._listen_for_replies(plan.reply_topics)
+        return parts
+
+    async def ready(self) -> str | None:
+        if self._client is not None:
+            try:
+                await self._client.temporal.service_client.check_health(timeout=timedelta(seconds=2))
+            except RPCError as error:
+                return f"Temporal does not answer: {error.message}"
+        if self._listener is not None and (why := self._listener.health()):
+            return f"replies: {why}"
+        return next((why for one in self._readers if (why := one.health())), None)
+
+    def _make_trigger(self, definition: Definition, topic: str) -> TopicReader:
+        assert self._client is not None
+        group = f"{self._settings.prefix}-trigger-{definition.saga}-{topic}"
+        handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
+        return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS)
+
+    def _make_consumer(self, consumer: Consumer) -> TopicReader:
+        group = f"{self._settings.prefix}-consumer-{consumer.name}"
+        handle = ConsumerRunner(
+            consumer,
+            self._databases.guard(consumer.connection),
+            group,
+            self._dead_letters,
+            self.metrics,
+            self._stop,
+            max_bytes=self._settings.max_message_bytes,
+            threads=self._threads,
+        )
+        return TopicReader(self._settings, group, consumer.topic, handle, concurrency=MAX_CONCURRENT_MESSAGES)
+
+    def _make_bridge(self, bridge: Bridge) -> BridgeRunner:
+        group = f"{self._settings.prefix}-bridge-{bridge.name}"
+        return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics)
+
+    async def _listen_for_replies(self, topics: Sequence[str]) -> None:
+        """Hear the replies to commands until the process stops."""
+        assert self._client is not None
+
+        async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
+            await self._dead_letters.send(ConsumedRecord(message), group, reason, stop)
+
+        self._listener = ReplyListener(
+            self._client.temporal,
+            self._settings,
+            self._databases,
+            topics,
+            dead_letter_sink=bury,
+            on_reply=self.metrics.replied,
+        )
+        await self._listener.start()
+        await self._stop.wait()
+        await self._listener.stop()
+
+    async def _purge_inboxes(self, connections: Iterable[str]) -> None:
+        """Forget messages that no topic can bring again. It is time that drives it, not traffic."""
+        try:
+            while True:
+                for name in connections:
+                    try:
+                        while await inbox.purge(
+                            self._databases.engine(name), time.time() - 2 * self._settings.retention
+                        ):
+                            await sleep_or_stop(0.1, self._stop)
+                    except (SQLAlchemyError, OSError, TimeoutError) as error:
+                        log.warning("the inbox of %s is cleaned later: %s", name, error)
+                await sleep_or_stop(PURGE_INTERVAL, self._stop)
+        except ProcessStopping:
+            return

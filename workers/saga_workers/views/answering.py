@@ -1,0 +1,120 @@
+"""Whether a worker serves a saga: the server's memory of polls first, then a question to the saga itself.
+
+The server remembers a worker for minutes after it was killed, and goes on counting one that is frozen. So what tells
+is an answer: a query that nobody answers means that no worker is there, whatever the list of pollers says.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.temporal.temporal_runs import (
+    POLLER_TIMEOUT,
+    RunDescription,
+    last_poll,
+    no_poller_message,
+    nobody_answers,
+)
+
+DUE = 10.0
+"""Seconds a task may wait for a worker that has time."""
+
+_UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+_NO_POLLER = "no poller seen"  # what the server says some time after the last poll; its status has many meanings
+_RECENT_EVENTS = 5
+
+
+class NoAnswer(Exception):
+    """The saga cannot be asked; the message is a clause that says why."""
+
+
+class Workers:
+    """Who serves which task queue, as one command finds it.
+
+    A queue is found silent when a saga of it does not answer and none has answered yet; its other sagas are then not
+    asked any more, so that a list of hundreds waits once.
+    """
+
+    def __init__(self, temporal: Temporal) -> None:
+        self._temporal = temporal
+        self._polls: dict[tuple[str, bool], float] = {}
+        self._answered: set[str] = set()
+        self._silent: set[str] = set()
+        self._unanswered: set[str] = set()
+
+    async def polled(self, queue: str, *, workflows: bool = True, since: float | None = None) -> bool:
+        """Whether a worker has polled the queue ``since`` that moment; default: lately."""
+        key = (queue, workflows)
+        if key not in self._polls:
+            self._polls[key] = await last_poll(self._temporal, queue, workflows=workflows)
+        return self._polls[key] >= (time.time() - POLLER_TIMEOUT if since is None else since)
+
+    def unanswered(self, described: RunDescription) -> bool:
+        """Whether no worker answers for this run, as far as it was asked by `query`."""
+        run = described.run
+        return run.task_queue in self._silent or (
+            run.run_id in self._unanswered and waits_for_task(described.raw.pending_workflow_task) > DUE
+        )
+
+    async def query(self, described: RunDescription, name: str, patience: timedelta) -> Any:
+        """What the run answers. Raises NoAnswer."""
+        run = described.run
+        if not await self.polled(run.task_queue):
+            raise NoAnswer(no_poller_message(run.task_queue))
+        if run.task_queue in self._silent:
+            raise NoAnswer(nobody_answers(run.task_queue))
+        handle = self._temporal.get_workflow_handle(run.id, run_id=run.run_id)
+        try:
+            answer = await handle.query(name, result_type=dict, rpc_timeout=patience)
+        except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+            raise await self._why(described, error, patience) from None
+        self._answered.add(run.task_queue)
+        self._silent.discard(run.task_queue)
+        return answer
+
+    async def _why(self, described: RunDescription, error: Exception, patience: timedelta) -> NoAnswer:
+        run, task = described.run, described.raw.pending_workflow_task
+        unanswered = isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
+        if not unanswered and task.attempt > 1:
+            if not await timed_out(self._temporal, described):
+                return NoAnswer(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
+            unanswered = True  # the server asks nobody while it repeats a task
+        if not unanswered:
+            text = " ".join(str(getattr(error, "message", error)).split())
+            return NoAnswer(f"its worker gave an error instead of an answer ({text})")
+        self._unanswered.add(run.run_id)
+        if run.task_queue in self._answered:
+            return NoAnswer(f"it did not answer within {patience.total_seconds():g} s, though others of its queue did")
+        self._silent.add(run.task_queue)
+        return NoAnswer(nobody_answers(run.task_queue))
+
+
+def waits_for_task(task: Any) -> float:
+    """Seconds since a workflow task was handed out, or should have been; 0.0: there is none."""
+    since = task.started_time if task.HasField("started_time") else task.scheduled_time
+    return time.time() - since.ToMicroseconds() / 1e6 if since.seconds else 0.0
+
+
+async def timed_out(temporal: Temporal, described: RunDescription) -> bool:
+    """Whether the workflow task is repeated because no worker answered it, and not because the code failed."""
+    run = described.run
+    answer = await temporal.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=temporal.namespace,
+            execution=Execution(workflow_id=run.id, run_id=run.run_id),
+            maximum_page_size=_RECENT_EVENTS,
+        ),
+        retry=True,
+    )
+    ends = (EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
+    found = [event.event_type for event in answer.history.events if event.event_type in ends]
+    return found[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]

@@ -1,0 +1,137 @@
+"""How the notifications of sagas stand, as the runs that deliver them tell it in their memos: no worker is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowExecutionStatus
+
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from sagas.errors import RefusedError, UsageError, did_you_mean
+from sagas.protocol.payloads import NOTIFICATION_MEMO, NOTIFICATION_WORKFLOW, RETRY_NOTIFICATION_SIGNAL
+
+_CONCURRENCY = 16
+_CLOSED_STATES = {
+    WorkflowExecutionStatus.COMPLETED: "DELIVERED",
+    WorkflowExecutionStatus.FAILED: "EXHAUSTED",
+}
+_MEMO_FIELDS = ("attempts", "error", "next_attempt_at", "ended_at")
+
+EXHAUSTED = "EXHAUSTED"
+
+
+async def with_notifications(temporal: Temporal, story: Mapping[str, Any]) -> dict[str, Any]:
+    """The story with what has become of each notification. ``state`` None: Temporal does not know it any more."""
+    rows = story.get("notifications") or []
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(row: Mapping[str, Any]) -> dict[str, Any]:
+        async with gate:
+            described = await describe_run(temporal, row["run"])
+        return dict(row) if described is None else {**row, **await _delivery_state(described.run)}
+
+    return {**story, "notifications": list(await asyncio.gather(*(ask(row) for row in rows)))}
+
+
+async def _delivery_state(run: RunInfo) -> dict[str, Any]:
+    """PENDING, DELIVERED, EXHAUSTED, or STOPPED by somebody in Temporal."""
+    told = (await run.memo()).get(NOTIFICATION_MEMO) or {}
+    state = "PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED")
+    return {**{name: told.get(name) for name in _MEMO_FIELDS}, "state": state}
+
+
+async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIterator[str]:
+    """The ids of sagas with a notification that was given up and not sent again since; each once."""
+    query = f"WorkflowType = '{NOTIFICATION_WORKFLOW}' AND ExecutionStatus = 'Failed'"
+    if task_queue is not None:
+        query += f" AND TaskQueue = '{task_queue}'"
+    seen: set[str] = set()
+    async for run in list_runs(temporal, query):
+        newest = await describe_run(temporal, run.id)
+        if newest is None or newest.run.run_id != run.run_id:
+            continue
+        saga_id = ((await run.memo()).get(NOTIFICATION_MEMO) or {}).get("saga_id")
+        if isinstance(saga_id, str) and saga_id not in seen:
+            seen.add(saga_id)
+            yield saga_id
+
+
+def exhausted_reasons(story: Mapping[str, Any]) -> list[str]:
+    """One sentence for each notification of this story that was given up."""
+    return [
+        f"{row['id']} is EXHAUSTED after {_attempts_text(row['attempts'])}: {(row['error'] or {}).get('message')}; "
+        f"saga notify {story['id']} {row['id']} --again    sends it again"
+        for row in story.get("notifications") or ()
+        if row["state"] == EXHAUSTED
+    ]
+
+
+def _attempts_text(attempts: int | None) -> str:
+    return f"{attempts} attempt{'' if attempts == 1 else 's'}"
+
+
+def select_notifications(story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
+    """The notification of this name, or all of them. Raises UsageError: there is none of this name."""
+    rows = story.get("notifications") or []
+    wanted = [row for row in rows if name in (None, row["id"])]
+    if name is not None and not wanted:
+        known = {row["id"]: row for row in rows}
+        raise UsageError(
+            f"{story['id']} has no notification {name}{did_you_mean(name, known)}",
+            help=f"saga notify {story['id']}    shows them",
+        )
+    return wanted
+
+
+async def resend(temporal: Temporal, story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
+    """Send the notification of this name, or all that were given up; the next attempt of a pending one comes now.
+
+    It keeps its event id, so a receiver that got it after all knows the repetition. Returns their rows with ``done``:
+    ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` when it is one of several. Raises UsageError:
+    there is no such notification; RefusedError: Temporal has forgotten it, or there is nothing to send.
+    """
+    wanted = select_notifications(story, name)
+    if name is None:
+        wanted = [row for row in wanted if row["state"] not in ("DELIVERED", None)]
+        if not wanted:
+            raise RefusedError(f"no notification of {story['id']} waits or was given up")
+    rows: list[dict[str, Any]] = []
+    for row in wanted:
+        try:
+            rows.append({**row, "done": await _resend_one(temporal, row)})
+        except RefusedError as error:
+            if len(wanted) == 1:
+                raise
+            rows.append({**row, "done": "not sent", "failure": error.message})
+    return rows
+
+
+async def _resend_one(temporal: Temporal, row: Mapping[str, Any]) -> str:
+    described = await describe_run(temporal, row["run"])
+    if described is None:
+        raise RefusedError(f"Temporal does not know the notification {row['id']} any more")
+    handle = temporal.get_workflow_handle(row["run"], run_id=described.run.run_id)
+    if described.run.running:
+        await handle.signal(RETRY_NOTIFICATION_SIGNAL)
+        return "tried now"
+    order, saga_id = await _read_delivery(temporal, row["run"], described.run.run_id)
+    await temporal.start_workflow(
+        NOTIFICATION_WORKFLOW,
+        order,
+        id=row["run"],
+        task_queue=described.run.task_queue,
+        memo={NOTIFICATION_MEMO: {"state": "PENDING", "attempts": 0, "saga_id": saga_id}},
+        static_summary=f"✉ {row['uses']}, sent again",
+    )
+    return "sent again"
+
+
+async def _read_delivery(temporal: Temporal, run: str, run_id: str) -> tuple[dict[str, Any], str]:
+    """What the run was asked to deliver, from the first event of its history."""
+    async for event in temporal.get_workflow_handle(run, run_id=run_id).fetch_history_events():
+        [order] = await temporal.data_converter.decode(event.workflow_execution_started_event_attributes.input.payloads)
+        return order, order["saga_id"]
+    raise RefusedError(f"the history of {run} is gone, so nobody knows what it told")

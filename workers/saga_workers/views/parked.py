@@ -1,0 +1,125 @@
+"""What waits for a person: the parked operations of all sagas, one by one and in groups with the same trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.temporal_runs import list_runs
+from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
+from saga_workers.views.saga_view import read_view
+from sagas.machine.parked import blocked_steps
+from sagas.protocol.payloads import UNDO_SUFFIX
+
+_CONCURRENCY = 16
+_MAY_BE_PARKED = (
+    "(SagaState IN ('PARKED', 'COMPENSATING', 'COMMITTED') OR (SagaState = 'RUNNING' AND SagaStep IS NOT NULL))"
+)
+"""Sagas in which something can be parked while the rest goes on, and those that a nested saga blocks or has blocked; a
+plain running one is found with ``every`` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedOperation:
+    """One parked operation. ``decisions`` are those that are possible here."""
+
+    saga: str
+    saga_id: str
+    step: str
+    op: str
+    error: str
+    since: str
+    decisions: tuple[str, ...]
+
+    @property
+    def definition_step(self) -> str:
+        """The step of the definition, without the number of an item."""
+        return self.step.partition("#")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedList:
+    """``unasked`` are sagas in trouble that could not tell, each with the reason."""
+
+    operations: tuple[ParkedOperation, ...]
+    unreachable: Mapping[str, str]
+
+
+async def read_parked(
+    temporal: Temporal, criteria: SagaFilter, *, include_running: bool = False, nested: bool = False
+) -> ParkedList:
+    """Ask all sagas in trouble (``every``: all that run) what is parked. Raises UsageError: a filter is wrong.
+
+    ``nested``: what blocks one of them is told too when it is parked in a nested saga that the filter does not name.
+    """
+    where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
+    if criteria.where:
+        where = f"({criteria.where}) AND {where}"
+    narrowed = SagaFilter(criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue)
+    ids = list(
+        dict.fromkeys(
+            [run.id.removesuffix(UNDO_SUFFIX) async for run in list_runs(temporal, visibility_query(narrowed))]
+        )
+    )
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(saga_id: str) -> dict[str, Any]:
+        async with gate:
+            return await read_view(temporal, saga_id)
+
+    stories: dict[str, dict[str, Any]] = {}
+    while ids:
+        stories |= zip(ids, await asyncio.gather(*(ask(id) for id in ids)), strict=True)
+        blocking = [child["id"] for id in ids for child in stories[id].get("children") or () if child.get("waits")]
+        ids = [id for id in dict.fromkeys(blocking) if nested and id not in stories]
+    unasked = {
+        id: story["incomplete"] for id, story in stories.items() if story.get("incomplete") and not story.get("parked")
+    }
+    return ParkedList(tuple(one for story in stories.values() for one in parked_operations(story)), unasked)
+
+
+def parked_operations(story: Mapping[str, Any]) -> list[ParkedOperation]:
+    """What is parked in this saga itself; a nested saga tells of its own."""
+    elsewhere = blocked_steps(story)
+    return [
+        ParkedOperation(
+            story["saga"], story["id"], one["step"], one["op"], one["why"], one["since"], tuple(one["decisions"])
+        )
+        for one in story.get("parked") or ()
+        if one["step"] not in elsewhere
+    ]
+
+
+def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
+    """The groups with the same saga, step, operation and error, the largest first."""
+    groups: dict[tuple[str, str, str, str], list[ParkedOperation]] = {}
+    for one in operations:
+        groups.setdefault((one.saga, one.definition_step, one.op, one.error), []).append(one)
+    rows = [
+        {
+            "saga": saga,
+            "step": step,
+            "op": op,
+            "error": why,
+            "count": len(members),
+            "oldest": min(one.since for one in members),
+            "ids": sorted({one.saga_id for one in members}),
+            "decisions": [one for one in members[0].decisions if all(one in other.decisions for other in members)],
+            "command": _resolve_command(saga, step, op, why, members),
+        }
+        for (saga, step, op, why), members in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["count"], row["oldest"]))
+
+
+def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedOperation]) -> str:
+    first = members[0]
+    if len(members) == 1:
+        return f"saga resolve {shlex.quote(first.saga_id)} {first.step} retry --reason '…'"
+    where = shlex.quote(f"WorkflowType = {quote(saga)}")
+    return f"saga resolve --where {where} {step} retry --op {op} --error {shlex.quote(why)} --reason '…'"

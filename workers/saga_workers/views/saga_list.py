@@ -1,0 +1,163 @@
+"""The list of sagas: Temporal's visibility, read as sagas. It lags behind the runs by up to some seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.views.answering import Workers
+from saga_workers.views.saga_view import (
+    bare_view,
+    can_be_queried,
+    closed_view,
+    labels_of,
+    may_be_undone,
+    read_view,
+    view_of_run,
+    web_ui_link,
+    with_undo,
+)
+from sagas.errors import UsageError
+from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX
+
+_CONCURRENCY = 16
+_QUERY_TIMEOUT = timedelta(seconds=2)
+"""How long one saga of many may take to answer."""
+
+STATES = (
+    "RUNNING",
+    "COMMITTED",
+    "COMPENSATING",
+    "PARKED",
+    "COMPLETED",
+    "COMPENSATED",
+    "RESIDUE",
+    "TERMINATED",
+    "FAILED",
+)
+
+# Most runs never write their state: only Temporal's own status tells RUNNING from COMPLETED.
+_FILTERS = {
+    "RUNNING": "ExecutionStatus = 'Running' AND (SagaState IS NULL OR SagaState = 'RUNNING')",
+    "COMPLETED": "ExecutionStatus = 'Completed' AND (SagaState IS NULL OR SagaState != 'RESIDUE')",
+    # A completed saga that was undone is COMPENSATED; its undo closes Completed.
+    "COMPENSATED": "(SagaState = 'COMPENSATED' OR ExecutionStatus = 'Canceled')",
+    "RESIDUE": "SagaState = 'RESIDUE'",
+    "TERMINATED": "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')",
+    "FAILED": "ExecutionStatus = 'Failed' AND SagaState IS NULL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SagaFilter:
+    """Which sagas to list: all conditions together. ``where`` is one more in Temporal's own language."""
+
+    saga: str | None = None
+    states: tuple[str, ...] = ()
+    since: datetime | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    where: str | None = None
+    task_queue: str | None = None
+
+
+def visibility_query(criteria: SagaFilter) -> str:
+    """Temporal's list filter for it. Raises UsageError: there is no such state."""
+    # A notification is a run of its own, and no saga.
+    parts = ["ExecutionStatus != 'ContinuedAsNew'", f"WorkflowType != '{NOTIFICATION_WORKFLOW}'"]
+    if criteria.saga is not None:
+        parts.append(f"WorkflowType = {quote(criteria.saga)}")
+    elif criteria.task_queue is not None:
+        # The namespace may hold workflows of others; ours have no mark of their own but the queue.
+        parts.append(f"TaskQueue = {quote(criteria.task_queue)}")
+    if criteria.states:
+        parts.append("(" + " OR ".join(f"({_state_query(state)})" for state in criteria.states) + ")")
+    if criteria.since is not None:
+        parts.append(f"StartTime >= '{criteria.since.astimezone(UTC).isoformat()}'")
+    parts += [f"SagaLabels = {quote(f'{name}={value}')}" for name, value in criteria.labels.items()]
+    if criteria.where:
+        parts.append(f"({criteria.where})")
+    return " AND ".join(parts)
+
+
+def _state_query(state: str) -> str:
+    if state not in STATES:
+        raise UsageError(f"there is no state {state}; the states are {', '.join(STATES)}")
+    return _FILTERS.get(state, f"ExecutionStatus = 'Running' AND SagaState = '{state}'")
+
+
+def quote(text: str) -> str:
+    """A text in a list filter."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+async def query_sagas(
+    temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None, ask_running: bool = False
+) -> AsyncIterator[dict[str, Any]]:
+    """One `show` document without steps for each saga, newest first. Raises UsageError: a filter is wrong.
+
+    Without ``ask`` the open ones are told by the index alone, which is fast and leaves fields empty. With it each
+    open saga is asked; one that does not answer at once keeps what the index knows, and says so in ``incomplete``.
+    """
+
+    workers = Workers(temporal)
+
+    async def tell(run: RunInfo) -> dict[str, Any]:
+        saga_id = run.id.removesuffix(UNDO_SUFFIX)
+        # The index may name a run that has been deleted.
+        if ask_running and can_be_queried(run) and await describe_run(temporal, saga_id) is not None:
+            return await read_view(temporal, saga_id, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
+        link = web_ui_link(web_ui, temporal.namespace, saga_id, run.run_id)
+        return {**await _list_entry(temporal, run, saga_id), "web_ui": link}
+
+    found = 0
+    async for runs in _newest_runs(temporal, criteria, min(limit, _CONCURRENCY)):
+        for story in await asyncio.gather(*(tell(run) for run in runs)):
+            if criteria.states and story["state"] not in criteria.states:
+                continue
+            story.pop("steps", None)
+            yield story
+            found += 1
+            if found >= limit:
+                return
+
+
+async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> AsyncIterator[list[RunInfo]]:
+    """The newest run of each saga, ``size`` at a time."""
+    seen: set[str] = set()
+    runs: list[RunInfo] = []
+    async for run in list_runs(temporal, visibility_query(criteria)):
+        saga_id = run.id.removesuffix(UNDO_SUFFIX)
+        if saga_id in seen:
+            continue
+        seen.add(saga_id)
+        runs.append(run)
+        if len(runs) == size:
+            yield runs
+            runs = []
+    if runs:
+        yield runs
+
+
+async def _list_entry(temporal: Temporal, run: RunInfo, saga_id: str) -> dict[str, Any]:
+    if run.id != saga_id:  # its undo, which is always the newer of the two
+        base = await describe_run(temporal, saga_id)
+        mine = await _summary(run)
+        return mine if base is None else with_undo(await _summary(base.run), mine)
+    story = await _summary(run)
+    if may_be_undone(story) and story.get("can_undo"):
+        undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
+        if undo is not None and undo.run.start_time >= run.start_time:
+            return with_undo(story, await view_of_run(temporal, undo))
+    return story
+
+
+async def _summary(run: RunInfo) -> dict[str, Any]:
+    story = await closed_view(run) or await bare_view(run)
+    state = {"state": "TERMINATED"} if story["state"] == "TERMINATED" else {}
+    return {**story, **state, "labels": labels_of(run) or story.get("labels") or {}}

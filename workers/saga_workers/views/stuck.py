@@ -1,0 +1,199 @@
+"""Sagas that will not get to an end by themselves, and why, in words for people.
+
+Works from Temporal's raw description of each run (pending activities, pending workflow task), so it also finds what
+no saga can tell of itself: nobody polls, the code fails, somebody terminated it. A notification that was given up
+counts too: whoever was to hear of its saga has not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.temporal_runs import (
+    RunDescription,
+    RunInfo,
+    describe_run,
+    list_runs,
+    no_poller_message,
+    nobody_answers,
+    read_definition,
+)
+from saga_workers.views.answering import DUE, Workers, timed_out
+from saga_workers.views.notifications import exhausted_reasons, list_exhausted
+from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
+from saga_workers.views.saga_view import FINAL_STATES, parse_activity_id, read_view, running_of
+from sagas.machine.parked import blocked_steps
+from sagas.protocol.payloads import LOAD_ACTIVITY, UNDO_SUFFIX
+
+MANY_ATTEMPTS = 5
+"""An operation that was tried more often than this is called stuck."""
+
+_CONCURRENCY = 16
+_EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
+
+
+async def list_stuck(
+    temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None
+) -> AsyncIterator[dict[str, Any]]:
+    """`show` documents without steps of stuck sagas, with the field ``stuck``: one sentence per reason."""
+    workers = Workers(temporal)
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def look(run: RunInfo) -> dict[str, Any] | None:
+        async with gate:
+            return await _inspect_run(temporal, run, workers, web_ui)
+
+    found = 0
+    seen: set[str] = set()
+    for status in ("ExecutionStatus = 'Running'", "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"):
+        where = status if criteria.where is None else f"({criteria.where}) AND {status}"
+        runs = [run async for run in list_runs(temporal, visibility_query(replace(criteria, where=where)))]
+        for story in await asyncio.gather(*(look(run) for run in runs)):
+            if story is not None and story["id"] not in seen and found < limit:
+                seen.add(story["id"])
+                found += 1
+                yield story
+    async for saga_id in list_exhausted(temporal, criteria.task_queue):
+        if found >= limit:
+            return
+        if saga_id in seen or not await _matches(temporal, criteria, saga_id):
+            continue
+        story = await _with_exhausted_notifications(temporal, saga_id, web_ui)
+        if story is not None:
+            seen.add(saga_id)
+            found += 1
+            yield story
+
+
+async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bool:
+    """Whether the saga is one of those that were asked for; its notification knows nothing of labels and the like."""
+    where = f"WorkflowId = {quote(saga_id)}"
+    query = visibility_query(
+        replace(criteria, where=where if criteria.where is None else f"({criteria.where}) AND {where}")
+    )
+    return [run async for run in list_runs(temporal, query)] != []
+
+
+async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui: str | None) -> dict[str, Any] | None:
+    """A saga that may be over and well, but somebody who was to hear of it has not."""
+    if await describe_run(temporal, saga_id) is None:
+        return None
+    story = await read_view(temporal, saga_id, web_ui=web_ui)
+    reasons = exhausted_reasons(story)
+    story.pop("steps")
+    return {**story, "stuck": reasons} if reasons else None
+
+
+async def story_and_why_stuck(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> dict[str, Any]:
+    """The `show` document; where the saga cannot go on, and cannot say so itself, with the field ``stuck``."""
+    workers = Workers(temporal)
+    story = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers)
+    described = None if story["state"] in FINAL_STATES else await running_of(temporal, story["id"])
+    if described is None:
+        return story
+    told = {step["id"] for step in story["steps"]}
+    reasons = await temporal_reasons(temporal, described, workers, told)
+    return {**story, "stuck": reasons} if reasons else story
+
+
+async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_ui: str | None) -> dict[str, Any] | None:
+    described = await describe_run(temporal, run.id)
+    if described is None or described.run.run_id != run.run_id:
+        return None  # visibility is behind: another run has taken its place
+    story = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
+    reasons = []
+    if described.run.running:
+        told = {step["id"] for step in story.get("steps") or ()}
+        reasons = await temporal_reasons(temporal, described, workers, told) + reported_reasons(story)
+    elif story["state"] == "TERMINATED" and terminated_reasons(story):
+        definition = await read_definition(temporal, described.run)
+        reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
+        reasons += terminated_reasons(story, reads)
+    reasons += exhausted_reasons(story)
+    if not reasons:
+        return None
+    story.pop("steps")
+    return {**story, "id": run.id.removesuffix(UNDO_SUFFIX), "stuck": reasons}
+
+
+async def temporal_reasons(
+    temporal: Temporal, described: RunDescription, workers: Workers, reported_rows: Collection[str] = ()
+) -> list[str]:
+    """What Temporal sees: no worker, a workflow task that fails, activities that are tried again and again.
+
+    ``told``: the rows of the saga's story, which say themselves how often they were tried.
+    """
+    reasons = []
+    run, raw = described.run, described.raw
+    if run.paused:
+        reasons.append("it is paused in Temporal")
+    attempt = raw.pending_workflow_task.attempt
+    if not await workers.polled(run.task_queue):
+        reasons.append(no_poller_message(run.task_queue))
+    elif workers.unanswered(described):
+        reasons.append(nobody_answers(run.task_queue))
+    elif attempt > 1:
+        fails = "got no answer in time" if await timed_out(temporal, described) else "fails"
+        reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log, or the Web UI")
+    for activity in raw.pending_activities:
+        what = "reading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
+        queue = activity.activity_options.task_queue.name or run.task_queue
+        scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
+        waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+        if activity.paused:
+            reasons.append(f"{what} is paused in Temporal")
+        elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_rows):
+            last = activity.last_failure.message or "no answer"
+            reasons.append(f"{what} was tried {activity.attempt} times; the last failure: {last}")
+        elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
+            if not await workers.polled(queue, workflows=False):
+                reasons.append(f"{what} waits: {no_poller_message(queue)}")
+            elif not await workers.polled(queue, workflows=False, since=scheduled):
+                # Whoever polled before has gone, or has no time: a worker at rest takes a task at once.
+                reasons.append(f"{what} waits: {nobody_answers(queue)}")
+    return reasons
+
+
+def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
+    entry, row = parse_activity_id(activity_id)
+    return row is not None and entry in reported_rows
+
+
+def reported_reasons(story: Mapping[str, Any]) -> list[str]:
+    """What a running saga says of itself: parked, overdue, an operation that was tried many times."""
+    nested = blocked_steps(story)
+    reasons = [
+        f"{one['step']} is {'blocked' if one['step'] in nested else 'parked'} ({one['op']}): {one['why']}"
+        for one in story.get("parked") or ()
+    ]
+    if story.get("overdue"):
+        reasons.append("it is overdue: it runs longer than its warn_after")
+    for step in story.get("steps") or ():
+        undo, confirm = step.get("compensation") or {}, step.get("confirmation") or {}
+        for what, states, row in (("", ("RUNNING",), step), ("the undo of ", ("RUNNING",), undo),
+                                  ("the confirm of ", ("RUNNING",), confirm)):  # fmt: skip
+            if row.get("state") in states and (row.get("attempts") or 0) > MANY_ATTEMPTS:
+                error = (row.get("error") or {}).get("message") or "no answer"
+                reasons.append(f"{what}{step['id']} was tried {row['attempts']} times; the last failure: {error}")
+        uncounted = ((step.get("error") or {}).get("details") or {}).get("uncounted")
+        if step.get("state") == "RUNNING" and uncounted:
+            times = "once" if uncounted == 1 else f"{uncounted} times in a row"
+            reasons.append(f"{step['id']} could not be tried, {times}: {step['error']['message']}")
+    return reasons
+
+
+def terminated_reasons(story: Mapping[str, Any], reads: Collection[str] = ()) -> list[str]:
+    """Which effects a terminated saga may have left open. ``reads`` are its steps that cannot have one."""
+    steps = story.get("steps") or ()
+    if not steps:
+        return [f"terminated with effects nobody knows: {story.get('incomplete') or 'it cannot be asked'}"]
+    begun = [step for step in steps if step["state"] in _EFFECT_STATES and step["started_at"]]
+    open_ = [step["id"] for step in begun if step["step"] not in reads]
+    return [f"terminated with open effects: {', '.join(open_)}"] if open_ else []

@@ -1,0 +1,182 @@
+"""Upkeep of the guards: forgets sagas that are over for good, so that the guard's tables do not grow for ever.
+
+It runs inside every `saga worker`, at its start and then hourly. Two workers at once do no harm: a watermark only
+rises, and what one has deleted the other does not find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
+from temporalio.client import Client, WorkflowExecution
+from temporalio.service import RPCError
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import watermark
+from saga_activities.guard.database_errors import classify_database_error
+from saga_workers.views.saga_view import closed_view
+from sagas.definition.model import Definition
+from sagas.errors import SagaError
+from sagas.protocol.payloads import STARTED_AT_MEMO
+
+log = logging.getLogger("saga.upkeep")
+
+CLEANUP_INTERVAL = 3600.0
+"""Seconds between two rounds."""
+
+HORIZON_MARGIN = 3600.0
+"""Seconds the watermark stays below the oldest saga: visibility lags behind, and clocks differ."""
+
+_COMMIT_MARGIN = 60.0
+"""Seconds. A transaction may outlive its attempt by its COMMIT and by the reading again after a lost one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """What one round did to one database: ``sagas`` forgotten, ``mark`` the watermark (seconds since the epoch)."""
+
+    connection: str
+    sagas: int
+    watermark: float
+
+
+class GuardRetention:
+    """Raises the watermark of every database of a project and deletes below it.
+
+    ``retention`` (seconds) is how long a finished saga is remembered at least. ``longest_transaction`` (seconds) is
+    how long an attempt that has read the old watermark may still be at work.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        databases: DatabaseConnections,
+        *,
+        retention: float = watermark.RETENTION,
+        longest_transaction: float = _COMMIT_MARGIN,
+    ) -> None:
+        self._client = client
+        self._databases = databases
+        self._retention = retention
+        self._longest_transaction = longest_transaction
+
+    async def run_forever(self) -> None:
+        """A round now and one every hour. Trouble is one line in the log, and the next round tries again."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(CLEANUP_INTERVAL)
+
+    async def run_once(self) -> list[CleanupResult]:
+        """One round over all databases. What stands in its way is in the log."""
+        now = time.time()
+        try:
+            oldest = await retention_horizon(self._client, before=now - self._retention + HORIZON_MARGIN)
+        except RPCError as error:
+            log.warning("the guards were not cleaned up, because Temporal did not answer: %s", error.message)
+            return []
+        floor = None if oldest is None else oldest - HORIZON_MARGIN
+        answers = await asyncio.gather(*(self._clean(name, floor, now) for name in self._databases.names()))
+        return [one for one in answers if one is not None]
+
+    async def _clean(self, name: str, floor: float | None, now: float) -> CleanupResult | None:
+        try:
+            engine = self._databases.engine(name)
+            sagas = await watermark.clean_up(
+                engine,
+                oldest_open=floor,
+                now=now,
+                longest_transaction=self._longest_transaction,
+                retention=self._retention,
+            )
+            done = CleanupResult(name, sagas, await watermark.read(engine))
+        except (SagaError, SQLAlchemyError, OSError) as error:
+            trouble = None if isinstance(error, SagaError) else classify_database_error(error)
+            log.warning("the guard of %s was not cleaned up: %s", name, trouble.message if trouble else error)
+            return None
+        if sagas:
+            log.info("the guard of %s forgot %d sagas that ended long ago", name, sagas)
+        return done
+
+
+def longest_attempt(definitions: Iterable[Definition]) -> float:
+    """Seconds the longest attempt of any step may take, and a margin for its COMMIT."""
+    timeouts = [0.0]
+    for definition in definitions:
+        for step in definition.steps:
+            operations = [step.do, step.confirm, *(step.compensate.alternates if step.compensate else ())]
+            operations.append(step.compensate.confirmed if step.compensate else None)
+            timeouts += [operation.timeout for operation in operations if operation is not None]
+    return max(timeouts) + _COMMIT_MARGIN
+
+
+# Finds the oldest saga whose guard rows somebody may still need, in Temporal's visibility.
+
+_RPC_TIMEOUT = timedelta(seconds=30)
+_PAGE_SIZE = 200
+"""Ended runs read at once: each brings its story along."""
+
+RunPredicate = Callable[[WorkflowExecution], Awaitable[bool]]
+
+
+async def retention_horizon(client: Client, *, before: float) -> float | None:
+    """When the oldest saga began that runs, or has completed and can be undone; None: none began before ``before``.
+
+    Times are seconds since the epoch. Every workflow that runs in the namespace counts, whoever it belongs to: too
+    low an answer only keeps rows longer. Raises RPCError when Temporal does not answer.
+    """
+    running = [
+        await _started_at(run) async for run in _list_workflows(client, "ExecutionStatus = 'Running'", page_size=1000)
+    ]
+    undoable = await _earliest_start(client, "ExecutionStatus = 'Completed'", 0.0, before, _can_be_undone)
+    found = [began for began in (*running, undoable) if began is not None and began < before]
+    return min(found, default=None)
+
+
+async def _earliest_start(
+    client: Client, query: str, since: float, until: float, predicate: RunPredicate
+) -> float | None:
+    """The earliest begin in [since, until) of a run for which ``holds``.
+
+    Lists come newest first and may be long, so this bisects by counts and reads the oldest slices first.
+    """
+    within = f"{query} AND StartTime >= '{_iso_time(since)}' AND StartTime < '{_iso_time(until)}'"
+    count = (await client.count_workflows(within, rpc_timeout=_RPC_TIMEOUT)).count
+    if count == 0:
+        return None
+    if count <= _PAGE_SIZE or until - since < 1.0:
+        return min(
+            [
+                await _started_at(run)
+                async for run in _list_workflows(client, within, _PAGE_SIZE)
+                if await predicate(run)
+            ],
+            default=None,
+        )
+    middle = (since + until) / 2
+    earlier = await _earliest_start(client, query, since, middle, predicate)
+    return earlier if earlier is not None else await _earliest_start(client, query, middle, until, predicate)
+
+
+def _list_workflows(client: Client, query: str, page_size: int) -> AsyncIterator[WorkflowExecution]:
+    return client.list_workflows(query, page_size=page_size, rpc_timeout=_RPC_TIMEOUT)
+
+
+async def _started_at(run: WorkflowExecution) -> float:
+    """When the saga began: a run that continues another one carries the beginning of the first."""
+    carried = (await run.memo()).get(STARTED_AT_MEMO)
+    return carried if isinstance(carried, float) else run.start_time.timestamp()
+
+
+async def _can_be_undone(run: WorkflowExecution) -> bool:
+    story = await closed_view(run)
+    return story is not None and bool(story.get("can_undo"))
+
+
+def _iso_time(timestamp: float) -> str:
+    return datetime.fromtimestamp(timestamp, UTC).isoformat()

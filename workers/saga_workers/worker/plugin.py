@@ -1,0 +1,194 @@
+"""`SagaPlugin`: everything a Temporal worker or client needs to run sagas, in one value."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from temporalio import workflow
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.plugin import SimplePlugin
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import (
+    HandleQueryInput,
+    Interceptor,
+    Worker,
+    WorkerConfig,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowRunner,
+)
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.dispatcher import Dispatcher, PreparedAction
+from saga_activities.http import HttpConnections, http_settings
+from saga_activities.kafka_request import KafkaRequestAction
+from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
+from saga_workers.runtime.logs import log_attempt
+from saga_workers.temporal.search_attributes import existing_attributes
+from saga_workers.temporal.temporal_client import HeaderInterceptor
+from saga_workers.worker.spark_support import make_spark_performer, spark_performers
+from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
+from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
+from sagas.errors import RefusedError
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from sagas.workflow import NotifyWorkflow, SagaWorkflow
+
+if TYPE_CHECKING:
+    from saga_workers.worker.tracing import Tracing
+
+
+PACKAGES = ("sagas", "saga_activities", "saga_spark", "saga_workers")
+
+HEARTBEAT_THROTTLE = timedelta(seconds=1)
+
+
+class SagaPlugin(SimplePlugin):
+    """Adds the sagas of a project to a worker of one's own.
+
+        client = await Client.connect(address, plugins=[SagaPlugin()])
+        async with Worker(client, task_queue="sagas", workflows=[MyWorkflow], activities=[my_activity]):
+            ...
+
+    It brings the workflow of all sagas, one dynamic activity for their actions, and the client's part of a start. A
+    worker can have one dynamic workflow and one dynamic activity, so one with its own cannot take this plugin too.
+
+    Args:
+        project: the project; default: the one found from the current folder upwards.
+        metrics: where to count; default: a collector of its own, the attribute ``metrics``.
+        tracing: where spans go; default: what the OTEL_* variables say, which is nowhere unless they are set.
+    """
+
+    def __init__(
+        self, project: Project | None = None, *, metrics: WorkerMetrics | None = None, tracing: Tracing | None = None
+    ) -> None:
+        self._project = project or Project(load_settings())
+        self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
+        self.metrics = metrics or WorkerMetrics()
+        self._tracing = tracing or tracing_from_environment()
+        super().__init__(
+            "saga-orchestrator",
+            workflows=[SagaWorkflow, NotifyWorkflow],
+            workflow_runner=_pass_through_engine,
+            interceptors=[
+                HeaderInterceptor(),
+                CurrentDetailsInterceptor(),
+                MetricsInterceptor(self.metrics),
+                *tracing_interceptors(self._tracing),
+            ],
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Temporal calls this when a worker is made."""
+        config = super().configure_worker(config)
+        connections = self._project.settings.connections.values()
+        databases = DatabaseConnections(
+            {one.name: {**one.options, "kind": "sql", "url": one.url} for one in connections if one.kind == "sql"}
+        )
+        http = HttpConnections({one.name: http_settings(one) for one in connections if one.kind == "http"})
+        spark = make_spark_performer(self._project, databases)
+        self._resources = (databases, http, spark)
+        client = config.get("client")
+        assert client is not None
+        kafka = self._project.settings.kafka
+        dispatcher = Dispatcher(
+            self._project.actions,
+            databases,
+            http,
+            spark_performers(spark),
+            KafkaRequestAction(databases, kafka),
+            max_event_bytes=kafka.max_message_bytes,
+        )
+        watchers = [
+            log_attempt,
+            self.metrics.observe_attempt,
+            *([self._tracing.trace_attempt] if self._tracing else ()),
+        ]
+        activities = SagaActivities(dispatcher, _definition_loader(client, self._project), watchers)
+        config["activities"] = [*config.get("activities", ()), activities.perform]
+        # Heartbeats of guarded attempts must not be held back for longer than they may be late.
+        config["max_heartbeat_throttle_interval"] = min(
+            config.get("max_heartbeat_throttle_interval", HEARTBEAT_THROTTLE), HEARTBEAT_THROTTLE
+        )
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        """Temporal calls this around the worker's life; the connections close with it."""
+        try:
+            await super().run_worker(worker, next)
+        finally:
+            if self._resources is not None:
+                databases, http, spark = self._resources
+                if spark is not None:
+                    await spark.close()
+                await databases.close()
+                await http.aclose()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.flush)
+
+
+def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
+    """Let Temporal's sandbox import the engine once; the rest of the user's own runner stays as it is.
+
+    All packages of the engine, not only the one that workflows run: a file with a workflow is imported again inside the
+    sandbox, and if it says `from sagas import SagaPlugin`, database drivers and HTTP clients come with it.
+    """
+    if isinstance(runner, SandboxedWorkflowRunner):
+        restrictions = runner.restrictions.with_passthrough_modules(*PACKAGES, "re2")
+        return dataclasses.replace(runner, restrictions=restrictions)
+    assert runner is not None
+    return runner
+
+
+def _definition_loader(client: Client, project: Project) -> DefinitionLoader:
+    async def read_machine(saga_id: str) -> str | None:
+        handle = client.get_workflow_handle(saga_id)
+        try:
+            described = await handle.describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        if described.status is WorkflowExecutionStatus.RUNNING:
+            raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
+        return await handle.query("machine", result_type=str)
+
+    names: list[str] = []
+
+    async def list_attributes() -> list[str]:
+        if not names:
+            names.extend(await existing_attributes(client))
+        return names
+
+    return DefinitionLoader(project, read_machine, list_attributes)
+
+
+# Answers the Web UI's question for a run's current details when it is asked.
+#
+# Telling Temporal after every event would cost a tenth of the worker's time, for texts that are mostly never read.
+
+_METADATA_QUERY = "__temporal_workflow_metadata"
+"""The query by which the Web UI asks; part of Temporal's contract between servers and SDKs."""
+
+
+class CurrentDetailsInterceptor(Interceptor):
+    """Give this to a worker."""
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor] | None:
+        """Temporal calls this once per run."""
+        return _CurrentDetailsInbound
+
+
+class _CurrentDetailsInbound(WorkflowInboundInterceptor):
+    async def handle_query(self, input: HandleQueryInput) -> Any:
+        answer = await super().handle_query(input)
+        if input.query == _METADATA_QUERY and isinstance(saga := workflow.instance(), SagaWorkflow):
+            answer.current_details = saga.details()
+        return answer

@@ -1,0 +1,101 @@
+"""Spark steps on a worker: loaded only by projects that have some, because their libraries are large."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.connections import DatabaseConnections
+from saga_activities.dispatcher import ActionNotRegistered, PreparedAction
+from sagas.builtins.registry import is_spark_job
+from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
+from sagas.errors import SagaError, UsageError
+from sagas.protocol.payloads import Invocation
+from sagas.settings import Settings
+from sagas.settings.project import Project
+
+log = logging.getLogger("saga.worker")
+
+SPARK_PACKAGES = ("pyspark", "pandas", "pyarrow", "pyiceberg")
+"""What the extra ``spark`` brings."""
+
+
+def uses_spark(project: Project) -> bool:
+    """True when the settings speak of Spark, or a definition has a step for it."""
+    if project.settings.spark or project.settings.catalogs:
+        return True
+    return any(is_spark_job(step.do.uses) for one in project.definitions.values() for step in one.steps)
+
+
+def missing_package() -> str | None:
+    """The first package of the extra that is not installed."""
+    return next((name for name in SPARK_PACKAGES if importlib.util.find_spec(name) is None), None)
+
+
+def make_spark_performer(project: Project, databases: DatabaseConnections) -> PreparedAction | None:
+    """What performs the project's Spark steps; None when it has none. Raises UsageError: the settings are wrong."""
+    if not uses_spark(project):
+        return None
+    if (name := missing_package()) is not None:
+        log.warning("%s", _missing_package_message(name))
+        return SparkUnavailable(_missing_package_message(name))
+    from saga_spark.actions import SparkSteps
+    from saga_spark.settings import spark_settings
+
+    return SparkSteps(spark_settings(project.settings), databases)
+
+
+class SparkUnavailable:
+    """Takes the place of Spark steps on a worker without their packages: they wait for a worker that has them."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
+        raise ActionNotRegistered(self._message)
+
+    async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
+        raise ActionNotRegistered(self._message)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+def _missing_package_message(name: str) -> str:
+    return (
+        f"Spark steps cannot run here, everything else can: the package {name} is not installed; "
+        "pip install 'saga-orchestrator[spark]'"
+    )
+
+
+def spark_unavailable_reason(settings: Settings) -> str | None:
+    """One sentence: why Spark steps of this project cannot run on this machine; None: they can, or there are none."""
+    if settings.spark.get("remote"):
+        return None
+    if not (settings.spark or settings.catalogs or (settings.spark_ledger and has_spark_steps(Project(settings)))):
+        return None
+    if (name := missing_package()) is not None:
+        return _missing_package_message(name)
+    from saga_spark.runner.java import require_java
+
+    try:
+        require_java()
+    except UsageError as error:
+        return f"Spark steps cannot run here, everything else can: {error.message}"
+    return None
+
+
+def has_spark_steps(project: Project) -> bool:
+    """The same for who only tells of it: False too where the project cannot be read, which the worker complains of."""
+    try:
+        return uses_spark(project)
+    except SagaError:
+        return False
+
+
+def spark_performers(spark: PreparedAction | None) -> Mapping[str, PreparedAction]:
+    """Who performs which built-in action."""
+    return {} if spark is None else dict.fromkeys((SPARK, PUBLISH, DISCARD, UNPUBLISH, "reconcile"), spark)

@@ -1,0 +1,302 @@
+"""OpenTelemetry spans: one for the saga, and under it one for each attempt of a step.
+
+A saga outlives every process, so its span is made when it ends, by whichever worker sees that. Its ids are derived
+from the run (or taken from the starter's trace), so attempts on any worker can name it as their parent long before.
+The trace context travels in the header that Temporal's own OpenTelemetry interceptors use, in any language.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import Status, StatusCode, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from temporalio import client, worker, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
+from temporalio.exceptions import FailureError
+
+from saga_activities.attempt_context import ObservedAttempt
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.workflow import SagaWorkflow
+
+HEADER = "_tracer-data"
+
+Carrier = dict[str, str]
+_W3C = TraceContextTextMapPropagator()
+_FLUSH_TIMEOUT_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class SagaSpanContext:
+    """Where a saga's span stands: its ids, and ``caller``, the trace context of whoever started the saga."""
+
+    trace_id: int
+    span_id: int
+    sampled: bool
+    caller: Carrier
+
+    @property
+    def carrier(self) -> Carrier:
+        """The trace context that makes this span the parent."""
+        return {**self.caller, "traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"}
+
+
+class Tracing:
+    """Makes spans. ``processors`` are OpenTelemetry span processors: they say where spans go."""
+
+    def __init__(self, processors: Sequence[SpanProcessor], *, resource: Resource | None = None) -> None:
+        self._provider = TracerProvider(id_generator=_IdGenerator(), resource=resource)
+        for processor in processors:
+            self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("saga-orchestrator")
+
+    def saga_span_context(self, saga: str, first_run_id: str, caller: Carrier) -> SagaSpanContext:
+        """The span of a saga: the same whenever and wherever it is asked for."""
+        span_id = _derived_id(f"span {first_run_id}", 8)
+        above = get_current_span(_W3C.extract(caller, Context())).get_span_context()
+        if above.is_valid:
+            return SagaSpanContext(above.trace_id, span_id, above.trace_flags.sampled, caller)
+        trace_id = _derived_id(f"trace {first_run_id}", 16)
+        decision = self._provider.sampler.should_sample(None, trace_id, f"saga {saga}").decision
+        return SagaSpanContext(trace_id, span_id, decision.is_sampled(), {})
+
+    def record_saga(
+        self,
+        span_context: SagaSpanContext,
+        saga: str,
+        attributes: Mapping[str, Any],
+        *,
+        started_at: float,
+        ended_at: float,
+        failed: bool,
+    ) -> None:
+        """Make the span of a saga that is over. Times are seconds since the epoch."""
+        with _force_ids((span_context.trace_id, span_context.span_id)):
+            span = self._tracer.start_span(
+                f"saga {saga}",
+                context=_W3C.extract(span_context.caller, Context()),
+                attributes=dict(attributes),
+                start_time=int(started_at * 1e9),
+            )
+        if failed:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_time=int(ended_at * 1e9))
+
+    @contextmanager
+    def trace_attempt(self, observed: ObservedAttempt) -> Iterator[None]:
+        """A span for one attempt (see :data:`AttemptObserver`); spans of the action are its children."""
+        invocation = observed.invocation
+        span = self._tracer.start_as_current_span(
+            f"{invocation.op} {observed.step}",
+            context=_W3C.extract(_parent_carrier.get() or {}, Context()),
+            attributes={
+                "saga.id": invocation.saga_id,
+                "saga.name": observed.saga,
+                "saga.step.id": invocation.entry,
+                "saga.step.op": invocation.op,
+                "saga.step.attempt": observed.number,
+            },
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        with span as current:
+            carrier: Carrier = {}
+            _W3C.inject(carrier)
+            observed.traceparent = carrier.get("traceparent")
+            try:
+                yield
+            finally:
+                outcome = observed.outcome
+                none = "waits" if observed.awaits_reply else "not served"
+                current.set_attribute("saga.outcome", outcome.kind if outcome is not None else none)
+                # A business no is an answer like any other; the rest is trouble somebody may look for.
+                if not observed.awaits_reply and (outcome is None or outcome.kind not in ("done", "rejected")):
+                    message = outcome.failure.message if outcome is not None and outcome.failure is not None else ""
+                    current.set_status(Status(StatusCode.ERROR, message))
+
+    def flush(self) -> None:
+        """Send what is still waiting, for at most five seconds."""
+        self._provider.force_flush(_FLUSH_TIMEOUT_MS)
+
+
+_parent_carrier: ContextVar[Carrier | None] = ContextVar("saga_trace_above", default=None)
+
+
+@contextmanager
+def with_parent(carrier: Carrier) -> Iterator[None]:
+    """Attempts inside the block become children of the span in ``carrier``."""
+    token = _parent_carrier.set(carrier)
+    try:
+        yield
+    finally:
+        _parent_carrier.reset(token)
+
+
+def current_carrier() -> Carrier:
+    """The trace context of the span this code runs in; empty when there is none."""
+    carrier: Carrier = {}
+    _W3C.inject(carrier)
+    return carrier
+
+
+def read_header(headers: Mapping[str, Payload]) -> Carrier:
+    """The trace context in the headers of a start or an attempt; empty when there is none."""
+    payload = headers.get(HEADER)
+    value = PayloadConverter.default.from_payload(payload) if payload is not None else None
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
+
+
+def with_header(headers: Mapping[str, Payload], carrier: Carrier) -> Mapping[str, Payload]:
+    """The headers with a trace context added."""
+    return {**headers, HEADER: PayloadConverter.default.to_payload(carrier)} if carrier else headers
+
+
+def _derived_id(text: str, size: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1
+
+
+_forced_ids: ContextVar[tuple[int, int] | None] = ContextVar("saga_span_ids", default=None)
+
+
+@contextmanager
+def _force_ids(ids: tuple[int, int]) -> Iterator[None]:
+    token = _forced_ids.set(ids)
+    try:
+        yield
+    finally:
+        _forced_ids.reset(token)
+
+
+class _IdGenerator(RandomIdGenerator):
+    """Random ids, but for spans whose ids are settled already."""
+
+    def generate_trace_id(self) -> int:
+        given = _forced_ids.get()
+        return given[0] if given is not None else super().generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        given = _forced_ids.get()
+        return given[1] if given is not None else super().generate_span_id()
+
+
+# Carries the trace context through Temporal: starter → saga → attempts and nested sagas → the saga's next run.
+
+
+_TRACING_KEY = "saga_tracing"
+
+
+class TracingInterceptor(client.Interceptor, worker.Interceptor):
+    """For a client (it sends the caller's trace along) and for a worker."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
+        return _ClientOutbound(next)
+
+    def intercept_activity(self, next: worker.ActivityInboundInterceptor) -> worker.ActivityInboundInterceptor:
+        return _ActivityInbound(next)
+
+    def workflow_interceptor_class(
+        self, input: worker.WorkflowInterceptorClassInput
+    ) -> type[worker.WorkflowInboundInterceptor] | None:
+        input.unsafe_extern_functions.update({_TRACING_KEY: lambda: self._tracing})  # pyright: ignore[reportCallIssue]
+        return _WorkflowInbound
+
+
+class _ClientOutbound(client.OutboundInterceptor):
+    async def start_workflow(self, input: client.StartWorkflowInput) -> client.WorkflowHandle[Any, Any]:
+        input.headers = with_header(input.headers, current_carrier())
+        return await super().start_workflow(input)
+
+
+class _ActivityInbound(worker.ActivityInboundInterceptor):
+    async def execute_activity(self, input: worker.ExecuteActivityInput) -> Any:
+        with with_parent(read_header(input.headers)):
+            return await super().execute_activity(input)
+
+
+class _WorkflowInbound(worker.WorkflowInboundInterceptor):
+    """One per run; hands its place in the trace to everything the run starts."""
+
+    span_context: SagaSpanContext | None = None
+
+    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
+        super().init(_WorkflowOutbound(outbound, self))
+
+    async def execute_workflow(self, input: worker.ExecuteWorkflowInput) -> Any:
+        saga = workflow.instance()
+        if not isinstance(saga, SagaWorkflow):
+            return await super().execute_workflow(input)
+        get_tracing: Callable[[], Tracing] = workflow.extern_functions()[_TRACING_KEY]
+        info = workflow.info()
+        # The first run's id stands for the whole chain of runs.
+        self.span_context = get_tracing().saga_span_context(
+            info.workflow_type, info.first_execution_run_id, read_header(input.headers)
+        )
+        try:
+            result = await super().execute_workflow(input)
+        except FailureError:
+            # Leaving by any other way is no end: continued as new, or put out of the worker's memory.
+            _record_end(get_tracing(), self.span_context, saga)
+            raise
+        _record_end(get_tracing(), self.span_context, saga)
+        return result
+
+
+def _record_end(tracing: Tracing, span_context: SagaSpanContext, saga: SagaWorkflow) -> None:
+    if workflow.unsafe.is_replaying():
+        return
+    info, finish = workflow.info(), saga.ended
+    undo = info.workflow_id.endswith(UNDO_SUFFIX)
+    began = info.start_time.timestamp() if undo or saga.started_at is None else saga.started_at
+    attributes = {
+        "saga.id": info.workflow_id.removesuffix(UNDO_SUFFIX),
+        "saga.name": info.workflow_type,
+        "saga.outcome": finish.state if finish is not None else "REFUSED",
+    }
+    if finish is not None and finish.reason is not None:
+        attributes["saga.reason"] = finish.reason.get("kind") or ""
+    bad = finish is None or finish.state == "RESIDUE"
+    tracing.record_saga(
+        span_context, info.workflow_type, attributes, started_at=began, ended_at=workflow.time(), failed=bad
+    )
+
+
+class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
+    def __init__(self, next: worker.WorkflowOutboundInterceptor, root: _WorkflowInbound) -> None:
+        super().__init__(next)
+        self._root = root
+
+    def _carrier(self) -> Carrier:
+        return self._root.span_context.carrier if self._root.span_context is not None else {}
+
+    def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
+        input.headers = with_header(input.headers, self._carrier())
+        return super().start_activity(input)
+
+    def start_local_activity(self, input: worker.StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
+        input.headers = with_header(input.headers, self._carrier())
+        return super().start_local_activity(input)
+
+    async def start_child_workflow(
+        self, input: worker.StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[Any, Any]:
+        input.headers = with_header(input.headers, self._carrier())
+        return await super().start_child_workflow(input)
+
+    def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
+        if self._root.span_context is not None:
+            # The next run stands in the same place, so it is told of the same caller.
+            input.headers = with_header(input.headers, self._root.span_context.caller)
+        super().continue_as_new(input)

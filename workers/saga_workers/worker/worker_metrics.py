@@ -1,0 +1,311 @@
+"""The metrics a worker counts itself; docs/reference/metrics.md is their page.
+
+Each worker counts what it did, so sums over all workers are the truth. What is asked of Temporal instead (parked and
+overdue sagas) is in ``standing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from temporalio import workflow
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import Client, WorkflowExecution
+from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.service import RPCError
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from saga_activities.attempt_context import ObservedAttempt
+from saga_workers.runtime.http_server import without_created
+from sagas.definition.model import Definition
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.workflow import NotifyWorkflow, SagaWorkflow
+
+_SAGA_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800, 7200, 43200, 86400, 604800)
+_STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+
+class WorkerMetrics:
+    """The counters of one worker. A Prometheus collector: ``prometheus_client.REGISTRY.register(metrics)`` adds it
+    to the metrics of a program of one's own."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._started = Counter("saga_started_total", "Sagas whose run began.", ["saga"], registry=registry)
+        self._finished = Counter(
+            "saga_finished_total", "Sagas that ended, undos included.", ["saga", "state", "reason"], registry=registry
+        )
+        self._duration = Histogram(
+            "saga_duration_seconds",
+            "From the beginning of a saga to its end.",
+            ["saga", "state"],
+            buckets=_SAGA_SECONDS,
+            registry=registry,
+        )
+        self._attempts = Counter(
+            "saga_step_attempts_total",
+            "Attempts of steps, by how each ended.",
+            ["saga", "step", "op", "outcome"],
+            registry=registry,
+        )
+        self._step_duration = Histogram(
+            "saga_step_duration_seconds",
+            "How long attempts of steps took.",
+            ["saga", "step", "op"],
+            buckets=_STEP_SECONDS,
+            registry=registry,
+        )
+        self._notifications = Counter(
+            "saga_notifications_total",
+            "Notifications that ended, delivered or exhausted.",
+            ["saga", "outcome"],
+            registry=registry,
+        )
+        self._late = Counter(
+            "saga_guard_late_total",
+            "Attempts the guard refused: their step was undone or sealed before, or they are below the watermark.",
+            registry=registry,
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus asks for."""
+        return without_created(self._registry)
+
+    def started(self, saga: str) -> None:
+        """A saga began."""
+        self._started.labels(saga).inc()
+
+    def finished(self, saga: str, state: str, reason: str, seconds: float | None) -> None:
+        """A saga ended. ``reason`` is the kind of `reason` in its story, empty for none; None: no duration to tell."""
+        self._finished.labels(saga, state, reason).inc()
+        if seconds is not None:
+            self._duration.labels(saga, state).observe(seconds)
+
+    def notified(self, saga: str, state: str) -> None:
+        """A notification of a saga was delivered, or given up."""
+        self._notifications.labels(saga, state.lower()).inc()
+
+    @contextmanager
+    def observe_attempt(self, observed: ObservedAttempt) -> Iterator[None]:
+        """Watches one attempt; see :data:`saga_activities.attempt_context.Watcher`."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            outcome, op = observed.outcome, observed.invocation.op
+            if outcome is not None:
+                self._attempts.labels(observed.saga, observed.step, op, outcome.kind).inc()
+                self._step_duration.labels(observed.saga, observed.step, op).observe(time.monotonic() - began)
+                if outcome.kind == "late" and observed.invocation.guard is not None:
+                    self._late.inc()
+
+
+# Sees sagas and their notifications begin and end, for the metrics and the log.
+#
+# Once per run, never when a history is replayed.
+
+
+_METRICS_KEY = "saga_metrics"
+
+
+class MetricsInterceptor(Interceptor):
+    """Give this to a worker; what it sees is counted in ``metrics``."""
+
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor] | None:
+        """Temporal calls this once per run."""
+        input.unsafe_extern_functions.update({_METRICS_KEY: lambda: self._metrics})  # pyright: ignore[reportCallIssue]
+        return _MetricsInbound
+
+
+class _MetricsInbound(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        saga = workflow.instance()
+        get_metrics: Callable[[], WorkerMetrics] = workflow.extern_functions()[_METRICS_KEY]
+        if isinstance(saga, NotifyWorkflow):
+            try:
+                return await super().execute_workflow(input)
+            finally:
+                if saga.ended is not None and not workflow.unsafe.is_replaying():
+                    get_metrics().notified(*saga.ended)
+        if not isinstance(saga, SagaWorkflow):
+            return await super().execute_workflow(input)
+        info = workflow.info()
+        undo = info.workflow_id.endswith(UNDO_SUFFIX)
+        if info.continued_run_id is None and not undo and not workflow.unsafe.is_replaying():
+            get_metrics().started(info.workflow_type)
+        try:
+            result = await super().execute_workflow(input)
+        except FailureError as error:
+            # Leaving by any other way is no end: continued as new, or put out of the worker's memory.
+            _count_end(saga, get_metrics(), error, undo)
+            raise
+        _count_end(saga, get_metrics(), None, undo)
+        return result
+
+
+def _count_end(saga: SagaWorkflow, metrics: WorkerMetrics, error: BaseException | None, undo: bool) -> None:
+    finish = saga.ended
+    if finish is None and not (isinstance(error, ApplicationError) and error.type == "SagaRefused"):
+        return
+    if workflow.unsafe.is_replaying():
+        return
+    name = workflow.info().workflow_type
+    if finish is None:
+        metrics.finished(name, "REFUSED", "refused", None)
+        workflow.logger.warning("refused, nothing was run: %s", error)
+        return
+    reason = finish.reason or {}
+    seconds = None if undo or saga.started_at is None else max(0.0, workflow.time() - saga.started_at)
+    metrics.finished(name, finish.state, reason.get("kind") or "", seconds)
+    if finish.state == "RESIDUE":
+        workflow.logger.warning("RESIDUE: an effect stays or is missing, `saga show` names it")
+    elif finish.state != "COMPLETED":
+        where = f" at {reason['step']}" if reason.get("step") else ""
+        workflow.logger.info("%s: %s%s: %s", finish.state, reason.get("kind"), where, reason.get("message"))
+
+
+# How the sagas of a namespace stand, asked of Temporal: who is parked, since when, and who is overdue.
+#
+# Every worker gets the same answers: take the maximum over workers, not the sum.
+
+log = logging.getLogger("saga.metrics")
+
+GAUGE_MAX_AGE = 15.0
+"""Seconds an answer may be old: Temporal is asked at most that often, however many scrape."""
+
+_RPC_TIMEOUT = timedelta(seconds=5)
+_NEW_PER_REFRESH = 50
+"""Parked sagas whose history is read in one go; the others follow with the next answers, oldest first."""
+
+_RECENT_EVENTS = 100
+_PARKED_QUERY = "ExecutionStatus = 'Running' AND SagaState = 'PARKED'"
+
+
+@dataclass(frozen=True, slots=True)
+class SagaGaugeValues:
+    """One answer. ``parked`` counts by saga and step, ``oldest`` is since when (epoch seconds) by saga."""
+
+    parked: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    oldest_since: Mapping[str, float] = field(default_factory=dict)
+    overdue: Mapping[str, int] = field(default_factory=dict)
+
+
+class SagaGauges:
+    """A Prometheus collector of the last answer; ``refresh`` asks for a new one."""
+
+    def __init__(self, client: Client, definitions: Iterable[Definition]) -> None:
+        self._client = client
+        self._warn_after = {one.saga: one.warn_after for one in definitions if one.warn_after is not None}
+        self._parked_since: dict[str, float] = {}
+        self._values: SagaGaugeValues | None = None
+        self._refreshed_at: float | None = None
+        self._last_error: str | None = None
+        self._lock = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Ask Temporal, unless the last answer is younger than :data:`GAUGE_MAX_AGE`.
+
+        When Temporal does not answer there is nothing to show: an old number would look like a healthy one.
+        """
+        async with self._lock:
+            if self._refreshed_at is not None and time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
+                return
+            try:
+                self._values = await self._query()
+                self._last_error = None
+            except RPCError as error:
+                self._values = None
+                if self._last_error != error.message:  # once, not with every scrape
+                    self._last_error = error.message
+                    log.warning("parked and overdue sagas cannot be counted: %s", error.message)
+            self._refreshed_at = time.monotonic()
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus asks for."""
+        parked = GaugeMetricFamily("saga_parked", "Sagas that wait for a person.", labels=["saga", "step"])
+        oldest = GaugeMetricFamily(
+            "saga_parked_oldest_seconds", "How long the longest of them has waited.", labels=["saga"]
+        )
+        overdue = GaugeMetricFamily("saga_overdue", "Sagas that run longer than `warn_after`.", labels=["saga"])
+        standing, now = self._values or SagaGaugeValues(), time.time()
+        for (saga, step), count in sorted(standing.parked.items()):
+            parked.add_metric([saga, step], count)
+        for saga, since in sorted(standing.oldest_since.items()):
+            oldest.add_metric([saga], max(0.0, now - since))
+        for saga, count in sorted(standing.overdue.items()):
+            overdue.add_metric([saga], count)
+        yield from (parked, oldest, overdue)
+
+    async def _query(self) -> SagaGaugeValues:
+        runs = [run async for run in self._client.list_workflows(_PARKED_QUERY, rpc_timeout=_RPC_TIMEOUT)]
+        await self._update_parked_since(runs)
+        oldest: dict[str, float] = {}
+        for run in runs:
+            since = self._parked_since.get(run.run_id)
+            if since is not None:
+                oldest[run.workflow_type] = min(since, oldest.get(run.workflow_type, since))
+        return SagaGaugeValues(
+            parked=collections.Counter((run.workflow_type, _parked_step(run)) for run in runs),
+            oldest_since=oldest,
+            overdue={saga: await self._count_overdue(saga, seconds) for saga, seconds in self._warn_after.items()},
+        )
+
+    async def _update_parked_since(self, runs: list[WorkflowExecution]) -> None:
+        present = {run.run_id for run in runs}
+        # One that was helped on and parked again is asked again, unless both happened between two answers.
+        self._parked_since = {run_id: since for run_id, since in self._parked_since.items() if run_id in present}
+        new = sorted((run for run in runs if run.run_id not in self._parked_since), key=lambda run: run.start_time)
+        for run in new[:_NEW_PER_REFRESH]:
+            self._parked_since[run.run_id] = await self._read_parked_since(run)
+
+    async def _read_parked_since(self, run: WorkflowExecution) -> float:
+        """When the run said PARKED: its newest change of search attributes. A parked run does little after that."""
+        answer = await self._client.workflow_service.get_workflow_execution_history_reverse(
+            GetWorkflowExecutionHistoryReverseRequest(
+                namespace=self._client.namespace,
+                execution=Execution(workflow_id=run.id, run_id=run.run_id),
+                maximum_page_size=_RECENT_EVENTS,
+            ),
+            timeout=_RPC_TIMEOUT,
+        )
+        at = run.start_time.timestamp()
+        for event in answer.history.events:
+            at = event.event_time.ToMicroseconds() / 1e6
+            if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES:
+                break
+        return at
+
+    async def _count_overdue(self, saga: str, warn_after: float) -> int:
+        before = datetime.fromtimestamp(time.time() - warn_after, UTC).isoformat()
+        query = f"ExecutionStatus = 'Running' AND WorkflowType = '{saga}' AND StartTime < '{before}'"
+        return (await self._client.count_workflows(query, rpc_timeout=_RPC_TIMEOUT)).count
+
+
+def _parked_step(run: WorkflowExecution) -> str:
+    """The definition's id of the step it is parked at; the search attribute holds the ledger id (``reserve#3``)."""
+    for pair in run.typed_search_attributes:
+        if pair.key.name == "SagaStep":
+            return str(pair.value).partition("#")[0]
+    return ""

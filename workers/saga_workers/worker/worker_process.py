@@ -1,0 +1,196 @@
+"""The worker process: serve until told to stop, then finish what is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.watermark import RETENTION
+from saga_workers.runtime.http_server import HealthServer, PageContent, PageHandler, live_page, temporal_ready_page
+from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.temporal.temporal_client import connect
+from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
+from saga_workers.worker.plugin import SagaPlugin
+from saga_workers.worker.spark_support import missing_package, uses_spark
+from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
+from sagas.settings.project import Project
+
+log = logging.getLogger("saga.worker")
+
+
+async def run_worker(
+    project: Project,
+    *,
+    health: str | None = None,
+    grace: timedelta = timedelta(seconds=30),
+    deployment: WorkerDeploymentVersion | None = None,
+    retention: timedelta = timedelta(seconds=RETENTION),
+) -> None:
+    """Run a worker until SIGTERM or SIGINT; then take nothing new and give attempts in flight ``grace`` to end.
+
+    ``retention`` is how long the guards remember a finished saga at least.
+
+    Raises UsageError: no server, an action module that cannot be loaded, a port that is taken.
+    """
+    actions = project.actions
+    for diagnostic in project.diagnostics:
+        log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
+    client = await connect(project.settings)
+    plugin = SagaPlugin(project)
+    worker = make_worker(client, project, grace=grace, deployment=deployment, plugin=plugin)
+    stop = stop_on_signals()
+    async with AsyncExitStack() as stack:
+        if health is not None:
+            standing = SagaGauges(client, project.definitions.values())
+            pages = {**_health_pages(worker, client, stop), "/metrics": _metrics_page(plugin.metrics, standing)}
+            await stack.enter_async_context(HealthServer(health, pages))
+        log.info(
+            "serving %d sagas and %d actions on task queue %s of %s",
+            len(project.definitions),
+            len(actions),
+            project.settings.temporal.task_queue,
+            client.namespace,
+        )
+        await stack.enter_async_context(_run_retention(project, client, retention))
+        _freeze_loaded_objects()
+        running = asyncio.create_task(worker.run())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            log.info("stopping: attempts in flight have %d s to end", int(grace.total_seconds()))
+            await worker.shutdown()
+        stopping.cancel()
+        await running
+
+
+def _freeze_loaded_objects() -> None:
+    """What is loaded now lives as long as the process: nobody needs to look through it for garbage again and again.
+
+    A full collection would stop every attempt for a tenth of a second; afterwards it looks only at what has come since.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)  # generations of 700 objects are over within a few attempts
+
+
+@contextlib.asynccontextmanager
+async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
+    """Clean guards and stage area in the background, over connections of its own: attempts never wait for it."""
+    databases = DatabaseConnections(
+        {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()},
+        pool_size=1,
+    )
+    work = GuardRetention(
+        client,
+        databases,
+        retention=retention.total_seconds(),
+        longest_transaction=longest_attempt(project.definitions.values()),
+    )
+    tasks = {asyncio.create_task(work.run_forever(), name="the guards are")}
+    if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
+        from saga_spark.settings import spark_settings
+        from saga_workers.worker.stage_retention import clean_stage_periodically
+
+        # What the guards have forgotten can no longer be undone; a round of theirs may be an hour away.
+        window = retention.total_seconds() + CLEANUP_INTERVAL
+        clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
+        tasks.add(asyncio.create_task(clearing, name="the stage area is"))
+    for task in tasks:
+        task.add_done_callback(_log_crash)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await databases.close()
+
+
+def _log_crash(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("%s no longer cleaned up: this is a bug in saga", task.get_name(), exc_info=task.exception())
+
+
+def _metrics_page(metrics: WorkerMetrics, standing: SagaGauges) -> PageHandler:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    registry.register(standing)
+
+    async def show() -> PageContent:
+        await standing.refresh()
+        return 200, generate_latest(registry).decode()
+
+    return show
+
+
+def _health_pages(worker: Worker, client: Client, stop: asyncio.Event) -> dict[str, PageHandler]:
+    async def ready() -> PageContent:
+        if stop.is_set() or not worker.is_running:
+            return 503, "stopping\n" if stop.is_set() else "starting\n"
+        return await temporal_ready_page(client)
+
+    return {"/livez": live_page, "/readyz": ready}
+
+
+# Runs a worker of our own: `saga worker`.
+
+
+def make_worker(
+    client: Client,
+    project: Project,
+    *,
+    grace: timedelta = timedelta(seconds=30),
+    deployment: WorkerDeploymentVersion | None = None,
+    plugin: SagaPlugin | None = None,
+    **options: Any,
+) -> Worker:
+    """A worker that serves the project's sagas; use it as an async context manager.
+
+    The workflow runs outside Temporal's sandbox: it is the engine's own code, replayed against recorded histories
+    in its tests, and the sandbox would cost a third of the worker's time.
+    """
+    config = None
+    if deployment is not None:
+        config = WorkerDeploymentConfig(
+            version=deployment,
+            use_worker_versioning=True,
+            default_versioning_behavior=VersioningBehavior.PINNED,
+        )
+    settings: dict[str, Any] = {
+        "workflow_runner": UnsandboxedWorkflowRunner(),
+        "graceful_shutdown_timeout": grace,
+        "deployment_config": config,
+        "build_id": None if deployment is not None else build_id(project),
+        "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
+        "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
+        # A task for a worker that was killed waits this long before another one may take it; the SDK's own is 10 s.
+        "sticky_queue_schedule_to_start_timeout": timedelta(seconds=3),
+        # No payload is stored outside of Temporal; for more than one at a time the SDK makes a task of every payload.
+        "max_workflow_task_external_storage_concurrency": 1,
+        **options,
+    }
+    task_queue = project.settings.temporal.task_queue
+    return Worker(client, task_queue=task_queue, plugins=[plugin or SagaPlugin(project)], **settings)
+
+
+def build_id(project: Project) -> str:
+    """What the Web UI calls the build of a worker that has no deployment: the engine's version and the definitions.
+
+    The SDK's own is a hash over the code of all modules, which takes half a second to read.
+    """
+    digests = sorted(one.digest for one in project.definitions.values())
+    return f"saga-{version('saga-orchestrator')}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:12]}"
