@@ -1,4 +1,4 @@
-"""The circumstances of one attempt, and what an attempt runs."""
+"""The context of one attempt, its heartbeats, and the interface for its observers (metrics, traces, log)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ReplyPending(Exception):
 
 @dataclass(frozen=True)
 class AttemptContext:
-    """The circumstances of one attempt. Times are seconds since the epoch; ``number`` counts from 1.
+    """The context of one attempt. Times are seconds since the epoch; ``number`` counts from 1.
 
-    ``saga`` is the saga's name. ``traceparent`` (W3C trace context) goes along with requests to other systems; None:
-    nobody traces. ``token`` is the name under which Temporal takes the attempt's end from any process; empty: from
-    none but this one.
+    ``saga`` is the saga's name. ``traceparent`` (W3C trace context) is sent with requests to other systems; None: no
+    tracing. ``task_token`` is Temporal's token with which any process can complete the attempt; empty: only this
+    process can.
     """
 
     number: int
@@ -46,7 +46,7 @@ class AttemptContext:
     task_token: bytes = b""
 
 
-# Heartbeats of long attempts: they say how far the work is, and keep the platform from giving it to somebody else.
+# Heartbeats of long attempts: they report progress, and keep Temporal from handing the attempt to another worker.
 
 
 HEARTBEAT_INTERVAL = 1.0
@@ -55,8 +55,10 @@ HEARTBEAT_INTERVAL = 1.0
 
 @contextlib.asynccontextmanager
 async def repeat_heartbeats(attempt: AttemptContext) -> AsyncIterator[AttemptContext]:
-    """The same attempt, whose last heartbeat is told again and again while the block runs: also while it waits for the
-    guarded transaction of another attempt."""
+    """Repeat the attempt's last heartbeat while the block runs, also while it waits for another attempt's transaction.
+
+    Yields the attempt with a ``heartbeat`` that sets what is repeated.
+    """
     told: Any = None
 
     def heartbeat(details: Any = None) -> None:
@@ -76,19 +78,17 @@ async def repeat_heartbeats(attempt: AttemptContext) -> AsyncIterator[AttemptCon
         task.cancel()
 
 
-# What one attempt was, for those who look on: the metrics, the traces and the log.
-#
-# They are told and never asked: nothing they do changes an outcome.
+# Observers of attempts: metrics, traces and the log. They never change an outcome.
 
 
 @dataclass(slots=True)
 class ObservedAttempt:
-    """One attempt while it runs.
+    """One attempt, as its observers see it.
 
-    ``number`` is the attempt's number over all calls of this operation, from 1. ``outcome`` is set when the attempt
-    has ended; it stays None when this worker does not know the action, and when the attempt ``waits`` for a reply,
-    which another process will hear. ``traceparent`` (W3C trace context) may be set by a watcher before the action
-    runs; requests to other systems carry it.
+    ``number`` counts from 1 over all calls of the operation. ``outcome`` is set when the attempt has ended; it stays
+    None if this worker does not know the action, and if the attempt ``awaits_reply``, which another process receives.
+    An observer may set ``traceparent`` (W3C trace context) before the action runs; it is sent with requests to other
+    systems.
     """
 
     saga: str
@@ -105,4 +105,4 @@ class ObservedAttempt:
 
 
 AttemptObserver = Callable[[ObservedAttempt], AbstractContextManager[None]]
-"""Entered before the attempt and left after it, whether it was answered or cancelled."""
+"""Entered before the attempt and exited after it, even if it is cancelled."""

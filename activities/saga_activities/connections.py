@@ -1,4 +1,4 @@
-"""The participants' connections of one worker: a pool and a guard for each database."""
+"""The SQL connections of one worker: a pool and a guard for each participant's database."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DRIVERS = {
 }
 ISOLATION_LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 CONNECT_TIMEOUT = 5
-"""Seconds until a server that does not answer counts as down."""
+"""Seconds until a server that does not respond counts as down."""
 
 
 class DatabaseConnections:
-    """Opens what ``[connections.*]`` of the settings names, on first use.
+    """Opens the ``[connections.*]`` of the settings on first use.
 
-    ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …, "pool_size": …}``. ``pool_size`` is how
-    many guarded attempts this worker runs at once (default 20); a database never sees more connections of it. Given
-    here it holds for all of them, whatever the settings say.
+    ``settings``: name → ``{"kind": "sql" | "http", "url": …, "isolation": …, "pool_size": …}``. ``pool_size`` limits
+    the concurrent guarded attempts, and so the connections, of this worker for each database (default 20); the
+    argument overrides all settings.
     """
 
     def __init__(self, settings: Mapping[str, Mapping[str, Any]], *, pool_size: int | None = None) -> None:
@@ -101,8 +101,8 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     try:
         engine = create_async_engine(
             target,
-            isolation_level="AUTOCOMMIT",  # the guard says BEGIN and COMMIT itself,
-            skip_autocommit_rollback=True,  # and ROLLBACK: the pool would send one more for every attempt
+            isolation_level="AUTOCOMMIT",  # the guard sends BEGIN and COMMIT itself,
+            skip_autocommit_rollback=True,  # and ROLLBACK: the pool would send another one for every attempt
             pool_size=pool_size,
             max_overflow=0,
             connect_args={**arguments},
@@ -125,17 +125,17 @@ def _parse_url(name: str, text: str) -> URL:
     return url.set(drivername=DRIVERS[backend]) if "+" not in url.drivername else url
 
 
-# SQLite's connections: a closed one holds no lock, and a cancelled statement does not go on for long.
+# SQLite connections: a closed one holds no lock, and a cancelled statement ends soon.
 
 _INSTRUCTIONS = 10_000
-"""How many instructions SQLite executes between two checks of the flag: less than a millisecond of work."""
+"""Instructions of SQLite's virtual machine between two checks of the flag: less than a millisecond of work."""
 
 
 class Connection(sqlite3.Connection):
     """Ends its transaction when it is closed.
 
-    SQLite itself keeps the transaction of a closed connection, and so the write lock, as long as one of its cursors
-    is open: after a cancelled statement that would be until the garbage collector finds the cursor.
+    SQLite keeps the transaction of a closed connection, and so the write lock, as long as one of its cursors is open:
+    after a cancelled statement, until the cursor is garbage-collected.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -164,10 +164,10 @@ class Connection(sqlite3.Connection):
 
 
 def stop_abandoned_statements(engine: Engine) -> None:
-    """A statement that was cancelled goes on in the connection's thread; closing the connection waits for its end."""
+    """Interrupt cancelled statements: they continue in the connection's thread, and closing would wait for them."""
     event.listen(engine, "invalidate", _interrupt)
 
 
 def _interrupt(connection: Any, *_: Any) -> None:
-    with suppress(ValueError):  # it is closed already
+    with suppress(ValueError):  # already closed
         connection.run_async(lambda raw: raw.interrupt())

@@ -1,6 +1,6 @@
-"""From an invocation to its outcome: finds who performs an action, and puts the guard around it.
+"""Performs an :class:`Invocation` and returns its :class:`Outcome`: finds the action and runs it inside the guard.
 
-Knows nothing of Temporal: it takes an :class:`Invocation` and answers with an :class:`Outcome`.
+Independent of Temporal.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from sagas.protocol.payloads import Invocation, arguments_hash
 from sagas.step import Step
 
 RECORD_RESULT = "saga.done"
-"""A person's `done`: writes the row of the operation with the given result."""
+"""An operator's decision `done`: writes the row of the operation with the given result."""
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
 IDLE_TRANSACTION_TIMEOUT = 30.0
-"""Seconds without a word after which the guarded transaction of a performer ends: it works elsewhere for minutes, and
-whoever goes on in the place of a frozen worker waits no longer than this."""
+"""Seconds of idleness after which the guarded transaction of a prepared action ends: such an action works outside the
+database for minutes, and the attempt that replaces a frozen worker's waits no longer than this."""
 
 MAX_ACTION_THREADS = 100
-"""Plain `def` actions at once, as many as a Temporal worker runs activities: none waits while its timeout runs."""
+"""Concurrent plain `def` actions: as many as activities of a Temporal worker, so none queues while its timeout runs."""
 
 
 _BUILTIN_BODIES: Mapping[str, Callable[[Mapping[str, Any], Invocation, int, str | None], ActionBody]] = {
@@ -86,8 +86,9 @@ class Dispatcher:
     async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         """Make one attempt.
 
-        Raises ActionNotRegistered when this worker does not know the action, ReplyPending when the attempt
-        goes on without it."""
+        Raises ActionNotRegistered if this worker does not know the action, ReplyPending if the attempt goes on without
+        the worker.
+        """
         if invocation.at_most_once and attempt.number > 1:
             sentence = "an earlier attempt ended without an answer, and this participant must not be asked twice"
             return Outcome("unknown", failure=Failure("Unknown", sentence), retryable=False)
@@ -97,7 +98,7 @@ class Dispatcher:
             async with repeat_heartbeats(attempt) as beaten:
                 return await self._run_attempt(invocation, beaten)
         except (InvalidArguments, UsageError) as error:
-            # Found before anything was called: the definition is wrong, and trying again cannot help.
+            # Found before anything was called: the definition is wrong, and a retry cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
 
     async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
@@ -129,7 +130,7 @@ class Dispatcher:
                 confirmed = await self._prepare_body(asked.confirmed[0], asked.confirmed[1], invocation, attempt)
         except (InvalidArguments, UsageError, ActionNotRegistered):
             raise
-        except Exception as error:  # noqa: BLE001 - an outcome like any other: nothing of it is visible
+        except Exception as error:  # noqa: BLE001 - becomes an outcome: nothing is visible yet
             return outcome_of_error(error)
         match invocation.op:
             case "undo":
@@ -158,7 +159,7 @@ class Dispatcher:
     async def _stored_outcome(
         self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext
     ) -> Outcome | None:
-        """The stored answer of an action whose preparation is long; None: it has to be done."""
+        """The stored outcome of a prepared action, which saves its preparation; None: it has to be performed."""
         if invocation.op not in ("do", "confirm"):
             return None
         hashed = arguments_hash(invocation.arguments) if invocation.op == "do" else None
@@ -167,7 +168,7 @@ class Dispatcher:
     async def _prepare_body(
         self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext
     ) -> ActionBody:
-        """What runs inside the guarded transaction, after the work that must not hold it up."""
+        """The body for the guarded transaction, after the preparation that must not prolong it."""
         performer = self._prepared_actions.get(name)
         if performer is None:
             return self._action_body(name, arguments, invocation, attempt)
@@ -176,7 +177,7 @@ class Dispatcher:
     def _action_body(
         self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext
     ) -> ActionBody:
-        """The action as something that runs inside (or, with None, outside) a guarded transaction."""
+        """The action as a body that runs inside (or, with None, outside) a guarded transaction."""
         if name in _BUILTIN_BODIES:
             return _BUILTIN_BODIES[name](arguments, invocation, self._max_event_bytes, attempt.traceparent)
         action = self._actions.get(name)
@@ -203,7 +204,7 @@ class Dispatcher:
             except (Rejected, AlreadyCompensated):
                 raise
             except Exception:
-                # The outcome keeps one sentence of it; whoever looks for the bug wants to see the place.
+                # The outcome keeps only the message; debugging needs the traceback.
                 attempt.logger.debug("%s raised an error", name, exc_info=True)
                 raise
             if sql is not None:
@@ -242,7 +243,7 @@ class Dispatcher:
         return await run_unguarded(body, invocation.op)
 
     def _home(self, invocation: Invocation) -> str | None:
-        """The SQL connection in whose transaction an action works; None: in none."""
+        """The SQL connection in whose transaction an action runs; None: without a transaction."""
         action = self._actions.get(invocation.action)
         if action is not None:
             return action.connection
@@ -250,11 +251,14 @@ class Dispatcher:
 
 
 _FAILURE_TYPES = {InfrastructureError: "Infrastructure", NeedsOperator: "Parked"}
-"""Failure types that are recorded in histories under other names than those of their classes."""
+"""Failure types whose names in recorded histories differ from their classes."""
 
 
 async def run_unguarded(body: ActionBody, op: str) -> Outcome:
-    """Run an action without a guard: whatever it does not say itself is unknown."""
+    """Run an action without a guard: any error but Rejected and AlreadyCompensated gives the outcome unknown.
+
+    ActionNotRegistered and Unavailable propagate.
+    """
     try:
         result = await body(None)
     except Rejected as error:
@@ -263,7 +267,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
     except (ActionNotRegistered, Unavailable):
         raise
-    except Exception as error:  # noqa: BLE001 - the outcome carries it; nothing is swallowed
+    except Exception as error:  # noqa: BLE001 - becomes part of the outcome
         failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)
         return Outcome("unknown", failure=Failure(failure_type, str(error) or failure_type))
     if op == "probe":
@@ -281,13 +285,13 @@ def _python_hold_refusal(action: Action, invocation: Invocation) -> str | None:
 
 
 def _time_left(attempt: AttemptContext) -> float:
-    """Seconds for a request: a little less than the attempt has, so that our answer comes before the platform's."""
+    """Seconds for a request: a little less than the attempt has, so that it ends before Temporal times it out."""
     left = attempt.deadline - time.time()
     return max(left - min(0.5, left / 10), 0.05)
 
 
 def probe_outcome(answer: Any) -> Outcome:
-    """What a probe action said, for the machine. Any other answer is for the probe's own expressions to judge."""
+    """The outcome of a probe action. Any other result is evaluated by the probe's own expressions."""
     match answer:
         case Done():
             return Outcome.done({"probe": "done", "result": answer.result})
@@ -298,18 +302,17 @@ def probe_outcome(answer: Any) -> Outcome:
     return Outcome.done(answer)
 
 
-# Built-in actions with long work outside their guarded transaction: the dispatcher's door to other rooms.
+# Interface for built-in actions of other packages, with long work outside their guarded transaction.
 
 
 class PreparedAction(Protocol):
-    """Performs one or more built-in actions, told apart by ``invocation.action`` (a ``confirmed`` action is given as
-    ``action``).
+    """Performs one or more built-in actions, selected by ``action``: ``invocation.action``, or a ``confirmed`` action.
 
-    ``prepare`` does what may take long: before the guard's transaction, so that no lock is held meanwhile. It is not
-    called for an operation whose guard row is already there. What it returns runs inside the transaction, as soon as
-    the guard has decided that the operation may happen. Both may raise Rejected (a definite no), Parked (only a
-    person can go on), Infrastructure (try again) or anything else (failed); whatever they raise, the caller may rely
-    on it that nothing has become visible. The caller repeats the attempt's last heartbeat all the time.
+    ``prepare`` does the work that may take long, before the guard's transaction, so that no lock is held meanwhile. It
+    is not called for an operation whose guard row exists. The body it returns runs inside the transaction once the
+    guard has decided that the operation may happen. Both may raise Rejected, NeedsOperator (an operator has to
+    decide), InfrastructureError (retry) or any other error (failed); whatever they raise, nothing may have become
+    visible. The caller keeps repeating the attempt's last heartbeat.
     """
 
     async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
@@ -317,9 +320,9 @@ class PreparedAction(Protocol):
         ...
 
     async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
-        """Perform an action without an effect and without a guard; its JSON result."""
+        """Perform an action without an effect and without a guard; returns its JSON result."""
         ...
 
     async def close(self) -> None:
-        """The worker stops: end what still runs."""
+        """Stop everything that still runs; called when the worker stops."""
         ...

@@ -1,7 +1,7 @@
-"""The inbox of a consumer: the id of each message, entered in the transaction of its effect.
+"""The inbox of a consumer: the id of each message, inserted in the transaction of its effect.
 
-The insert is the first statement, and waits for an open transaction that has inserted the same id; so of two
-deliveries, in whatever processes, exactly one has its effect.
+The insert is the first statement and waits for an open transaction that has inserted the same id, so exactly one of
+two deliveries has its effect, in whichever processes they run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from saga_activities.guard.tables import MAX_NAME
 from sagas.errors import UsageError
 
 InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
-"""What became of a message: its effect, a business no, or nothing because every attempt failed."""
+"""The result of a message: it had its effect, was rejected, or had no effect because every attempt failed."""
 
 _MYSQL_DIALECTS = ("mysql", "mariadb")
 _COLUMNS = "(consumer, event_id, topic, topic_partition, topic_offset, status, reason, received_at)"
@@ -44,14 +44,14 @@ class InboxEntry:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """What the inbox knew already."""
+    """The existing entry of a message that was recorded before."""
 
     status: InboxStatus
     reason: str | None
 
 
 def _insert_ignore(dialect: str, table: str) -> str:
-    """An insert that leaves a row of the same key as it is, and then touches none."""
+    """The start of an insert that ignores an existing row of the same key and then affects no row."""
     return f"INSERT IGNORE INTO {table}" if dialect in _MYSQL_DIALECTS else f"INSERT INTO {table}"
 
 
@@ -62,7 +62,7 @@ def _on_conflict(dialect: str) -> str:
 async def record(
     sql: SqlSession, entry: InboxEntry, status: InboxStatus, reason: str | None = None
 ) -> Duplicate | None:
-    """Enter a message with what will have become of it; what is there, when it was entered before."""
+    """Insert the entry of a message; returns the existing one if it was recorded before, else None."""
     dialect = sql.dialect
     touched = await sql.execute(
         f"{_insert_ignore(dialect, 'saga_inbox')} {_COLUMNS} VALUES {_VALUES}{_on_conflict(dialect)}",
@@ -77,16 +77,16 @@ async def record(
     )
     if touched:
         return None
-    # A plain read of MySQL would not see the row that the insert has waited for, if the transaction has read before.
+    # On MySQL a plain read would not see the row that the insert has waited for, if the transaction has read before.
     read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in _MYSQL_DIALECTS else _SELECT_ENTRY
     row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
     return Duplicate(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
 
 
 async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) -> bool:
-    """True when ``version`` is higher than any this consumer has seen of ``entity``; it has seen it then.
+    """True if ``version`` is higher than any that this consumer has seen of ``entity``; it is then recorded as seen.
 
-    Raises UsageError for a name that is too long: a database that cuts it off would take two entities for one.
+    Raises UsageError for a name that is too long: a database that truncates it would confuse two entities.
     """
     if len(entity) > MAX_NAME:
         raise UsageError(f"the name of an entity, {entity[:40]}…, is longer than {MAX_NAME} characters")
@@ -98,12 +98,15 @@ async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) ->
         f"{_insert_ignore(dialect, 'saga_version_seen')} (consumer, entity, version)"
         f" VALUES (:consumer, :entity, :version){_on_conflict(dialect)}"
     )
-    # Somebody may enter the entity between the two; then the row is there, and may still be older.
+    # Another transaction may insert the entity between the two statements, possibly with an older version.
     return bool(await sql.execute(first, values)) or bool(await sql.execute(_RAISE_VERSION, values))
 
 
 async def purge(engine: AsyncEngine, older_than: float, batch_size: int = 1_000) -> int:
-    """Delete at most ``portion`` entries received before ``older_than`` (seconds since the epoch); how many it were."""
+    """Delete at most ``batch_size`` entries received before ``older_than`` (seconds since the epoch).
+
+    Returns the number of deleted entries.
+    """
     one_portion = (
         "SELECT consumer, event_id FROM saga_inbox WHERE received_at < :before ORDER BY received_at LIMIT :portion"
     )

@@ -1,14 +1,16 @@
-"""One attempt of `kafka.request`: write the command once, then wait for its reply without holding anything.
+"""`kafka.request`: write the command once, then wait for its reply without occupying a worker.
+
+The table `saga_request` and the format of replies are here, too.
 
 =============================  ====================================================================================
-what the row says              what the attempt does
+state of the row               what the attempt does
 =============================  ====================================================================================
-nothing: it is new             writes the command and itself as the one who waits, in one transaction
-no reply yet                   writes itself as the one who waits; the command is in the outbox already
-a reply                        answers with it
-sealed                         late: the saga went backward before the command was written, and it never will be
-a refused undo or confirm,     a person has said "try again": forgets the refusal and writes the command once more
-asked by a new call
+new                            writes the command and registers itself as the waiter, in one transaction
+no reply yet                   registers itself as the waiter; the command is already in the outbox
+a reply                        returns it as the outcome
+sealed                         late: the saga rolled back before the command was written, and it never will be
+a refused undo or confirm,     an operator has chosen to retry: clears the refusal and writes the command again
+in a new call
 =============================  ====================================================================================
 """
 
@@ -53,9 +55,9 @@ class KafkaRequestAction:
         self._kafka = kafka
 
     async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
-        """The outcome, if a reply is there.
+        """The outcome, if the reply has arrived.
 
-        Raises :class:`ReplyPending` when there is none yet, and UsageError for arguments that are no command.
+        Raises :class:`ReplyPending` if it has not, and UsageError for arguments that are not a command.
         """
         if invocation.action == REPLY_PROBE:
             return await self._probe(invocation, attempt)
@@ -83,7 +85,7 @@ class KafkaRequestAction:
         return told.result
 
     async def _probe(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
-        """The probe: what the row says, and a seal where there is none."""
+        """The probe: returns the state of the row, and seals the command if there is none."""
 
         async def look(sql: SqlSession) -> Any:
             found = await lock_request(sql, {**_row_values(invocation, attempt), "op": "do", "outcome": SEALED})
@@ -114,7 +116,7 @@ def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
 
 
 def _is_new_call(row: RequestRow, invocation: Invocation) -> bool:
-    """The refusal was told to an earlier call; an attempt of the same call may have missed it."""
+    """True if an earlier call has received the refusal; an attempt of the same call may have missed it."""
     return row.waiter is not None and invocation.earlier_attempts > row.waiter.earlier_attempts
 
 
@@ -130,7 +132,7 @@ def _row_values(invocation: Invocation, attempt: AttemptContext) -> dict[str, An
 
 
 def _event_id(invocation: Invocation, resend: bool) -> str:
-    """The same at every attempt: the outbox itself would refuse a second command."""
+    """The same in every attempt: the outbox's unique id prevents a second command."""
     name = f"{invocation.key}#{invocation.earlier_attempts}" if resend else invocation.key
     return str(uuid5(NAMESPACE_URL, f"saga:{name}"))
 
@@ -156,16 +158,16 @@ def _command(invocation: Invocation, prefix: str, traceparent: str | None) -> Ev
     if invocation.op == "undo":
         ours["sagaundoes"] = invocation.forward_key
     key = given.get("key")
-    # Do and undo of one saga stay in order, if nobody says otherwise.
+    # By default, do and undo of one saga stay in order.
     written = invocation.saga_id if key is None else key_text(key)
     return Event(topic, written, given.get("value"), {**headers, **ours}, type=COMMAND_TYPE)
 
 
-# ``saga_request``: one row for each command, with who waits for its reply, and later with the reply.
+# `saga_request`: one row for each command, with the waiter and later the reply.
 #
-# The row is what both sides meet at. An attempt locks it before it looks for the reply and leaves its name there in the
-# same transaction; a reply is written by one statement on the same row. So either the attempt finds the reply, or
-# whoever has written the reply finds the attempt.
+# The row synchronizes both sides. An attempt locks it, reads the reply and registers itself in one transaction; a reply
+# is written by one statement on the same row. So either the attempt finds the reply, or the writer of the reply finds
+# the waiter.
 
 
 SEALED = "sealed"
@@ -175,7 +177,7 @@ SEALED = "sealed"
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """The attempt that waits. ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call,
-    ``earlier`` is how many attempts were made before that call."""
+    ``earlier_attempts`` is the number of attempts before that call."""
 
     token: bytes
     attempt: int
@@ -194,7 +196,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A row as it was found. ``outcome`` None: no reply yet."""
+    """A row as read. ``outcome`` None: no reply yet."""
 
     outcome: str | None
     data: str | None
@@ -202,7 +204,7 @@ class RequestRow:
 
     @property
     def is_new(self) -> bool:
-        """This transaction has inserted it to write the command: who did so before has also left its name."""
+        """True if this transaction has inserted the row: an earlier one would also have registered its waiter."""
         return self.outcome is None and self.waiter is None
 
     @property
@@ -211,21 +213,21 @@ class RequestRow:
 
 
 async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
-    """The row of ``row["step_key"]``, inserted if it was not there, and locked until the transaction ends."""
+    """The row of ``row["step_key"]``, inserted if missing, and locked until the transaction ends."""
     await sql.execute(_insert_statement(sql.dialect), {"outcome": None, **row})
     return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()))
 
 
 async def register_waiter(sql: SqlSession, key: str, waiter: Waiter) -> None:
-    """The attempt that is told the reply from now on; a reply that was there is forgotten."""
+    """Register the attempt that receives the reply, and clear an earlier reply."""
     values = {"outcome": None, "data": None, "answered_at": None, "token": waiter.to_text()}
     await sql.execute(sa.update(request_table).where(request_table.c.step_key == key).values(**values))
 
 
 async def record_reply(engine: AsyncEngine, reply: Reply, now: float) -> tuple[bool, RequestRow | None]:
-    """Write a reply: whether it was the first, and the row; None: nobody has asked (or it is long forgotten).
+    """Write a reply. Returns whether it was the first one, and the row; None: there is no such command (any more).
 
-    Who waits is read after the reply was written, so an attempt that comes in between finds the reply itself.
+    The waiter is read after the reply is written, so an attempt in between finds the reply itself.
     """
     values = {"outcome": reply.outcome, "data": reply.data, "answered_at": now}
     here = request_table.c.step_key == reply.key
@@ -250,10 +252,10 @@ def _to_request_row(row: Any) -> RequestRow:
 
 
 def _insert_statement(dialect: str) -> str:
-    """Waits for an open transaction that has inserted the same key; leaves a row that is there as it is.
+    """Waits for an open transaction that has inserted the same key; does not change an existing row.
 
-    On MySQL it locks that row, too: IGNORE would only share it, and who shares it and then wants it alone is in a
-    deadlock with a reply that wants the same.
+    On MySQL it locks the existing row exclusively: IGNORE would take a shared lock, and upgrading that would deadlock
+    with a reply that also needs the exclusive lock.
     """
     mysql = dialect in ("mysql", "mariadb")
     return f"""
@@ -263,7 +265,7 @@ def _insert_statement(dialect: str) -> str:
     """
 
 
-# A reply as a message, and what it says: docs/reference/message-formats.md in code.
+# Replies as messages: docs/reference/message-formats.md.
 
 DONE, REJECTED, FAILED = "done", "rejected", "failed"
 REPLY_OUTCOMES = (DONE, REJECTED, FAILED)
@@ -310,7 +312,7 @@ def decode_reply(headers: Mapping[str, str], value: bytes | None) -> Reply:
 
 
 def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:
-    """What a recorded reply says about the effect; ``attempt`` is that of the attempt it is told to."""
+    """The outcome of a recorded reply; ``attempt`` is the number of the attempt that receives it."""
     said = json.loads(data)
     if outcome == DONE:
         return Outcome.done(said, attempt=attempt)
@@ -320,7 +322,7 @@ def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:
 
 
 def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
-    """The reason and the details of a refusal, however little was said."""
+    """The reason and the details of a refusal, with defaults for what the reply leaves out."""
     match data:
         case {"reason": str(reason), **rest} if reason:
             details = rest.get("details")
@@ -333,7 +335,7 @@ def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
 
 
 def _parse_json(value: bytes | None) -> Any:
-    """The value as JSON; nothing at all is null. Raises :class:`MalformedReply`."""
+    """The parsed value; an empty one is null. Raises :class:`MalformedReply`."""
     if not value:
         return None
     try:

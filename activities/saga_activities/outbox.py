@@ -1,6 +1,7 @@
-"""The outbox: an event is a row written in the transaction of its effect, and published later by the relay.
+"""The outbox: an event is a row written in the transaction of its effect and published later by the relay.
 
-The relay scans by ``status``, never by "id above the last one": a lower id can be committed later.
+The relay scans by ``status``, not for ids above the last one: a lower id can be committed later. The built-in steps
+that emit events are here, too.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from sagas.step import Event
 NEW = "NEW"
 """Committed; the relay will publish it."""
 HELD = "HELD"
-"""Waits for the saga's commit point: NEW then, or DROPPED when the saga is taken back."""
+"""Waits for the saga's commit point: then NEW, or DROPPED if the saga is rolled back."""
 PUBLISHED = "PUBLISHED"
 DROPPED = "DROPPED"
 REFUSED = "REFUSED"
-"""The broker will never take it (``note`` says why): a person decides."""
+"""The broker will never accept it (``note`` has the reason): an operator decides."""
 
 MAX_MESSAGE_BYTES = 1_000_000
-"""Of a message: key, value and headers. Kafka's brokers take records of about a mebibyte unless told otherwise."""
+"""Bytes of key, value and headers. By default, Kafka's brokers accept records of about 1 MiB."""
 
 RELAY_HEADER_BYTES = 2_048
-"""Bytes left in every message for the headers that the relay adds: id, type, source, time, saga and step."""
+"""Bytes reserved in every message for the headers that the relay adds: id, type, source, time, saga and step."""
 
 _MAX_EVENT_ID = 36
 _MAX_EVENT_TYPE = 255
@@ -63,12 +64,12 @@ async def insert_event(
     max_bytes: int = MAX_MESSAGE_BYTES,
     traceparent: str | None = None,
 ) -> str:
-    """Write one event in the action's transaction; returns its id (an attempt that is taken back leaves none).
+    """Write one event in the action's transaction; returns its id. A rollback of the attempt removes it.
 
-    ``traceparent`` of the attempt goes along as a header, unless the event has one of its own.
+    ``traceparent`` of the attempt becomes a header, unless the event has its own.
 
-    Raises ``UnusableResult`` for an event that no broker would take: its value or a header is not JSON or not UTF-8,
-    it is larger than ``max_bytes``, its topic or id is none. Found here, nothing of the step happens.
+    Raises ``UnusableResult`` for an event that no broker would accept: its value or a header is not JSON or not UTF-8,
+    it is larger than ``max_bytes``, or its topic or id is invalid. The transaction is then rolled back.
     """
     ours = {STEP_KEY_HEADER: invocation.key or None, TRACEPARENT_HEADER: traceparent}
     event = replace(event, headers={name: one for name, one in ours.items() if one is not None} | {**event.headers})
@@ -87,7 +88,7 @@ async def insert_event(
 
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-    """What the event itself gives of its row. Raises as :func:`insert_event` does."""
+    """The columns of a row that depend only on the event. Raises as :func:`insert_event` does."""
     event_id = event.id or str(uuid4())
     key = None if event.key is None else str(event.key)
     row = {
@@ -120,10 +121,10 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any
 
 
 def shard_hash(topic: str, key: str | None, event_id: str) -> int:
-    """A number that says, modulo the outbox's shards, who publishes the event.
+    """The hash of an event; modulo the number of shards it gives the event's shard.
 
-    The same for all events of one topic and key, in every version of the engine: their order rests on it. Without a
-    key there is no order to keep, and the id spreads the events.
+    It must be the same for all events of one topic and key in every version of the engine: their order depends on it.
+    Without a key there is no order to keep, and the id distributes the events.
     """
     return zlib.crc32(f"{topic}\0{event_id if key is None else key}".encode("utf-8", "surrogatepass")) & 0x7FFF_FFFF
 
@@ -136,7 +137,7 @@ def _json_value(event: Event, value: Any) -> Any:
 
 
 def _header_strings(event: Event) -> dict[str, str]:
-    """Headers of Kafka are texts; numbers and booleans are written as JSON writes them."""
+    """The headers as strings; numbers and booleans are written as JSON."""
     headers: dict[str, str] = {}
     for name, value in _json_value(event, event.headers).items():
         if value is None or isinstance(value, dict | list):
@@ -152,7 +153,7 @@ def _utf8_size(event: Event, text: str | None) -> int:
         raise UnusableResult(f"the event for {event.topic} holds text that is not UTF-8: {error.reason}") from error
 
 
-# Events of built-in steps: `outbox.emit`, `kafka.publish` and the `emit` of `sql`, in the guard's transaction.
+# Events of the built-in steps `outbox.emit`, `kafka.publish` and `sql` (`emit`), in the guard's transaction.
 
 
 _EVENT_FIELDS = ("topic", "key", "value", "headers", "hold")
@@ -161,7 +162,7 @@ _SELECT_STATUS = text("SELECT event_id, topic, status, note FROM saga_outbox WHE
 )
 _FIRST_POLL_INTERVAL = 0.02
 _MAX_POLL_INTERVAL = 0.5
-"""Seconds between two looks at the outbox while a step waits for the relay."""
+"""Maximum seconds between two polls of the outbox while a step waits for the relay."""
 
 _STATUS_BATCH = 500
 
@@ -169,8 +170,8 @@ _STATUS_BATCH = 500
 def read_events(items: Any, invocation: Invocation) -> list[Event]:
     """The events that the arguments of a built-in action describe.
 
-    Raises :class:`UsageError` for what is no event, and for `hold` that the definition does not show: its step would
-    have nothing that releases the event.
+    Raises :class:`UsageError` for an item that is not an event, and for a `hold` that the definition does not declare:
+    nothing would release the event.
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
         raise UsageError(f"the events of {invocation.action} have to be a list, not {json.dumps(items)[:80]}")
@@ -194,12 +195,12 @@ def _read_event(item: Any, invocation: Invocation) -> Event:
 
 
 def key_text(key: Any) -> str | None:
-    """The key of a message as it is written: a text as it is, anything else as JSON."""
+    """The key of a message: a string unchanged, anything else as JSON."""
     return key if key is None or isinstance(key, str) else json.dumps(key, ensure_ascii=False, sort_keys=True)
 
 
 def hold_refusal(invocation: Invocation) -> str | None:
-    """Why an event of this call must not be held; None when it may (or when there is nothing to wait for)."""
+    """Why an event of this call must not be held; None if it may (or if there is nothing to wait for)."""
     if invocation.op != "do" or (invocation.guard is not None and invocation.guard.holds is not None):
         return None
     return (
@@ -215,7 +216,10 @@ async def insert_events(
     max_bytes: int = MAX_MESSAGE_BYTES,
     traceparent: str | None = None,
 ) -> list[dict[str, str]]:
-    """Write the rows of the events; those with ``hold`` wait only where the saga has a commit point before it."""
+    """Write the events; returns the topic and id of each.
+
+    ``hold`` takes effect only in a `do` that runs before the commit point; otherwise the event is published at once.
+    """
     waits = invocation.op == "do" and invocation.guard is not None and invocation.guard.holds is True
     rows = []
     for event in events:
@@ -228,12 +232,13 @@ async def insert_events(
 async def wait_until_published(
     engine: AsyncEngine, result: Any, attempt: AttemptContext, deadline: float
 ) -> Outcome | None:
-    """Wait until the relay has published what ``result`` of an emitting step names.
+    """Wait until the relay has published the events in ``result`` of an emitting step.
 
-    None: all of it is. An outcome: the attempt's time is over; the next one gets the stored result and waits on. A row
-    that is gone was published: the relay removes no other.
+    Returns None when all are published, or an unknown outcome when the attempt's time is over; the next attempt gets
+    the stored result and continues to wait. A missing row was published: the relay removes no other rows.
     """
-    stored = result.get("events") if isinstance(result, Mapping) else None  # a person may have written another result
+    # An operator may have recorded another result.
+    stored = result.get("events") if isinstance(result, Mapping) else None
     wanted = {event["id"]: event["topic"] for event in stored or ()}
     pause, open_ids, why = _FIRST_POLL_INTERVAL, list(wanted), ""
     while True:
@@ -285,4 +290,4 @@ def emit_body(
 
 
 async def empty_body(_: SqlSession | None) -> None:
-    """`outbox.release` and `outbox.drop`: the guard's own transaction does it."""
+    """`outbox.release` and `outbox.drop`: the guard's transaction itself changes the status."""

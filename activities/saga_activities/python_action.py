@@ -1,4 +1,4 @@
-"""Runs a Python action: binds its arguments, calls it, and makes its result JSON."""
+"""Runs a Python action: binds its arguments, calls it, and converts its result to JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InvalidArguments(ValueError):
 
 
 def bind_arguments(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of the function. Raises InvalidArguments, one sentence."""
+    """The keyword arguments of the function. Raises InvalidArguments."""
     try:
         return action.bind(arguments)
     except ValueError as error:
@@ -39,7 +39,7 @@ async def run_python_action(action: Action, step: Step, arguments: Mapping[str, 
 
 
 async def _uncancellable(thread: asyncio.Future[Any]) -> Any:
-    """A thread cannot be interrupted: a cancelled attempt ends when its thread does, and its answer counts.
+    """Wait for a thread, which cannot be interrupted: a cancelled attempt ends with its thread, whose result counts.
 
     Ending earlier would let a compensation start while the action still runs.
     """
@@ -53,7 +53,7 @@ async def _uncancellable(thread: asyncio.Future[Any]) -> Any:
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` as JSON: dataclasses and models as objects, decimals and times as strings. Probe answers stay."""
+    """``value`` as JSON: dataclasses and models as objects, decimals and times as strings. Probe answers are kept."""
     match value:
         case Done():
             return Done(jsonable(value.result))

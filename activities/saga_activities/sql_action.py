@@ -1,8 +1,8 @@
 """The built-in action `sql`: statements from the definition, in the guard's transaction.
 
 ``run`` is one statement or a list of ``{sql, params, expect_rows, rejected}``. ``expect_rows`` is the number of rows
-the statement must give (SELECT, RETURNING) or touch; another number rejects the step, with the sentence in
-``rejected``: a business answer, so nothing of the step stays.
+that the statement must return (SELECT, RETURNING) or affect; any other number rejects the step with the message in
+``rejected``, and its transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sagas.protocol.payloads import Invocation
 
 
 async def run_sql(arguments: Mapping[str, Any], sql: SqlSession) -> list[dict[str, Any]]:
-    """Run the statements of a `sql` step; the result is the rows of the last one that gave rows, as JSON.
+    """Run the statements of a `sql` step; returns the rows of the last statement that returned rows, as JSON.
 
-    Raises :class:`Rejected` when ``expect_rows`` is not met.
+    Raises :class:`Rejected` if ``expect_rows`` is not met.
     """
     result: list[dict[str, Any]] = []
     for statement in _statements(arguments):
@@ -51,7 +51,7 @@ def _check_rows(statement: Mapping[str, Any], rows: int) -> None:
 
 
 def _bind_parameters(values: Mapping[str, Any] | None, dialect: str) -> dict[str, Any]:
-    """Objects travel as JSON text, and lists too where the database has no arrays (PostgreSQL: `= any(:skus)`)."""
+    """Objects are passed as JSON text; lists as arrays on PostgreSQL (`= any(:skus)`), else as JSON text, too."""
     return {name: _bind_parameter(value, dialect) for name, value in (values or {}).items()}
 
 
@@ -68,7 +68,7 @@ def sql_body(
     max_bytes: int = MAX_MESSAGE_BYTES,
     traceparent: str | None = None,
 ) -> ActionBody:
-    """`sql` with its `emit`. Raises as :func:`read_events` does."""
+    """The body of `sql`, including its `emit`. Raises as :func:`read_events` does."""
     events = read_events(arguments.get("emit") or [], invocation)
 
     async def run(sql: SqlSession | None) -> Any:

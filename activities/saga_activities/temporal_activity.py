@@ -1,4 +1,7 @@
-"""The one dynamic activity through which Temporal reaches every action, and how outcomes become its answers."""
+"""The dynamic activity through which Temporal performs every action, and the conversion of outcomes for Temporal.
+
+The activity `saga.load` is here, too.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,15 @@ from sagas.settings.project import Project
 from sagas.workflow import SagaApplicationError
 
 NOT_REGISTERED_RETRY_INTERVAL = 60.0
-"""Seconds until an attempt that found no action is repeated by the platform."""
+"""Seconds until Temporal retries an attempt whose action was not registered."""
 
 MAX_DETAILS_BYTES = 256 * 1024
 MAX_MESSAGE_CHARACTERS = 8 * 1024
-"""Bytes of a failure's details, characters of its sentence: what is larger would fail on its way to the server."""
+"""Bytes of a failure's details, characters of its message: larger ones would not reach Temporal's server."""
 
 
 class SagaActivities:
-    """Holds what the activities of one worker need."""
+    """The activities of one worker."""
 
     def __init__(
         self, dispatcher: Dispatcher, loader: DefinitionLoader, observers: Sequence[AttemptObserver] = ()
@@ -50,7 +53,7 @@ class SagaActivities:
 
     @activity.defn(dynamic=True)
     async def perform(self, args: Sequence[RawValue]) -> Any:
-        """Make one attempt of whatever the activity type names."""
+        """Make one attempt of the operation that the activity type names."""
         info = activity.info()
         argument = activity.payload_converter().from_payload(args[0].payload)
         if info.activity_type == LOAD_ACTIVITY:
@@ -86,7 +89,7 @@ class SagaActivities:
             observed.awaits_reply = True
             activity.raise_complete_async()
         except asyncio.CancelledError:
-            # The saga goes backward, or this worker stops; nobody can say what the attempt did.
+            # The saga rolls back, or this worker stops; the effect of the attempt is unknown.
             observed.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
             raise
 
@@ -100,10 +103,11 @@ class SagaActivities:
 
 
 def _not_registered_error(message: str, invocation: Invocation, number: int) -> ApplicationError:
-    """No attempt was made. The first time the saga hears of it at once, and asks again after a while, uncounted.
+    """The error of an attempt that was not made because its action is not registered.
 
-    Later attempts follow others that may have had an effect, so they stay in the platform's hands until another
-    worker answers; when they end like this, only the earlier ones count, and those are unknown.
+    On the first attempt the saga is notified at once and retries later, without counting the attempt. Later attempts
+    follow others that may have had an effect, so Temporal retries them until another worker performs them; if they
+    end like this, only the earlier ones count, and those are unknown.
     """
     details = {"outcome": "unknown", "attempt": number, "details": {}}
     wait = timedelta(seconds=NOT_REGISTERED_RETRY_INTERVAL)
@@ -128,7 +132,7 @@ def _attempt_context(observed: ObservedAttempt) -> AttemptContext:
 
 
 def _heartbeat() -> Callable[[Any], None]:
-    """A beat that also works from the thread of a plain `def` action."""
+    """A heartbeat function that also works from the thread of a plain `def` action."""
     loop = asyncio.get_running_loop()
     context = contextvars.copy_context()
 
@@ -140,10 +144,10 @@ def _heartbeat() -> Callable[[Any], None]:
 
 
 async def _uncancellable(work: Any, *, only_to_cancel: bool = False) -> Outcome:
-    """Run to the end whatever is cancelled meanwhile: a pivot's own row decides, nobody else.
+    """Run to completion despite cancellation: only the pivot's own row decides its outcome.
 
-    ``only_to_cancel``: go on when the saga turns back, as an attempt does that sends no heartbeats and so never hears
-    of it; but end with the worker, or when the attempt has timed out.
+    ``only_to_cancel``: ignore only the saga's cancellation, as an attempt without heartbeats does, which never receives
+    it; but end when the worker stops or the attempt has timed out.
     """
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -159,19 +163,19 @@ async def _uncancellable(work: Any, *, only_to_cancel: bool = False) -> Outcome:
 
 
 def _temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> Any:
-    """Return or raise what Temporal records."""
+    """Return the result or raise the error that Temporal records."""
     if outcome.kind == "done":
         return encode_result(outcome, number)
     raise to_application_error(outcome, number, invocation.intervals) from None
 
 
 def to_application_error(outcome: Outcome, number: int, intervals: Sequence[float] = ()) -> SagaApplicationError:
-    """How an attempt that is not done ends for Temporal; ``intervals`` are the waits before the attempts 2, 3 …
+    """The error with which an attempt that is not done ends; ``intervals``: seconds before the attempts 2, 3 …
 
-    Expected answers are benign: no stack trace in the log for a no.
+    Expected outcomes are benign: no stack trace in the log for a rejection.
     """
     failure = outcome.failure or Failure("Unknown", "no reason was given")
-    # An attempt that does not count goes back to the saga at once: the platform would count it.
+    # An uncounted attempt is returned to the saga at once: Temporal would count it.
     final = outcome.kind in ("rejected", "late") or not outcome.retryable or not outcome.counted
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
     wait = None
@@ -194,14 +198,14 @@ def to_application_error(outcome: Outcome, number: int, intervals: Sequence[floa
     )
 
 
-# The activity `saga.load`: what a run needs to know when its starter did not send the definition along.
+# The activity `saga.load`: loads what a run needs if its starter did not send the definition.
 
 ReadMachine = Callable[[str], Awaitable[str | None]]
 ListAttributes = Callable[[], Awaitable[list[str]]]
 
 
 class DefinitionLoader:
-    """Resolves definitions for runs. ``read_machine`` asks a closed run for its state (for `saga undo`)."""
+    """Resolves definitions for runs. ``read_machine`` queries a closed run for its state (for `saga undo`)."""
 
     def __init__(self, project: Project, read_machine: ReadMachine, list_attributes: ListAttributes) -> None:
         self._project = project
@@ -209,7 +213,7 @@ class DefinitionLoader:
         self._list_attributes = list_attributes
 
     async def load(self, saga: str, input: Any, undo_of: str | None) -> dict[str, Any]:
-        """The snapshot, the checked input, the variables and the search attributes that exist.
+        """The snapshot, the validated input, the variables and the existing search attributes.
 
         Raises UsageError: unknown saga or invalid input; RefusedError: the run cannot be undone.
         """

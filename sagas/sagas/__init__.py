@@ -1,8 +1,8 @@
-"""What authors of sagas import.
+"""The public API for authors of sagas.
 
     from sagas import action, Step, Rejected
 
-Everything else in this package is the engine. Names that need Temporal or pyarrow are loaded when they are first used.
+Everything else in this package is the engine. Names that need Temporal or pyarrow are imported on first use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "read_pointer",
 ]
 
-# The only place where the lowest package names higher ones: the public import is `sagas` alone.
+# The only references from this lowest-layer package to higher ones: users import from `sagas` alone.
 _LATER = {
     "Client": "saga_workers.client",
     "SagaPlugin": "saga_workers.worker.plugin",

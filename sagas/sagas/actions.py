@@ -1,7 +1,7 @@
-"""Python actions: the `@action` decorator, and loading the modules that hold them.
+"""Python actions: the `@action` decorator, module loading, probe results and result schemas.
 
-The decorator registers nothing anywhere: it leaves a note on the function, and :func:`load_actions` collects
-the notes of the modules a project names. So two projects in one process never see each other's actions.
+There is no global registry: the decorator sets an attribute on the function, and :func:`load_actions` collects the
+decorated functions of the modules that a project lists. Two projects in one process never see each other's actions.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Action:
-    """A registered action. ``connection`` puts it inside the guard's transaction on that SQL connection.
+    """A Python action. With ``connection`` it runs inside the guard's transaction on that SQL connection.
 
     ``rejects`` False: it never raises Rejected. ``idempotent`` False: it does not honour the idempotency key, so an
-    unknown attempt is never repeated unseen. ``seals`` (probes): it refuses the key from the moment it says absent.
-    ``holds``: it may emit events that wait for the commit point.
+    unknown attempt is not repeated without a probe. ``seals`` (probes): once it returns Absent, the participant refuses
+    the key. ``holds``: it may emit events that wait for the commit point.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Action:
 
     @cached_property
     def signature(self) -> Signature:
-        """What it takes; the leading ``step`` is no argument of a definition."""
+        """The parameters of the function; the leading ``step`` is not an argument of a definition."""
         return read_signature(self.function)
 
     @cached_property
@@ -59,9 +59,9 @@ class Action:
         return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for the function, converted to the annotated types.
+        """Return the keyword arguments for the function, converted to the annotated types.
 
-        Raises ValueError, one sentence, when an argument is missing, unknown or of the wrong type.
+        Raises ValueError when an argument is missing, unknown, given twice or of the wrong type.
         """
         from pydantic import ValidationError
 
@@ -112,22 +112,22 @@ def action(
     seals: bool = False,
     holds: bool = False,
 ) -> Callable[[F], F]:
-    """Make a function an action that definitions use by ``name``.
+    """Declare a function as an action that definitions use by ``name``.
 
     Args:
-        name: what stands after ``uses:``; also the activity type in Temporal.
+        name: the value of ``uses:`` in definitions; also the activity type in Temporal.
         connection: SQL connection of saga.toml; the action then runs inside the guard's transaction and
             ``step.sql`` is that transaction.
-        rejects: False promises that it never raises Rejected, so it may stand after the pivot without a warning.
-        idempotent: False says that the participant does not honour ``step.key``.
-        seals: for probes: from the moment it answers Absent, the participant refuses the key.
-        holds: it may call ``step.emit(…, hold=True)``; needs ``connection``.
+        rejects: False promises that it never raises Rejected, so it may follow the pivot without a warning.
+        idempotent: False means that the participant does not honour ``step.key``.
+        seals: for probes: once the probe returns Absent, the participant refuses the key.
+        holds: it may call ``step.emit(…, hold=True)``; requires ``connection``.
 
-    A parameter called ``from_`` takes the argument ``from``, and so for every keyword of Python. ``**kwargs`` takes
-    all arguments without a parameter of their own; its annotation is the type of each.
+    A parameter called ``from_`` receives the argument ``from``; the same holds for every Python keyword. ``**kwargs``
+    receives all arguments without a parameter of their own; its annotation is the type of each.
 
-    Raises UsageError when the function takes ``*args`` or positional-only arguments, or when it is to hold events
-    without a database.
+    Raises UsageError when the function takes ``*args`` or positional-only arguments, or when ``holds`` is set without
+    ``connection``.
     """
 
     if holds and connection is None:
@@ -151,9 +151,9 @@ def action(
 def load_actions(names: Sequence[str], root: Path) -> Actions:
     """Import the modules of ``[actions]`` and collect their actions.
 
-    A dotted name is imported with the project's folder on the path; a name that ends in ``.py`` is a file below
-    ``root``, loaded by its path, so that it cannot collide with any other module.
-    Raises UsageError, one sentence, when a module cannot be loaded or two actions have one name.
+    A dotted name is imported with the project's folder on the path. A name that ends in ``.py`` is a file below
+    ``root``, loaded by its path, so that it cannot collide with another module.
+    Raises UsageError when a module cannot be loaded or two actions have the same name.
     """
     found: dict[str, Action] = {}
     for name, module in load_modules(names, root):
@@ -172,9 +172,9 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
 
 
 def load_modules(names: Sequence[str], root: Path) -> list[tuple[str, ModuleType]]:
-    """The modules of ``[actions]``, each imported once. Raises UsageError, as :func:`load_actions`."""
+    """Import each module of ``[actions]`` once. Raises UsageError, as :func:`load_actions`."""
     if str(root) not in sys.path:
-        # Last, so that a file of the project never hides a module of the standard library.
+        # Appended, so that a file of the project never shadows a module of the standard library.
         sys.path.append(str(root))
     with contextlib.redirect_stdout(sys.stderr):  # a command may be about to print a JSON document
         return [(name, _load_file(name, root) if name.endswith(".py") else _load_module(name)) for name in names]
@@ -224,33 +224,33 @@ def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-# What a probe action may answer about an attempt that nobody can judge.
+# --- results of a probe action -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The effect is there; ``result`` becomes the step's result."""
+    """The effect exists; ``result`` becomes the step's result."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The effect is not there."""
+    """The effect does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The probe cannot tell, either."""
+    """The probe cannot determine whether the effect exists."""
 
     message: str = ""
 
 
-# What is known about the result of a step: the return annotation of its Python action.
+# --- result schemas, from the return annotation of the action ------------------------------------------------------
 
 
 def result_schema(action: Action | None) -> Any:
-    """JSON Schema of the result as it is stored; None when the action does not say."""
+    """JSON Schema of the result as it is stored; None when the action has no usable return annotation."""
     return None if action is None else _result_schema(action.function)
 
 
@@ -264,14 +264,14 @@ def _result_schema(function: Callable[..., Any]) -> Any:
 
 
 def schema_of_type(annotation: Any) -> Any:
-    """JSON Schema of a type's values as they are stored; None when it says nothing about them."""
+    """JSON Schema of a type's values as they are stored; None when the type does not constrain them."""
     from pydantic import PydanticUserError, TypeAdapter
 
     if annotation is Any:
         return None
     try:
-        # As written to JSON: a Decimal leaves as a text.
+        # Serialization mode, because results are stored as JSON: a Decimal becomes a string.
         return TypeAdapter(annotation).json_schema(mode="serialization")
     except (PydanticUserError, NameError, TypeError):
-        # An annotation that pydantic cannot describe says nothing about the result.
+        # pydantic has no JSON Schema for this annotation.
         return None

@@ -1,7 +1,7 @@
-"""What a project reads from Kafka: the `@consumer` and `@bridge` decorators, and the registry of them.
+"""Kafka message handlers of a project: the `@consumer` and `@bridge` decorators, their registry, and `Message`.
 
-As with actions, a decorator only leaves a note on the function; :class:`Readers` collects the notes of the modules
-a project names under ``actions``. `saga trigger` runs them (workers/trigger).
+As with actions, a decorator only sets an attribute on the function; :func:`load_message_handlers` collects the
+decorated functions of the modules under ``actions``. `saga trigger` runs them (workers/trigger).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sagas.step import Event
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
 MAX_NAME_LENGTH = 200
-"""Characters of a consumer's name: it is part of a key in the inbox."""
+"""Maximum characters of a consumer's name, which is part of a key in the inbox."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """A handler of one topic's messages in the database ``connection``. ``timeout`` (seconds) is for one attempt."""
+    """A handler of one topic's messages with a transaction on ``connection``; ``timeout``: seconds per attempt."""
 
     name: str
     topic: str
@@ -45,7 +45,7 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Bridge:
-    """A way from topic to topic, exactly once inside Kafka."""
+    """A topic-to-topic transformation, exactly once within Kafka."""
 
     name: str
     topic: str
@@ -60,16 +60,16 @@ MessageHandler = Consumer | Bridge
 def consumer(
     topic: str, *, connection: str, name: str | None = None, max_attempts: int = 5, timeout: float = 30.0
 ) -> Callable[[F], F]:
-    """Make a function the handler of a topic's messages: ``async def handle(message: Message)``, or a plain `def`.
+    """Declare a function as the handler of a topic's messages: ``async def handle(message: Message)`` or a plain `def`.
 
     Args:
-        topic: the topic it reads.
-        connection: SQL connection of saga.toml; ``message.sql`` is the transaction that also holds the inbox row.
-        name: of the consumer, default the function's; its consumer group and its inbox go by it.
-        max_attempts: attempts until the message goes to the dead letters.
-        timeout: seconds one attempt may take.
+        topic: the topic to consume.
+        connection: SQL connection of saga.toml; ``message.sql`` is the transaction that also writes the inbox row.
+        name: name of the consumer, by default the function's; it identifies the consumer group and the inbox rows.
+        max_attempts: attempts before the message goes to the dead-letter topic.
+        timeout: seconds that one attempt may take.
 
-    Raises UsageError for a name that is too long, or numbers that allow no attempt.
+    Raises UsageError for a name that is too long, or for limits that allow no attempt.
     """
 
     def mark(function: F) -> F:
@@ -83,12 +83,13 @@ def consumer(
 
 
 def bridge(topic: str, *, to: str, name: str | None = None, max_attempts: int = 5) -> Callable[[F], F]:
-    """Make a plain function of a message the way from ``topic`` to the topic ``to``.
+    """Declare a plain function of a message as the bridge from ``topic`` to the topic ``to``.
 
-    It returns the value for ``to`` (key and headers stay), an ``Event`` or a list of them for topics of its choice, or
-    None to leave the message out. What is written and how far was read are one transaction of Kafka.
+    The function returns the value for ``to`` (key and headers are kept), an ``Event`` or a list of them for topics of
+    its choice, or None to drop the message. The output records and the consumed offsets are committed in one Kafka
+    transaction.
 
-    Raises UsageError for a coroutine, which would have to wait for something outside of that transaction.
+    Raises UsageError for a coroutine function, which would wait for something outside that transaction.
     """
 
     def mark(function: F) -> F:
@@ -109,7 +110,7 @@ def _handler_name(name: str | None, function: Callable[..., Any]) -> str:
 
 
 class MessageHandlers:
-    """The consumers and bridges of one project. Raises UsageError when two of a kind have one name."""
+    """The consumers and bridges of one project. Raises UsageError when two of a kind have the same name."""
 
     def __init__(self, handlers: Iterable[MessageHandler] = ()) -> None:
         self._handlers: dict[tuple[type, str], MessageHandler] = {}
@@ -132,25 +133,25 @@ class MessageHandlers:
 
 
 def load_message_handlers(names: Sequence[str], root: Path) -> MessageHandlers:
-    """The consumers and bridges in the modules of ``actions``. Raises UsageError, as ``load_actions`` does."""
+    """Load the consumers and bridges from the modules of ``actions``. Raises UsageError, as ``load_actions``."""
     values = [value for _, module in load_modules(names, root) for value in vars(module).values()]
     return MessageHandlers(
         note for value in values if isinstance(note := getattr(value, HANDLER_ATTRIBUTE, None), Consumer | Bridge)
     )
 
 
-# One record of a topic, as consumers, bridges and triggers see it.
+# --- messages ------------------------------------------------------------------------------------------------------
 
 MAX_ID_LENGTH = 200
-"""Characters of a message's id: it is a key of the inbox."""
+"""Maximum characters of a message's id, which is a key of the inbox."""
 
 
 @dataclass
 class Message:
-    """A committed record. ``value`` is its JSON, ``headers`` are texts, ``timestamp`` is RFC 3339.
+    """A committed Kafka record, as consumers, bridges and triggers receive it.
 
-    ``id`` is the same at every delivery: ``ce_id`` with ``ce_source``, else topic, partition and offset. ``attempt``
-    counts from 1.
+    ``value`` is the decoded JSON, ``headers`` are strings, ``timestamp`` is RFC 3339. ``id`` is the same for every
+    delivery: ``ce_id`` with ``ce_source``, else topic, partition and offset. ``attempt`` counts from 1.
     """
 
     id: str
@@ -168,7 +169,7 @@ class Message:
 
     @property
     def sql(self) -> Any:
-        """The transaction that holds the inbox row, as ``step.sql``. Raises UsageError outside of a consumer."""
+        """The transaction that writes the inbox row; like ``step.sql``. Raises UsageError outside of a consumer."""
         if self._sql is None:
             raise UsageError("only a consumer has a database: a bridge and a trigger have none")
         return self._sql
@@ -191,16 +192,17 @@ class Message:
         self.events.append(Event(topic, key, value, headers or {}))
 
     def newer(self, entity: str, version: int) -> Any:
-        """True when this consumer has not yet seen so high a version of ``entity``; remembered in the transaction.
+        """True when ``version`` is higher than any version of ``entity`` this consumer has seen; stored in ``sql``.
 
-        In an ``async def`` it is awaited. A cancel (version 2) that overtakes its create (version 1) makes that old.
+        In an ``async def`` the call is awaited. When a cancel (version 2) overtakes its create (version 1), the
+        create is not newer. Raises UsageError outside of a consumer.
         """
         if self._newer is None:
             raise UsageError("only a consumer remembers versions: a bridge and a trigger have no database")
         return self._newer(entity, version)
 
     def as_trigger(self) -> dict[str, Any]:
-        """What expressions call ``trigger``."""
+        """The value of ``trigger`` in expressions."""
         return {
             "value": self.value,
             "key": self.key,
@@ -213,12 +215,12 @@ class Message:
 
 
 def message_id(headers: Mapping[str, str], topic: str, partition: int, offset: int) -> str:
-    """The id of a record; see :class:`Message`. Unique in all topics, and fit to be part of a saga's id."""
+    """The id of a record, see :class:`Message`: unique across topics and usable as part of a saga id."""
     given = headers.get("ce_id", "").strip()
     if not given:
         return _shortened(f"{topic}-{partition}-{offset}")
     source = headers.get("ce_source", "")
-    # CloudEvents: an id is unique in its source only. A UUID is unique anyway, and reads better alone.
+    # CloudEvents: an id is unique within its source only. A UUID needs no source.
     return _shortened(given if _is_uuid(given) or not source else f"{given}-{_hash(source)[:8]}")
 
 

@@ -1,7 +1,7 @@
-"""What an action may say, and what the engine says to people.
+"""Exceptions that actions raise, and errors that the engine reports to users.
 
-The docstring of an error is its default message. Every error that reaches a person is a
-:class:`SagaError`: one sentence, with what to do next.
+The docstring of an exception is its default message. Every error shown to a user is a :class:`SagaError`: one
+sentence, with what to do next.
 """
 
 from __future__ import annotations
@@ -77,6 +77,6 @@ class NeedsOperator(Exception):
 
 
 def did_you_mean(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    """The end of a sentence: a full stop, or the nearest known word."""
+    """The end of an error message: the nearest known name as a suggestion, or a full stop."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else "."

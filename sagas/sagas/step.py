@@ -1,4 +1,4 @@
-"""What an action is told about the attempt it makes, and what it may use."""
+"""The attempt context that an action receives (`Step`), and the signature of Python actions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sagas.builtins.messaging import first_reserved_header, reserved_header_mess
 from sagas.errors import UsageError
 
 ENVELOPE = "_saga"
-"""The argument under which every participant is told who asks, beside those of ``with``."""
+"""The argument, next to those of ``with``, that carries the call's envelope to every participant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event to be published; written to the outbox in the action's own transaction.
+    """An event to publish; written to the outbox in the action's own transaction.
 
-    ``hold``: it waits for the saga's commit point, and is dropped if that never comes. ``type`` is the CloudEvents
-    type (None: the topic). ``id`` (at most 36 characters, unique in the outbox) is drawn unless the caller gives one.
+    ``hold``: it waits for the saga's commit point, and is dropped if the saga never reaches it. ``type`` is the
+    CloudEvents type (None: the topic). ``id`` (at most 36 characters, unique in the outbox) is generated if not given.
     """
 
     topic: str
@@ -38,10 +38,10 @@ class Event:
 class Step:
     """One attempt of one operation of one step.
 
-    ``key`` is the idempotency key: the same for every attempt, different for the undo and the confirm; give it to
-    systems that know idempotency keys. ``forward_key`` is the key of the forward call in all of them: an undo finds by
-    it what was made under ``key``. ``id`` is the ledger id (``reserve#0``), ``attempt`` counts from 1,
-    ``generation`` grows when a step runs again after it was undone.
+    ``key`` is the idempotency key: the same for every attempt, different for the undo and the confirm; pass it to
+    systems that support idempotency keys. ``forward_key`` is the key of the forward operation in all of them, so that
+    an undo can find what the forward operation created. ``id`` is the ledger id (``reserve#0``), ``attempt`` counts
+    from 1, ``generation`` increases when a step runs again after it was undone.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Step:
         return self._sql
 
     def heartbeat(self, details: Any = None) -> None:
-        """Tell the server that this attempt is alive; ``details`` (JSON) are shown in the Web UI."""
+        """Record a heartbeat of this attempt; ``details`` (JSON) are shown in the Web UI."""
         self._heartbeat(details)
 
     def emit(
@@ -81,7 +81,7 @@ class Step:
     ) -> None:
         """Publish an event if, and only if, this action's transaction commits.
 
-        ``hold``: and only when the saga has passed its commit point; the event is dropped if the step is undone.
+        With ``hold`` it is published only after the saga's commit point, and dropped if the step is undone.
         Raises UsageError without a database, for a header that the engine writes itself, or when the action may not
         hold events (``@action(…, holds=True)``).
         """
@@ -93,8 +93,7 @@ class Step:
         self.events.append(Event(topic, key, value, headers or {}, hold))
 
 
-# What a Python action takes under `with`: its signature, read as Python means it.
-
+# --- signatures: the arguments that a Python action takes under `with` ---------------------------------------------
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 
@@ -103,7 +102,7 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIO
 class Parameter:
     """One argument of an action. ``annotation`` is a Python type; ``schema`` the JSON Schema of its values.
 
-    ``name`` stands in definitions, ``variable`` in Python: ``from`` and ``from_``.
+    ``name`` is used in definitions (``from``), ``variable`` in Python (``from_``).
     """
 
     name: str
@@ -121,7 +120,7 @@ class Parameter:
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
-        """JSON Schema 2020-12 of the values this argument takes; empty when it takes anything."""
+        """JSON Schema 2020-12 of the argument's values; empty when it accepts any value."""
         if self.annotation is Any:
             return {}
         return self.adapter.json_schema()
@@ -129,10 +128,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """All that an action takes. ``rest`` describes every argument that ``**kwargs`` catches; None: there is none.
+    """The arguments of an action. ``rest`` describes every argument that ``**kwargs`` receives; None without it.
 
-    ``step`` is the name of the leading parameter that gets the :class:`Step`; None: the action takes none.
-    ``unusable`` are names that ``**kwargs`` cannot catch.
+    ``step`` is the name of the leading parameter that receives the :class:`Step`; None without one.
+    ``unusable`` are names that ``**kwargs`` cannot receive.
     """
 
     parameters: tuple[Parameter, ...]
@@ -146,17 +145,17 @@ class Signature:
         return {**spelled, **{one.name: one for one in self.parameters}}
 
     def find(self, name: str) -> Parameter | None:
-        """What takes the argument ``name`` of a definition; None: nothing does."""
+        """The parameter for the argument ``name`` of a definition; None when there is none."""
         known = self._known.get(name)
         return known if known is not None or name in self.unusable else self.rest
 
     def variable(self, name: str) -> str:
-        """The Python name under which the function gets the argument ``name``."""
+        """The Python name of the parameter that receives the argument ``name``."""
         known = self._known.get(name)
         return name if known is None else known.variable
 
     def twice(self, given: Mapping[str, Any]) -> Iterator[Parameter]:
-        """The parameters that are given under both their names."""
+        """The parameters that are given under both of their names."""
         for one in self.parameters:
             if one.name != one.variable and one.name in given and one.variable in given:
                 yield one
@@ -169,7 +168,7 @@ class Signature:
 
 
 def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
-    """The first parameter that no definition could give, because it has no name for callers; None: there is none."""
+    """The first parameter that a definition cannot pass, because it is positional-only or ``*args``; None if none."""
     for position, one in enumerate(inspect.signature(function).parameters.values()):
         leading = position == 0 and one.kind is inspect.Parameter.POSITIONAL_ONLY
         if one.kind in _BY_POSITION and not (leading and _is_step(one, one.annotation)):
@@ -178,7 +177,7 @@ def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
-    """The signature of an action's function. Raises NameError: an annotation names what does not exist."""
+    """Read the signature of an action's function. Raises NameError when an annotation cannot be resolved."""
     hints = get_type_hints(function, include_extras=True)
     found: list[Parameter] = []
     rest, step, unusable = None, None, {ENVELOPE}
@@ -204,7 +203,7 @@ def _is_step(parameter: inspect.Parameter, hint: Any) -> bool:
 
 
 def _in_definitions(variable: str) -> str:
-    """``from`` for ``from_``: what Python reserves is an ordinary name in YAML (PEP 8 adds the underscore)."""
+    """``from`` for ``from_``: a Python keyword is an ordinary name in YAML (PEP 8 adds the underscore)."""
     name = variable.removesuffix("_")
     return name if keyword.iskeyword(name) else variable
 

@@ -1,4 +1,4 @@
-"""The pytest plugin for people who test their own sagas: in memory, without any server.
+"""The pytest plugin for testing sagas in memory, without a server.
 
 ::
 
@@ -9,7 +9,7 @@
     def test_every_failure(saga):
         saga.check_all("checkout", BASKET)
 
-The plugin is loaded into every pytest run of the environment, so the engine is imported when the fixture is used.
+pytest loads the plugin in every run of the environment, so the engine is imported only when the fixture is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Sagas:
-    """What the fixture ``saga`` gives to a test: the sagas of one project."""
+    """The sagas of one project: the value of the fixture ``saga``."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -40,21 +40,21 @@ class Sagas:
         signals: Mapping[str, Any] | None = None,
         cancel_at: str | None = None,
     ) -> SimulatedRun:
-        """Run a saga with the given outcomes of its steps; everything not named is done.
+        """Run a saga with the given outcomes; every call without one is done.
 
         Args:
             name: the saga.
-            input: its input; None makes one up from the schema.
+            input: its input; None generates one from the schema.
             outcomes: by step (``charge``), item (``reserve#1``) or operation (``charge/undo``, ``charge/confirm``):
                 ``rejected``, ``failed``, ``unknown``, ``crash after effect``, ``late``, ``done``, or a list of them for
-                one call after the other.
-            results: what steps return, by step or item; the rest is made up from how the definition uses it.
-            signals: the data of the signals that a `wait` gets, by the signal's name.
+                consecutive calls.
+            results: results by step or item; the others are generated from how the definition uses them.
+            signals: the data of the signals that `wait` steps receive, by the signal's name.
             cancel_at: cancel the saga while this step is in flight.
 
         Returns:
             ``state``, ``undone`` (ledger ids in the order undone), ``output``, ``reason``, ``steps``, ``parked``,
-            ``residue``, ``notifications`` (what would be told, nobody is) and ``story``, the document of `saga show`.
+            ``residue``, ``notifications`` (recorded, not delivered) and ``story``, the document of `saga show`.
 
         Raises:
             UsageError: the saga, a step or an outcome does not exist, or the input is not valid.
@@ -74,7 +74,7 @@ class Sagas:
         results: Mapping[str, Any] | None = None,
         signals: Mapping[str, Any] | None = None,
     ) -> list[FailurePoint]:
-        """Run every failure point, as `saga simulate` does; the test fails when one leaves an effect behind."""
+        """Run every failure point, as `saga simulate` does; the test fails when one leaves a residue."""
         __tracebackhide__ = True
         from sagas.simulation import Script, environment_of, failure_points, sample_input
 
@@ -104,7 +104,7 @@ _PROJECTS = pytest.StashKey[dict[Path, "Project"]]()
 
 @pytest.fixture
 def saga(request: pytest.FixtureRequest) -> Sagas:
-    """The sagas of the project around this test: the nearest saga.toml in the test's folder or above it."""
+    """The sagas of the test's project: the nearest saga.toml in the test's folder or above it."""
     from sagas.settings import load_settings
     from sagas.settings.project import Project
 

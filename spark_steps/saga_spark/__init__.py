@@ -1,4 +1,4 @@
-"""Spark jobs as steps: staged, audited, published, undone and reconciled.
+"""Spark jobs as saga steps: staged, audited, published, undone and reconciled.
 
-Nothing here runs Spark inside the worker: jobs run in a runner process of their own, sinks are plain Python.
+Spark never runs inside the worker: jobs run in a separate runner process, and sinks are plain Python.
 """

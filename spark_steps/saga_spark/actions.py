@@ -1,4 +1,4 @@
-"""The built-in actions `spark` and `reconcile` on a worker."""
+"""The built-in actions `spark` and `reconcile` as a worker runs them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SparkSteps:
 
 @contextlib.contextmanager
 def _another_worker_may() -> Iterator[None]:
-    """What this machine lacks is no mistake of the definition: the step waits for a machine that has it."""
+    """Equipment missing on this machine is not an error of the definition: the step waits for a machine that has it."""
     try:
         yield
     except Unequipped as error:
@@ -78,7 +78,7 @@ def _another_worker_may() -> Iterator[None]:
 
 
 def _record_staged(staging: StagingAttempt) -> ActionBody:
-    """What makes the manifests count: in the transaction of the guard's `do` row, and only while the epoch is ours."""
+    """The body that records the manifests in the transaction of the guard's `do` row, if the epoch is still current."""
 
     async def body(sql: SqlSession | None) -> dict[str, Any]:
         assert sql is not None
@@ -90,19 +90,19 @@ def _record_staged(staging: StagingAttempt) -> ActionBody:
     return body
 
 
-# `uses: reconcile` on a worker: a step that is refused when its two sides do not say the same.
+# `uses: reconcile`: a step that is rejected when its two sides differ.
 
 SIDES = ("left", "right")
 
 SHOWN_SAMPLES = 3
-"""Differences of which a refusal shows the values."""
+"""Maximum number of differences whose values a rejection shows."""
 
 StagedOutputReader = Callable[[str, str | None], Awaitable[Mapping[str, Any]]]
 """The files of a step's staged output: (step, output) → ``{"files": […]}``."""
 
 
 class JobRunner(Protocol):
-    """The runner, as far as this step needs it."""
+    """The part of the runner that this step needs."""
 
     async def run(
         self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
@@ -117,9 +117,9 @@ async def reconcile_step(
     read_staged: StagedOutputReader | None = None,
     key: str = "",
 ) -> dict[str, Any]:
-    """The result of the step: verdict, counts, fingerprints and samples. ``key`` is the same for all attempts.
+    """Returns the result of the step: verdict, counts, fingerprints and samples. ``key`` is the same for all attempts.
 
-    Raises Rejected when the sides differ, unless ``severity`` is ``warn``; UsageError for wrong arguments.
+    Raises Rejected when the sides differ, unless ``severity`` is ``warn``; UsageError for invalid arguments.
     """
     ComparisonSpec.parse(arguments)
     sides = {name: Input.parse(name, arguments[name]) for name in SIDES}

@@ -1,4 +1,4 @@
-"""What a Spark job says when it fails; the rest is `sagas.errors`."""
+"""Errors of Spark jobs, and the translation of what Spark raises into one message; the rest is in `sagas.errors`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Unequipped(UsageError):
     """This machine lacks a program or a package that Spark needs; another one may have it."""
 
 
-# What went wrong in a job, as one sentence: without plan, without traceback, with the line of the user's own file.
+# Translation of a failure into one message: no query plan, no traceback, but the line of the user's own file.
 
 
 MAX_MESSAGE_LENGTH = 500
-"""Characters of a message; more is no sentence."""
+"""Maximum length of a message, in characters."""
 
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _PERMISSION_DENIED = (
@@ -61,7 +61,7 @@ _CONNECTION_LOST = (
     "SESSION_CLOSED",
     "INVALID_HANDLE",
 )
-"""Spark itself is gone: its JVM, its context, the session on the Connect server."""
+"""Spark itself is gone: its JVM, its context, or the session on the Connect server."""
 
 _INTERRUPTED = (
     "ExecutorLostFailure",
@@ -70,17 +70,18 @@ _INTERRUPTED = (
     "cancelled as part of",
     "OPERATION_CANCELED",
 )
-"""Spark has repeated what it could, and gave the job up, or somebody has cancelled it."""
+"""Spark has exhausted its own retries and failed the job, or the job was cancelled."""
 
 _EXCEPTION_PREFIX = re.compile(r"^(org\.apache\.spark\.|java\.(lang|io|util)\.|scala\.)?[\w.$]*(Exception|Error): ")
 _ERROR_LINE = re.compile(r"^\s*(?:Caused by: )?([\w.$]*(?:Exception|Error)[\w.$]*): (.+)")
 
 
 def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -> JobFailed | InfrastructureError:
-    """``what`` failed, for example ``the job shop.jobs:facts``. ``folders`` are where the user's files are.
+    """Translate an exception of a job. ``what`` failed, for example ``the job shop.jobs:facts``; ``folders`` hold the
+    user's files.
 
-    Infrastructure is what another attempt may not meet again. Unavailable, which says nothing about the job: the JVM,
-    the context or the session was lost.
+    InfrastructureError if another attempt may succeed; Unavailable, which says nothing about the job, if the JVM, the
+    context or the session was lost.
     """
     text = _chain_text(error)
     if _is_spark_error(error) and any(one in text for one in _CONNECTION_LOST):
@@ -106,7 +107,7 @@ def to_job_error(error: BaseException, what: str, folders: Sequence[str] = ()) -
 
 
 def to_disk_error(error: OSError, what: str) -> JobFailed | None:
-    """What only a person can mend: a disk that is full or refuses. None: it is something else."""
+    """JobFailed for what only an operator can repair: a disk that is full or not writable. None for other errors."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return JobFailed(f"{what}: the disk is full")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
@@ -115,7 +116,7 @@ def to_disk_error(error: OSError, what: str) -> JobFailed | None:
 
 
 def error_message(error: BaseException) -> str:
-    """The heart of an error's message, on one line."""
+    """The essential part of an error's message, on one line."""
     text = _python_worker_error(error) or _EXCEPTION_PREFIX.sub("", _spark_message(error).strip())
     text = " ".join(text.split())
     if len(text) > MAX_MESSAGE_LENGTH:
@@ -127,14 +128,14 @@ def error_message(error: BaseException) -> str:
 
 
 def last_error_line(output: str) -> str:
-    """What a program said last about its failure: the last line that names an exception, else the last line."""
+    """The last line of a program's output that names an exception, else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     named = [line for line in lines if _ERROR_LINE.match(line)]
     return (named or lines or ["it said nothing"])[-1][:MAX_MESSAGE_LENGTH]
 
 
 def user_code_location(error: BaseException, folders: Sequence[str]) -> tuple[str, int, str] | None:
-    """The innermost line of the user's own files: path (short), number, text."""
+    """The innermost traceback line in the user's own files: shortened path, line number, text."""
     roots = [Path(one).resolve() for one in folders]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
@@ -147,7 +148,7 @@ def user_code_location(error: BaseException, folders: Sequence[str]) -> tuple[st
 
 
 def _spark_message(error: BaseException) -> str:
-    """Spark's own message ends where its plan begins."""
+    """Spark's own message, up to where its query plan begins."""
     get = getattr(error, "getMessage", None)
     text = (get() if get is not None else None) or str(error)
     java = getattr(error, "java_exception", None)

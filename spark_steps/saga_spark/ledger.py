@@ -1,11 +1,11 @@
-"""The fence and memory of staged outputs: the table ``saga_output`` in the database of ``[spark] ledger``.
+"""The table ``saga_output`` in the database of ``[spark] ledger``: fencing and state of staged outputs.
 
-One row for each target (saga, step, generation, output). ``epoch`` is the fencing token: every takeover adds one, and
-whoever staged under an older epoch changes nothing any more. The row is written beside the guard's rows, and what
-decides a saga (STAGED with ``do``, PUBLISHED with ``confirm``, …) in the very same transaction.
+One row per target (saga, step, generation, output). ``epoch`` is the fencing token: every takeover increments it, and
+an attempt with an older epoch can no longer change anything. The table is in the same database as the guard, and state
+changes that decide a saga (STAGED with ``do``, PUBLISHED with ``confirm``, …) are written in the guard's transaction.
 
-States: STAGING → STAGED → PUBLISHED → RETRACTED (taken back after it was published); DISCARDED (taken back before);
-QUARANTINED (the audit refused it).
+States: STAGING → STAGED → PUBLISHED → RETRACTED (reverted after publication); DISCARDED (undone before publication);
+QUARANTINED (rejected by the audit).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ metadata = sa.MetaData()
 
 
 def _ascii_string(length: int) -> sa.types.TypeEngine[str]:
-    """Names of outputs are plain ASCII; said to MySQL and MariaDB, the primary key fits into their 3,072 bytes."""
+    """ASCII strings: output names are plain ASCII, and with this charset the key fits MySQL's limit of 3,072 bytes."""
     ascii = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
     return sa.String(length).with_variant(ascii, "mysql", "mariadb")
 
@@ -50,22 +50,22 @@ outputs = sa.Table(
     sa.Column("publish_key", sa.String(32), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("state", sa.String(12), nullable=False),
-    # The saga's name and the output's place: "the last run of this output" is looked up by them.
+    # Saga name and destination: the previous run of this output is looked up by them.
     sa.Column("saga", sa.String(255), nullable=False),
     sa.Column("place", sa.String(255), nullable=False),
     sa.Column("together", sa.Boolean, nullable=False),
-    sa.Column("staged_epoch", sa.Integer),  # the epoch whose manifest counts
+    sa.Column("staged_epoch", sa.Integer),  # the epoch of the manifest that counts
     sa.Column("manifest", long_text()),
     sa.Column("manifest_sha", sa.String(64)),
     sa.Column("row_count", sa.BigInteger),
-    sa.Column("spec", long_text(), nullable=False),  # the output as the step wrote it
-    sa.Column("inputs", long_text()),  # the inputs as they were resolved once: a retry reads the same
+    sa.Column("spec", long_text(), nullable=False),  # the output as defined in the step
+    sa.Column("inputs", long_text()),  # the inputs as resolved by the first attempt, so that a retry reads the same
     sa.Column("published", long_text()),
-    sa.Column("report", sa.String(1024)),  # where the audit's report is
+    sa.Column("report", sa.String(1024)),  # location of the audit report
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("updated_at", sa.Double, nullable=False),
-    sa.Column("cleaned_at", sa.Double),  # when the stage area was cleared of it
-    sa.Column("forgotten_at", sa.Double),  # when the sink dropped what only an undo would have needed
+    sa.Column("cleaned_at", sa.Double),  # when its files were deleted from the stage area
+    sa.Column("forgotten_at", sa.Double),  # when the sink dropped the data kept only for an undo
     sa.PrimaryKeyConstraint("saga_id", "step", "generation", "output"),
     sa.Index("saga_output_place", "saga", "place", "state", "updated_at"),
     **TABLE_OPTIONS,
@@ -78,7 +78,7 @@ class FencedOut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """One row. ``inputs`` and ``published`` are JSON values; times in seconds since the epoch."""
+    """One row. ``inputs`` and ``published`` are JSON values; times are in seconds since the epoch."""
 
     target: Target
     epoch: int
@@ -119,13 +119,13 @@ class OutputRow:
 
 
 async def create_table(engine: AsyncEngine) -> None:
-    """Create the table where it is missing; repeatable."""
+    """Create the table if it does not exist; repeatable."""
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
 
 
 def table_ddl(dialect_name: str) -> str:
-    """The same as :func:`create`, as SQL for a database administrator. Raises KeyError for an unknown dialect."""
+    """The DDL of :func:`create_table`, for a database administrator. Raises KeyError for an unknown dialect."""
     dialect = DIALECTS[dialect_name]()
     statements = [str(CreateTable(outputs, if_not_exists=True).compile(dialect=dialect)).strip()]
     statements += [
@@ -138,10 +138,10 @@ def table_ddl(dialect_name: str) -> str:
 async def take_over(
     connection: AsyncConnection, target: Target, *, saga: str, place: str, spec: Mapping[str, Any], together: bool
 ) -> OutputRow:
-    """Begin an attempt: the row exists afterwards, and its epoch is ours alone. Run it in a transaction.
+    """Begin an attempt: ensure that the row exists and increment its epoch. Must run inside a transaction.
 
-    Raises :class:`Overtaken` when it is decided already what became of the output: an attempt that asked the guard
-    before, and stood still, must not stage again under a row that describes what is published by now.
+    Raises :class:`FencedOut` if the fate of the output is already decided: an attempt that consulted the guard earlier
+    and was then suspended must not stage again under a row that describes a published output.
     """
     now = time.time()
     values = {
@@ -169,9 +169,10 @@ async def take_over(
 
 
 def _insert_once(dialect: str, values: Mapping[str, Any]) -> sa.Insert:
-    """Leaves a row that is there as it is, and waits for an open transaction that has inserted it.
+    """An insert that leaves an existing row unchanged, and waits for an open transaction that has inserted it.
 
-    On MySQL it also locks that row: IGNORE would share it, and two that share it and then both want it deadlock.
+    On MySQL it also locks that row exclusively: INSERT IGNORE takes a shared lock, and two transactions that both hold
+    it and then upgrade it deadlock.
     """
     if dialect in ("mysql", "mariadb"):
         return mysql.insert(outputs).values(values).on_duplicate_key_update(output=outputs.c.output)
@@ -180,10 +181,10 @@ def _insert_once(dialect: str, values: Mapping[str, Any]) -> sa.Insert:
 
 
 async def update_row(connection: AsyncConnection, target: Target, epoch: int, **values: Any) -> None:
-    """Change the row as the holder of ``epoch``. JSON values are given as Python values. Whoever still works leaves
-    something behind, so the row is to be cleaned up (again).
+    """Change the row as the holder of ``epoch``; JSON columns take Python values.
 
-    Raises :class:`Overtaken` when another attempt holds the output now.
+    Also clears ``cleaned_at``: an attempt that is still working leaves files, so the output has to be cleaned up again.
+    Raises :class:`FencedOut` if another attempt holds the output.
     """
     await connection.execute(select_state_for_update(target))
     changed = await connection.execute(
@@ -196,7 +197,7 @@ async def update_row(connection: AsyncConnection, target: Target, epoch: int, **
 
 
 def set_staged(target: Target, epoch: int, manifest: Manifest) -> sa.Update:
-    """The statement that makes a manifest the one that counts, for the guarded transaction of ``do``."""
+    """The statement that makes a manifest the valid one, for the guarded transaction of ``do``."""
     return (
         sa.update(outputs)
         .where(*_has_target(target), outputs.c.epoch == epoch)
@@ -215,7 +216,7 @@ def set_staged(target: Target, epoch: int, manifest: Manifest) -> sa.Update:
 
 
 def set_state(target: Target, state: OutputState, published: Any = None) -> sa.Update:
-    """The statement that records how an output stands now, for the guarded transactions of publish and undo."""
+    """The statement that records an output's new state, for the guarded transactions of publish and undo."""
     values: dict[str, Any] = {"state": state}
     if published is not None:
         values["published"] = published
@@ -238,8 +239,7 @@ def select_outputs_of_saga(saga_id: str) -> sa.Select[Any]:
 
 
 def latest_generations(rows: Iterable[OutputRow], states: Sequence[OutputState]) -> list[OutputRow]:
-    """Of each output of each entry its last generation, where that is in one of the states: what an earlier run of the
-    saga has left behind counts for nothing in this one."""
+    """The last generation of each output, if it is in one of ``states``: earlier generations no longer count."""
     last: dict[tuple[str, str], OutputRow] = {}
     for row in rows:
         key = (row.target.step, row.target.output)
@@ -249,19 +249,22 @@ def latest_generations(rows: Iterable[OutputRow], states: Sequence[OutputState])
 
 
 def select_to_clean_up(limit: int, skip: int) -> sa.Select[Any]:
-    """Outputs that may still have files in the stage area, oldest first, without the first ``skip`` of them."""
+    """Outputs that may still have files in the stage area, oldest first, skipping the first ``skip``."""
     query = sa.select(outputs).where(outputs.c.cleaned_at.is_(None))
     return query.order_by(outputs.c.updated_at, *outputs.primary_key.columns).limit(limit).offset(skip)
 
 
 def set_cleaned_up(target: Target, epoch: int) -> sa.Update:
-    """Nothing of it is in the stage area any more, unless another attempt has begun since."""
+    """Mark the stage area as free of this output, unless another attempt has begun since."""
     return sa.update(outputs).where(*_has_target(target), outputs.c.epoch == epoch).values(cleaned_at=time.time())
 
 
 def select_undo_data_to_drop(before: float, limit: int) -> sa.Select[Any]:
-    """Publications, and what was taken back, that no undo can reach any more: settled before that time, and the guard
-    beside them knows nothing of the saga. While it does, the saga is open or can be undone, however long that takes."""
+    """Settled publications and reversions that no undo can reach any more.
+
+    They were settled before ``before``, and the guard in the same database has no row of the saga. As long as it has
+    one, the saga is open or can be undone.
+    """
     columns = outputs.c
     settled_long_ago = (columns.state.in_(("PUBLISHED", "RETRACTED")), columns.updated_at < before)
     remembered = sa.exists().where(guard_table.c.saga_id == columns.saga_id)
@@ -270,13 +273,15 @@ def select_undo_data_to_drop(before: float, limit: int) -> sa.Select[Any]:
 
 
 def set_undo_data_dropped(target: Target) -> sa.Update:
-    """The sink keeps nothing for an undo any more."""
+    """Record that the sink keeps nothing for an undo any more."""
     return sa.update(outputs).where(*_has_target(target)).values(forgotten_at=time.time())
 
 
 def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
-    """The row count of the last publication of this output by this step of the saga (for `rows: {change: …}`). The step
-    is the ledger id: each item of a `for_each` is compared with the same item of the last run."""
+    """The row count of the last publication of this output by this step of the saga (for `rows: {change: …}`).
+
+    The step is the ledger id, so each item of a `for_each` is compared with the same item of the previous run.
+    """
     columns = outputs.c
     same_output = (columns.place == row.place, columns.output == row.target.output)
     return (
@@ -314,16 +319,16 @@ def select_state_for_update(target: Target) -> sa.Select[Any]:
     return sa.select(outputs.c.state).where(*_has_target(target)).with_for_update()
 
 
-# From a row of the ledger to what its sink is told.
+# Publications as the sinks take them, from rows of the ledger.
 
 
 def output_of(row: OutputRow) -> Output:
-    """The output as the step wrote it."""
+    """The output as defined in the step."""
     return Output.parse(row.target.output, row.spec)
 
 
 def publication_of(row: OutputRow) -> Publication:
-    """What was staged for the row, with its mark. The row must have a manifest."""
+    """The staged output with its commit tag. The row must have a manifest."""
     assert row.manifest is not None
     return Publication(
         output_of(row), row.manifest, CommitTag(row.target, row.manifest.epoch, row.manifest.sha, row.saga)
@@ -331,17 +336,17 @@ def publication_of(row: OutputRow) -> Publication:
 
 
 def clean_up_sink(row: OutputRow, settings: SparkSettings) -> None:
-    """Remove what the sink keeps beside the visible data for a row that is not and will not be visible. Blocks."""
+    """Remove what the sink keeps besides the visible data for a row that is not and will not be visible. Blocks."""
     if row.manifest is not None:
         publication = publication_of(row)
         sink_for(publication.output.kind, settings).clean_up(publication)
 
 
-# The staged output of an ancestor, for a step that reads it: from the ledger, never from a listing.
+# Staged output as the input of a later step: always from the ledger, never from a listing.
 
 
 async def read_staged_files(engine: AsyncEngine, saga_id: str, step: str, output: str | None) -> dict[str, Any]:
-    """``files`` and ``schema`` of a step's output: all items of a for_each together.
+    """``files`` and ``schema`` of a step's staged output; the items of a for_each are combined.
 
     Raises UsageError: nothing is staged, or the step has several outputs and ``output`` names none.
     """

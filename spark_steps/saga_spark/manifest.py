@@ -1,4 +1,4 @@
-"""The manifest of one staged output: which files it has, and what is in them. Written once, never changed."""
+"""The immutable manifest of a staged output, and the identifiers derived from its step (target, commit tag)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One immutable Parquet file. ``uri`` is absolute; sizes in bytes."""
+    """One immutable Parquet file. ``uri`` is absolute; sizes are in bytes."""
 
     uri: str
     bytes: int
@@ -23,7 +23,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestColumn:
-    """What the write pass has seen of one column. ``sum`` is exact decimal text, None where a sum has no meaning."""
+    """Metrics of one column from the write pass. ``sum`` is exact decimal text, or None where a sum has no meaning."""
 
     name: str
     type: str
@@ -33,10 +33,11 @@ class ManifestColumn:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``schema`` is Spark's JSON of the rows' type, ``hash`` the 128-bit multiset hash of the rows (32 hexadecimal
-    digits; see hashing.py), ``inputs`` one fingerprint for each input of the job.
+    """The files and contents of one staged output.
 
-    ``counts`` are the results of the audit's counting checks that rode along in the write pass, by their name.
+    ``schema`` is the row type as Spark's JSON, ``hash`` the 128-bit multiset hash of the rows (32 hexadecimal digits;
+    see row_fingerprint.py), ``inputs`` one fingerprint per input of the job. ``counts`` are the results, by name, of
+    the audit's counting checks that were computed in the write pass.
     """
 
     key: str
@@ -59,12 +60,12 @@ class Manifest:
         return asdict(self)
 
     def canonical_json(self) -> str:
-        """Canonical JSON: what is stored and hashed."""
+        """Canonical JSON: the form that is stored and hashed."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @property
     def sha(self) -> str:
-        """SHA-256 of the manifest, hexadecimal: the ledger and the sinks keep it."""
+        """SHA-256 of the manifest in hexadecimal, as the ledger and the sinks store it."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
     @staticmethod
@@ -75,15 +76,15 @@ class Manifest:
         return Manifest(**values)
 
 
-# Names derived from a step, so that a retry computes them again instead of remembering them.
+# Identifiers derived from a step, so that a retry computes the same ones without stored state.
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One output of one entry of one saga: what is staged, published and taken back as a whole.
+    """One output of one entry of one saga: the unit that is staged, published and reverted as a whole.
 
-    ``step`` is the ledger id (``facts``, ``facts#2``); ``output`` the output's name; ``generation`` grows when the
-    entry runs again after it was taken back.
+    ``step`` is the ledger id (``facts``, ``facts#2``), ``output`` the output's name. ``generation`` is incremented when
+    the entry runs again after it was undone.
     """
 
     saga_id: str
@@ -93,23 +94,23 @@ class Target:
 
     @property
     def publish_key(self) -> str:
-        """The publish key: the same for every attempt and every generation. 32 hexadecimal digits."""
+        """The publish key, the same for every attempt and generation: 32 hexadecimal digits."""
         text = "\0".join((self.saga_id, self.step, self.output))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def name(self) -> str:
-        """Publish key and generation: what a sink remembers."""
+        """Publish key and generation: the identifier that a sink stores."""
         return f"{self.publish_key}-g{self.generation}"
 
     def attempt_path(self, epoch: int) -> str:
-        """Where one attempt stages, relative to the stage area."""
+        """The folder of one attempt, relative to the stage area."""
         return f"{self.publish_key}/g{self.generation}/e{epoch}"
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTag:
-    """What a sink stores inside its own commit, so that it can tell later whose commit it was.
+    """The identification that a sink stores inside its own commit, to recognise the commit later.
 
     ``epoch`` is the fencing token under which the manifest was staged, ``sha`` the manifest's SHA-256.
     """
@@ -120,7 +121,7 @@ class CommitTag:
     saga: str = ""
 
     def properties(self) -> dict[str, str]:
-        """As texts: the properties of a snapshot, the fields of a pointer."""
+        """The tag as strings, for the properties of a snapshot or the fields of a pointer."""
         return {
             "saga.id": self.target.saga_id,
             "saga.step": self.target.step,
@@ -132,14 +133,14 @@ class CommitTag:
         }
 
 
-# Which columns of an output have a sum in any case.
+# Columns whose sum is always computed.
 
 MAX_SUM_PRECISION = 28
-"""Digits of a decimal whose sum can not overflow Spark's 38."""
+"""Maximum precision of a decimal whose sum cannot overflow Spark's 38 digits."""
 
 
 def has_exact_sum(data_type: DataType) -> bool:
-    """Does a column of this type have a sum in any case, exact and without overflow?"""
+    """Whether a column of this type always has a sum: exact and without overflow."""
     from pyspark.sql import types as T
 
     if isinstance(data_type, T.DecimalType):
@@ -149,7 +150,7 @@ def has_exact_sum(data_type: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ManifestMetric:
-    """A number that is counted of a column in any case."""
+    """A metric that is always computed for a column."""
 
     column: str
     metric: Literal["nulls", "sum"]

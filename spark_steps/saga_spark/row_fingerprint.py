@@ -1,16 +1,17 @@
-"""A 128-bit hash of a multiset of rows: the same for the same rows in any order, on any number of partitions.
+"""A 128-bit hash of a multiset of rows, independent of their order and partitioning.
 
-Each row gives two 64-bit words; a table's hash is their sums modulo 2⁶⁴ together with the number of rows. Sums, unlike
-XOR, see duplicates. It tells accidents from agreement; it is no protection against somebody who looks for a collision.
+Each row gives two 64-bit words; a table's hash is the sums of these words modulo 2⁶⁴ together with the number of rows.
+Unlike XOR, sums detect duplicates. The hash detects accidental differences; it does not resist deliberate collisions.
 
-Each value is hashed for itself (xxHash64), turned by an angle of its column's own, and XORed with those of its row;
-what comes out is hashed once more, so that nothing cancels out between rows. Hence a value that comes often can be
-hashed once: see file_counts.py, which gives the same hash from Parquet files. A number of at most 64 bits gives one
-hash, which is as good as the number; everything else gives two, under two seeds.
+Each value is hashed on its own (xxHash64), rotated by an amount specific to its column, and XORed with the others of
+its row; the result is hashed once more, so that nothing cancels out between rows. A frequent value can therefore be
+hashed once: see staging/parquet_metrics.py, which computes the same hash from Parquet files. A number of at most 64
+bits gives one hash, which is a bijection of the number; everything else gives two, under two seeds.
 
-Before hashing, values get one canonical form, so that the same value is the same in every type of its family: all
-integers are bigint, float is double, -0.0 is 0.0, 1.5 and 1.50 are one decimal, maps are sorted by key. Nulls count:
-(null, 'a') is not ('a', null), inside structs, arrays and maps too. Names of columns do not count, their order does.
+Values are brought into a canonical form first, so that a value hashes the same in every type of its family: integers
+become bigint, float becomes double, -0.0 becomes 0.0, 1.5 and 1.50 become one decimal, maps are sorted by key. Nulls
+count: (null, 'a') differs from ('a', null), also inside structs, arrays and maps. Column order counts, column names
+do not.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ SECOND_WORD_SALT = 0x2D31_3238
 """Hashed before the value for the second word: xxHash64 chains, so it starts an independent sequence."""
 
 FLAGS_PER_BIGINT = 62
-"""Null flags that fit into one bigint."""
+"""Number of null flags that fit into one bigint."""
 
 _MODULUS = 2**64
 
 SMALL_DECIMAL_SCALE = 6
-"""Digits after the point of the decimals that are a bigint."""
+"""Scale of the decimals that Spark stores as a bigint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def combine(parts: Iterable[Fingerprint]) -> Fingerprint:
 
 
 def read_fingerprint(values: Mapping[str, Any], prefix: str = "") -> Fingerprint:
-    """What :func:`aggregates` have counted, read from a row or an observation. No rows: all of them are null."""
+    """Read the results of :func:`fingerprint_aggregates` from a row or an observation, where no rows give nulls."""
 
     def value(name: str) -> int:
         return int(values[prefix + name] or 0)
@@ -76,11 +77,11 @@ def read_fingerprint(values: Mapping[str, Any], prefix: str = "") -> Fingerprint
 
 
 def fingerprint_aggregates(words: tuple[Column, Column], prefix: str = "", *, wrapping: bool = False) -> list[Column]:
-    """Aggregate expressions over the words of :func:`row_hash`; use them in ``agg``, after ``groupBy``, or to observe.
+    """Aggregate expressions over the words of :func:`row_hash`, for ``agg``, after ``groupBy``, or for an observation.
 
-    The halves of a word are summed apart and as signed numbers, so that nothing overflows, in ANSI mode neither:
-    not before 2³² rows that are all equal. ``wrapping``: they are used inside :func:`wrapping_sums`; then a word is
-    one sum, which is faster and the same modulo 2⁶⁴.
+    The halves of a word are summed separately and as signed numbers, so that nothing overflows before 2³² equal rows,
+    even in ANSI mode. ``wrapping`` is for use inside :func:`wrapping_sums`: each word is then one sum, which is faster
+    and the same modulo 2⁶⁴.
     """
     from pyspark.sql import functions as F
 
@@ -98,7 +99,7 @@ def fingerprint_aggregates(words: tuple[Column, Column], prefix: str = "", *, wr
 
 
 def signed_halves(word: Column) -> tuple[Column, Column]:
-    """Of a bigint: low + high · 2³² is the word. Sums of them do not overflow."""
+    """The halves of a bigint, where low + high · 2³² is the word. Sums of the halves do not overflow."""
     from pyspark.sql import functions as F
 
     low = F.shiftright(F.shiftleft(word, 32), 32)
@@ -107,9 +108,9 @@ def signed_halves(word: Column) -> tuple[Column, Column]:
 
 @contextmanager
 def wrapping_sums(spark: SparkSession) -> Iterator[None]:
-    """Sums of bigints in frames that are made inside wrap around instead of failing, whenever the frames run.
+    """Sums of bigints in frames created inside the block wrap around instead of failing, whenever the frames run.
 
-    Only for the classic session, which decides it when a frame is made; Spark Connect decides when it runs.
+    Only for classic sessions, which fix ANSI mode when a frame is created; Spark Connect decides when the frame runs.
     """
     name = "spark.sql.ansi.enabled"
     before = spark.conf.get(name)
@@ -122,7 +123,7 @@ def wrapping_sums(spark: SparkSession) -> Iterator[None]:
 
 
 def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[Column, Column]:
-    """The two words of a row, as bigint columns. ``columns`` are names in the order that counts; None: all."""
+    """The two words of a row, as bigint columns. ``columns`` are names in significant order; None: all columns."""
     from pyspark.sql import functions as F
 
     first, second = _row_words(schema, columns)
@@ -130,7 +131,7 @@ def row_hash(schema: StructType, columns: Sequence[str] | None = None) -> tuple[
 
 
 def _row_words(schema: StructType, columns: Sequence[str] | None) -> tuple[str, str]:
-    """As SQL: Spark takes a text in one call, and an expression made of columns in hundreds."""
+    """The words as SQL: Spark parses a string in one call, while building the Column objects takes hundreds."""
     fields = list(schema.fields) if columns is None else [schema[name] for name in columns]
     firsts: list[str] = []
     seconds: list[str] = []
@@ -145,13 +146,12 @@ def _row_words(schema: StructType, columns: Sequence[str] | None) -> tuple[str, 
 
 
 def rotations(position: int) -> tuple[int, int]:
-    """By how many bits the two hashes of the values of column ``at`` are turned to the left. No two of 4096 columns
-    have the same pair."""
+    """Left-rotation amounts for the two hashes of the column at ``position``. No two of 4096 columns share a pair."""
     return position % 64, (29 * position + 17 + position // 64) % 64
 
 
 def fits_one_word(data_type: DataType) -> bool:
-    """Is the canonical form of each value, in each type of the family, one number of at most 64 bits?"""
+    """Whether the canonical form of every value, in every type of the family, is one number of at most 64 bits."""
     from pyspark.sql import types as T
 
     numbers = (T.IntegralType, T.FloatType, T.DoubleType, T.BooleanType, T.DateType, T.TimestampType)
@@ -159,19 +159,19 @@ def fits_one_word(data_type: DataType) -> bool:
 
 
 def is_small_decimal(data_type: DecimalType) -> bool:
-    """Does each value fit into decimal(18, 6), a bigint inside?"""
+    """Whether every value fits into decimal(18, 6), which Spark stores as a bigint."""
     return data_type.scale <= SMALL_DECIMAL_SCALE and data_type.precision - data_type.scale <= 18 - SMALL_DECIMAL_SCALE
 
 
 def key_bucket(schema: StructType, key: Sequence[str], buckets: int) -> Column:
-    """In which of ``buckets`` a row belongs by its key: 0 to ``buckets`` - 1, the same for equal keys on all sides."""
+    """The bucket of a row by its key: 0 to ``buckets`` - 1, the same for equal keys on all sides."""
     from pyspark.sql import functions as F
 
     return F.expr(f"cast(pmod({_row_words(schema, key)[0]}, {buckets}) as int)")
 
 
 def quote_name(name: str) -> str:
-    """A column name for Spark's own parser: a dot in it is no path."""
+    """A column name quoted for Spark's parser, so that a dot in it does not mean a field."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -180,7 +180,7 @@ def _hash(*parts: str) -> str:
 
 
 def _xor(words: Sequence[str]) -> str:
-    """In halves: Spark's parser goes as deep as the expression."""
+    """Combine in halves, because Spark's parser recurses as deep as the expression."""
     if len(words) == 1:
         return words[0]
     half = len(words) // 2
@@ -194,13 +194,12 @@ def _struct_field(column: str, name: str) -> str:
 
 
 def _rotate_left(word: str, bits: int) -> str:
-    """The bits of a bigint, turned to the left. Neither shifts nor OR can overflow, in ANSI mode neither."""
+    """Rotate the bits of a bigint to the left. Neither shifts nor OR can overflow, even in ANSI mode."""
     return word if bits == 0 else f"(shiftleft({word}, {bits}) | shiftrightunsigned({word}, {64 - bits}))"
 
 
 def _null_flags_and_values(values: Sequence[tuple[str, DataType, bool]], depth: int) -> str:
-    """What is hashed of some values, as a struct: their null flags, packed, then the canonical values. xxHash64 skips
-    nulls."""
+    """A struct to be hashed: the packed null flags of the values, then the canonical values. xxHash64 skips nulls."""
     flags: list[str] = []
     for start in range(0, len(values), FLAGS_PER_BIGINT):
         bits = [
@@ -214,8 +213,10 @@ def _null_flags_and_values(values: Sequence[tuple[str, DataType, bool]], depth: 
 
 
 def _canonical(column: str, data_type: DataType, depth: int = 0) -> list[str]:
-    """One value as one or more expressions of which xxHash64 takes those that are not null. ``depth``: of arrays and
-    maps, whose items each have a name of their own."""
+    """One value as one or more expressions, of which xxHash64 takes those that are not null.
+
+    ``depth`` is the nesting depth of arrays and maps; it makes the names of lambda variables unique.
+    """
     from pyspark.sql import types as T
 
     item = f"item{depth}"
@@ -232,7 +233,7 @@ def _canonical(column: str, data_type: DataType, depth: int = 0) -> list[str]:
         case T.ArrayType():
             parts = _null_flags_and_values([(item, data_type.elementType, True)], depth + 1)
             items = f"transform({column}, {item} -> {parts})"
-            # Not `size`, which is -1 for null where the session is not in ANSI mode.
+            # Not `size`, which is -1 for null outside ANSI mode.
             return [f"cast(array_size({column}) as bigint)", items]
         case T.MapType():
             key = _null_flags_and_values([(_struct_field(item, "key"), data_type.keyType, False)], depth + 1)
@@ -249,9 +250,9 @@ def _canonical(column: str, data_type: DataType, depth: int = 0) -> list[str]:
 
 
 def _canonical_decimal(column: str, data_type: DecimalType) -> list[str]:
-    """A decimal without its scale: as decimal(18, 6) what fits there, as decimal(38, 18) what fits there, else as text.
+    """A decimal without its scale: as decimal(18, 6) where it fits, else as decimal(38, 18), else as text.
 
-    The first is a bigint inside and cheap; most money fits, and for its types the others are not even looked at.
+    The first is a bigint inside Spark, hence cheap; most money columns fit by type and never evaluate the others.
     """
     if is_small_decimal(data_type):
         return [f"cast({column} as decimal(18, 6))"]

@@ -1,4 +1,4 @@
-"""``[spark]`` and ``[catalogs.*]`` of saga.toml as values."""
+"""The ``[spark]`` and ``[catalogs.*]`` sections of saga.toml as values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DEFAULT_WORK = ".saga/spark"
 class SparkSettings:
     """How jobs run and where they stage.
 
-    ``master`` is Spark's own (``local[2]``, ``spark://…``, ``yarn``, ``k8s://…``), ``remote`` a Spark Connect address
-    (``sc://host:15002``) and wins. ``stage`` is a URI. ``memory`` is the driver's heap (``1g``). ``conf`` are settings
-    of the session. ``retention`` (seconds) is how long what was refused stays for people to look at.
-    ``work`` is where runners keep their logs and scratch files, on a disk of this machine that no other worker uses.
-    After ``recycle_after`` runs (a step has up to three: its inputs, its job, its audit) a new runner takes the next.
-    ``python_path`` are folders jobs are imported from.
+    ``master`` is Spark's (``local[2]``, ``spark://…``, ``yarn``, ``k8s://…``); ``remote`` is a Spark Connect address
+    (``sc://host:15002``) and takes precedence. ``stage`` is a URI. ``memory`` is the driver's heap (``1g``). ``conf``
+    are settings of the session. ``retention`` is how many seconds rejected output is kept for inspection. ``work`` is
+    where runners keep logs and scratch files: a local folder that no other worker uses. After ``recycle_after`` runs (a
+    step has up to three: its inputs, its job, its audit) a new runner is started. ``python_path`` are the folders from
+    which jobs are imported.
     """
 
     root: Path
@@ -49,7 +49,7 @@ class SparkSettings:
         return self.root / self.work
 
     def catalog(self, name: str) -> Mapping[str, Any]:
-        """The properties of a catalog for pyiceberg. Raises UsageError: there is none of this name."""
+        """The properties of a catalog for pyiceberg. Raises UsageError if it is not configured."""
         found = self.catalogs.get(name)
         if found is None:
             raise UsageError(
@@ -64,7 +64,7 @@ class SparkSettings:
         return found
 
     def connection(self, name: str) -> str:
-        """The URL of a database, ``postgresql://…`` for psycopg. Raises UsageError: there is none of this name."""
+        """The URL of a database, ``postgresql://…`` for psycopg. Raises UsageError if it is not configured."""
         found = self.connections.get(name)
         if found is None:
             raise UsageError(
@@ -75,7 +75,7 @@ class SparkSettings:
 
 
 def spark_settings(settings: Settings) -> SparkSettings:
-    """Raises UsageError: ``[spark]`` says something unknown or wrong."""
+    """Raises UsageError if ``[spark]`` has an unknown or invalid setting."""
     table = settings.spark
     for key in table:
         if key not in KEYS:

@@ -1,4 +1,4 @@
-"""Small file-system helpers of the sinks, over pyarrow.fs: everything is named by URI or by local path."""
+"""File-system helpers over pyarrow.fs. Every file is named by a URI or a local path."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyarrow import fs
 from saga_spark.manifest import StagedFile
 
 COPY_CHUNK_BYTES = 8 * 1024 * 1024
-"""Bytes that are copied at once."""
+"""Chunk size of a copy, in bytes."""
 
 
 def resolve_uri(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URI or of a local path, and the path in it."""
+    """Returns the file system of a URI or a local path, and the path within it."""
     if "://" not in uri and not uri.startswith("file:"):
         return fs.LocalFileSystem(), os.path.abspath(uri)
     return fs.FileSystem.from_uri(uri)
@@ -37,27 +37,29 @@ def local_path(uri: str) -> Path | None:
 
 
 def file_size(uri: str) -> int | None:
-    """The size of a file in bytes; None: there is no such file."""
+    """The size of a file in bytes; None if it does not exist."""
     system, path = resolve_uri(uri)
     info = system.get_file_info(path)
     return info.size if info.type is fs.FileType.File else None
 
 
 def is_folder(uri: str) -> bool:
-    """Is there a folder (or, in an object store, anything below this prefix)?"""
+    """Whether a folder exists (in an object store: whether anything exists under this prefix)."""
     system, path = resolve_uri(uri)
     return system.get_file_info(path).type is fs.FileType.Directory
 
 
 def create_folder(uri: str) -> None:
-    """Create a folder and those above it; nothing happens when it is there."""
+    """Create a folder and its parents; does nothing if it exists."""
     system, path = resolve_uri(uri)
     system.create_dir(path, recursive=True)
 
 
 def probe_folder(uri: str) -> None:
-    """Write into a folder, made where it is missing, read that back and remove it. Raises OSError, or ValueError: the
-    URI names no file system."""
+    """Check that a folder is usable: create it if missing, then write, read back and remove a file.
+
+    Raises OSError, or ValueError if the URI names no file system.
+    """
     create_folder(uri)
     system, folder = resolve_uri(uri)
     path = f"{folder.rstrip('/')}/.probe-{uuid.uuid4().hex}"
@@ -72,7 +74,7 @@ def probe_folder(uri: str) -> None:
 
 
 def delete_folder(uri: str) -> None:
-    """Delete a folder with all it holds; nothing happens when it is not there, or goes meanwhile."""
+    """Delete a folder with its contents; does nothing if it does not exist or is deleted concurrently."""
     system, path = resolve_uri(uri)
     with contextlib.suppress(FileNotFoundError):
         if system.get_file_info(path).type is fs.FileType.Directory:
@@ -80,16 +82,15 @@ def delete_folder(uri: str) -> None:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Bring a file to another place without changing it: a hard link on one local file system, else a copy.
+    """Make a file available at another location: a hard link within one local file system, else a copy.
 
-    What is there afterwards is whole and on disk, and a target that exists already is replaced. The folder of the
-    target must exist.
+    The target is complete and durable afterwards; an existing target is replaced. The folder of the target must exist.
     """
     source_path, target_path = local_path(source), local_path(target)
     if target_path is None:
         from_system, from_path = resolve_uri(source)
         to_system, to_path = resolve_uri(target)
-        # An object appears whole, or not at all.
+        # Object stores write an object atomically.
         fs.copy_files(from_path, to_path, from_system, to_system, chunk_size=COPY_CHUNK_BYTES)
         return
     temporary = target_path.with_name(f".{target_path.name}.{uuid.uuid4().hex}")
@@ -99,7 +100,7 @@ def link_or_copy(source: str, target: str) -> None:
             fs.copy_files(path, str(temporary), source_filesystem=system, destination_filesystem=fs.LocalFileSystem())
         fsync_path(temporary)
         os.replace(temporary, target_path)
-        if temporary.exists():  # rename does nothing where both names are the same file already
+        if temporary.exists():  # rename does nothing when both names are hard links to the same file
             temporary.unlink()
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -107,10 +108,10 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def write_once(uri: str, content: bytes) -> None:
-    """Create a file that is never changed again; the same content a second time is no error.
+    """Create an immutable file; writing the same content again is not an error.
 
-    Raises FileExistsError: it is there with another content. On a local file system only one of several writers wins;
-    elsewhere it is looked up before it is written.
+    Raises FileExistsError if the file exists with different content. On a local file system exactly one of several
+    concurrent writers succeeds; on others the check precedes the write and is not atomic.
     """
     local = local_path(uri)
     if local is None:
@@ -126,7 +127,7 @@ def write_once(uri: str, content: bytes) -> None:
         try:
             temporary.write_bytes(content)
             fsync_path(temporary)
-            os.link(temporary, local)  # fails when the name is taken: that is the "once"
+            os.link(temporary, local)  # fails if the name exists, which makes this write-once
             fsync_path(local.parent)
             return
         except FileExistsError:
@@ -138,7 +139,7 @@ def write_once(uri: str, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a local file atomically: who reads it sees the old or the new content, also after a power cut."""
+    """Replace a local file atomically: a reader sees the old or the new content, even after a power failure."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         temporary.write_bytes(content)
@@ -150,7 +151,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until a local file's content, or a folder's names, are on disk."""
+    """Flush a local file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -169,16 +170,16 @@ def _try_hard_link(source: Path, target: Path) -> bool:
     return True
 
 
-# Which Parquet files are where, and what their footers say.
+# Listing Parquet files and reading their footers.
 
 
 FOOTER_READERS = 8
-"""Footers read at the same time."""
+"""Number of footers read concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file as the file system lists it: ``modified`` is in nanoseconds since 1970."""
+    """One file as the file system lists it. ``modified`` is in nanoseconds since 1970."""
 
     uri: str
     bytes: int
@@ -186,12 +187,12 @@ class ListedFile:
 
 
 def spark_path(uri: str) -> str:
-    """A URI as Hadoop reads it: it takes ``%20`` in the path of a local file for a name."""
+    """A URI in the form Hadoop expects: Hadoop does not decode ``%20`` in the path of a local file."""
     return f"file://{unquote(urlsplit(uri).path)}" if uri.startswith("file:") else uri
 
 
 def to_uri(like: str, path: str) -> str:
-    """The URI of a path on the file system of another URI, or of a local path."""
+    """The URI of a path on the same file system as ``like``, which is a URI or a local path."""
     parts = urlsplit(like)
     if "://" not in like or parts.scheme == "file":
         return "file://" + quote(path)
@@ -199,21 +200,21 @@ def to_uri(like: str, path: str) -> str:
 
 
 def project_location(location: str, root: Path) -> str:
-    """A URI stays; a path is taken relative to the project folder."""
+    """Resolve a path against the project folder; a URI is returned unchanged."""
     return location if "://" in location or location.startswith("file:") else str(root / location)
 
 
 def split_glob(location: str) -> tuple[str, list[str]]:
-    """The path above the first part with a ``*``, ``?`` or ``[``, and the parts from there on."""
+    """Split before the first component that contains ``*``, ``?`` or ``[``: the path above it, and the components."""
     parts = resolve_uri(location)[1].rstrip("/").split("/")
     plain = next((at for at, part in enumerate(parts) if any(one in part for one in "*?[")), len(parts))
     return "/".join(parts[:plain]), parts[plain:]
 
 
 def list_parquet_files(location: str) -> list[ListedFile]:
-    """The Parquet files of a folder and below it, or those that a pattern names (``days/*/part-*.parquet``), sorted.
+    """The Parquet files in or below a folder, or those that match a glob (``days/*/part-*.parquet``), sorted.
 
-    What begins with ``_`` or ``.`` is hidden, as Spark has it.
+    Names that begin with ``_`` or ``.`` are hidden, as in Spark.
     """
     system, _ = resolve_uri(location)
     base, pattern = split_glob(location)
@@ -234,7 +235,7 @@ def list_parquet_files(location: str) -> list[ListedFile]:
 
 
 def list_staged_files(uri: str) -> tuple[StagedFile, ...]:
-    """The Parquet files of a folder with their sizes and rows, as their footers say."""
+    """The Parquet files of a folder with their sizes, and their row counts from the footers."""
     listed = list_parquet_files(uri)
     system, _ = resolve_uri(uri)
 
@@ -248,8 +249,10 @@ def list_staged_files(uri: str) -> tuple[StagedFile, ...]:
 
 
 def null_counts(files: Sequence[StagedFile], names: Collection[str]) -> dict[str, int]:
-    """How many nulls plain columns have, as the footers say. A column is left out where a footer does not tell: a
-    writer may leave statistics out."""
+    """The null counts of plain columns from the footers.
+
+    A column is omitted if any footer lacks its count: statistics are optional in Parquet.
+    """
     counts = dict.fromkeys(names, 0)
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
         for found in pool.map(lambda file: _file_null_counts(file, names), files):
@@ -264,7 +267,7 @@ def _file_null_counts(file: StagedFile, names: Collection[str]) -> dict[str, int
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
     found: dict[str, int] = {}
     for name in names:
-        if paths.count(name) != 1:  # the file lacks the column, or `a.b` is also a field of a struct
+        if paths.count(name) != 1:  # the column is missing, or `a.b` is also a field of a struct
             continue
         at = paths.index(name)
         chunks = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]

@@ -35,7 +35,7 @@ class SagaFailed(SagaError):
 
 @dataclass(frozen=True)
 class SagaHandle:
-    """One saga. ``started`` is False when a run with this id was there before."""
+    """One saga. ``started`` is False if a run with this id existed before."""
 
     id: str
     run_id: str
@@ -44,7 +44,7 @@ class SagaHandle:
     client: Client
 
     async def result(self) -> Any:
-        """Wait for the end and return the saga's output. Raises SagaFailed when it did not complete."""
+        """Wait for the end and return the saga's output. Raises SagaFailed if it did not complete."""
         handle = self.client.temporal.get_workflow_handle(self.id)
         try:
             return await handle.result()
@@ -57,7 +57,7 @@ class SagaHandle:
 
 
 class Client:
-    """Starts and steers the sagas of one project."""
+    """Starts and controls the sagas of one project."""
 
     def __init__(self, temporal: Temporal, project: Project) -> None:
         self.temporal = temporal
@@ -67,15 +67,15 @@ class Client:
 
     @staticmethod
     async def connect(project: Project | None = None) -> Client:
-        """Connect with the settings of the current folder (or of ``project``). Raises UsageError: no server."""
+        """Connect with the settings of the current folder or ``project``. Raises UsageError without a server."""
         project = project or Project(load_settings())
         return Client(await connect(project.settings), project)
 
     async def start(self, saga: str, input: Any, *, id: str | None = None, again: bool = False) -> SagaHandle:
-        """Start a saga, or find the run its id already has.
+        """Start a saga, or find the run that its id already has.
 
-        Raises UsageError: unknown saga or invalid input. RefusedError: the id is taken by another saga or input, or its
-        run was undone (``again`` starts a new generation) or terminated.
+        Raises UsageError for an unknown saga or invalid input; RefusedError if the id belongs to another saga or input,
+        or its run was undone (``again`` starts a new generation) or terminated.
         """
         starter = await self.starter(saga)
         started = await starter.start(starter.make_request(input), id=id, again=again)
@@ -83,7 +83,7 @@ class Client:
         return SagaHandle(started.id, started.run_id, started.started, link, self)
 
     async def starter(self, saga: str) -> SagaStarter:
-        """Starts many sagas of one definition; made once. Raises UsageError: unknown saga."""
+        """A starter for many sagas of one definition, cached. Raises UsageError if the saga is unknown."""
         found = self._starters.get(saga)
         if found is None:
             settings = self.project.settings
@@ -97,38 +97,39 @@ class Client:
         return found
 
     async def show(self, saga_id: str) -> dict[str, Any]:
-        """The `saga show` document. Raises UsageError when there is no such saga."""
+        """The `saga show` document. Raises UsageError if there is no such saga."""
         return await read_view(self.temporal, saga_id, web_ui=self.project.settings.temporal.web_ui)
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
-        """Ask for the undo of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
-        ``requested`` (it is on record, and no worker has answered yet).
+        """Request the rollback of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
+        ``requested`` (it is on record, but no worker has answered yet).
 
-        Raises RefusedError past the point of no return, or when the saga is over.
+        Raises RefusedError past the point of no return, or if the saga has ended.
         """
         return (await interventions.cancel(self.temporal, saga_id, reason=reason, who=who)).answer
 
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
     ) -> None:
-        """Answer a `wait` of the saga. ``reject`` refuses with that text instead of answering.
+        """Complete a `wait` of the saga, or reject it with the reason ``reject``.
 
-        Raises UsageError: no `wait` of the saga has this name. A saga that cannot be asked gets it unchecked.
+        Raises UsageError if no `wait` of the saga has this name. If the saga cannot be queried, the name is not
+        checked.
         """
         await interventions.signal(self.temporal, saga_id, name, data, who=who, reject=reject)
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
-        """Decide about a stuck step. Raises RefusedError when the decision is not possible."""
+        """Decide about a parked step. Raises RefusedError if the decision is not possible."""
         return await interventions.resolve(self.temporal, saga_id, decision)
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:
-        """Take a completed saga back. Raises RefusedError when it cannot be undone."""
+        """Undo a completed saga. Raises RefusedError if it cannot be undone."""
         run_id = await interventions.undo(self.temporal, saga_id, reason=reason, who=who)
         link = web_ui_link(self.project.settings.temporal.web_ui, self.temporal.namespace, run_id, "")
         return SagaHandle(run_id, "", True, link, self)
 
     async def search_attributes(self) -> tuple[str, ...]:
-        """The search attributes of the engine that this namespace has; asked once."""
+        """The search attributes of the engine that this namespace has; cached."""
         if self._search_attributes is None:
             self._search_attributes = tuple(await existing_attributes(self.temporal))
         return self._search_attributes

@@ -1,4 +1,4 @@
-"""`saga serve`: the outcome of a saga over HTTP, for whoever has the token. It reads and never changes anything."""
+"""`saga serve`: the outcome of a saga over HTTP, for clients with the token. Read-only."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ OUTCOME_FIELDS = (
     "ended_at",
     "incomplete",
 )
-"""The fields of a story that are its outcome: neither the input nor the results of steps leave the house."""
+"""The fields of a view that are public: neither the input nor the results of steps are exposed."""
 
 MAX_CONCURRENT_QUERIES = 32
-"""Questions to Temporal; the others wait their turn."""
+"""Maximum concurrent queries to Temporal; further ones wait."""
 
 REQUEST_TIMEOUT = 15.0
-"""Seconds until a question counts as unanswered, waiting included."""
+"""Seconds until a request times out, including the wait for its turn."""
 
 _QUERY_TIMEOUT = timedelta(seconds=3)
 
@@ -63,7 +63,7 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 
 
 class OutcomeApi:
-    """Answers requests. ``token`` gives the secret at each request, so that a changed one needs no restart."""
+    """Answers requests. ``token`` returns the secret for each request, so that a changed one needs no restart."""
 
     def __init__(self, temporal: Client, token: Callable[[], str]) -> None:
         self._temporal = temporal
@@ -99,7 +99,7 @@ class OutcomeApi:
 
     def _is_authorized(self, authorization: str) -> bool:
         scheme, _, given = authorization.partition(" ")
-        # Compared in constant time: how long a no takes must not tell how much of the token was right.
+        # Compared in constant time, so that the response time does not reveal how much of the token was right.
         right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token().encode())
         return scheme.lower() == "bearer" and right
 
@@ -121,7 +121,7 @@ def _outcome(story: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def token_reader(settings: Settings) -> Callable[[], str]:
-    """What gives the token of ``[serve]``. Raises UsageError: there is none, it is empty, or it is not a secret."""
+    """A function that returns the token of ``[serve]``. Raises UsageError if it is missing, empty, or not a secret."""
     written = settings.serve.get("token")
     if not isinstance(written, Mapping):
         raise UsageError(
@@ -143,7 +143,10 @@ def token_reader(settings: Settings) -> Callable[[], str]:
 
 
 async def run_outcome_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UsageError: no token, a port that is taken; ServerDownError: no server."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises UsageError without a token or if a port is taken, ServerDownError without a server.
+    """
     token = token_reader(settings)
     stop = stop_on_signals()
     client = await connect(settings)

@@ -1,7 +1,7 @@
-"""Consumes the reply topics: records each reply in the row of its command, wakes the saga, then moves the offset.
+"""Consumes the reply topics: records each reply in the row of its request, wakes the saga, then commits the offset.
 
-Killed anywhere in between, it reads the same replies again. Recording is one conditional update, so the first reply
-counts; waking an attempt that is over does nothing. What cannot be read goes to the dead letters.
+After a crash in between, the same replies are read again. Recording is one conditional update, so the first reply
+counts; waking an attempt that is over has no effect. Unreadable replies go to the dead letters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("saga.replies")
 
 DeadLetterSink = Callable[["Message", str, str, asyncio.Event], Awaitable[None]]
-"""A message, the group that gives it up, why, and an event: do not go on trying when it is set."""
+"""Writes a dead letter and returns when the brokers have it. Arguments: the message, the consumer group, the reason,
+and an event that ends the retries.
+"""
 
 T = TypeVar("T")
 
@@ -54,21 +56,20 @@ BATCH_SIZE = 200
 """Replies between two commits of offsets."""
 
 MAX_CONCURRENT_REPLIES = 8
-"""Replies recorded at the same time; each needs a connection for a moment."""
+"""Replies recorded at the same time; each briefly needs a connection."""
 
 _POLL_TIMEOUT = 0.5
 _BACKOFFS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds until it begins anew after trouble, the last one for as long as it lasts."""
+"""Seconds until the listener restarts after an error; the last value repeats."""
 
 REPLY_PARTITIONS = 4
 
 
 class ReplyListener:
-    """One listener of this process; several processes share the partitions.
+    """Receives the replies for this process; several processes share the partitions.
 
-    ``counts`` says what became of the replies: ``woken``, ``late`` (recorded, nobody waits any more), ``duplicate``,
-    ``unknown`` (nobody has asked) and ``malformed``; ``counted`` is told each of these words, too. ``bury`` writes a
-    dead letter, and returns when the brokers have it.
+    ``counts`` has the replies by result: ``woken``, ``late`` (recorded, but the attempt is over), ``duplicate``,
+    ``unknown`` (no such request) and ``malformed``; ``on_reply`` is called with each result.
     """
 
     def __init__(
@@ -97,18 +98,18 @@ class ReplyListener:
         self.counts: Counter[str] = Counter()
 
     async def start(self) -> None:
-        """Begin to listen; trouble with Kafka, the database or Temporal shows in ``health`` and is waited out."""
+        """Start to listen. Errors of Kafka, the database or Temporal show in ``health``, and the listener retries."""
         self._task = asyncio.create_task(self._run(), name="reply listener")
 
     async def stop(self) -> None:
-        """Finish the replies at hand, commit their offsets and leave the group."""
+        """Finish the current replies, commit their offsets and leave the group."""
         self._stopping.set()
         if self._task is not None:
             await self._task
         self._thread.shutdown()
 
     def health(self) -> str | None:
-        """None: it listens. Otherwise one sentence that says what is in the way."""
+        """None if it listens, else a message that says what prevents it."""
         if self._task is not None and self._task.done() and not self._stopping.is_set():
             return "it has ended"
         return self._error
@@ -122,7 +123,7 @@ class ReplyListener:
                 if self._stopping.is_set():
                     log.debug("what was at hand is left to the next listener", exc_info=error)
                     return
-                failures = failures + 1 if self._error is not None else 0  # None: it had come as far as listening
+                failures = failures + 1 if self._error is not None else 0  # None: it had been listening
                 sentence = _error_message(error)
                 if sentence is None:
                     log.exception("replies are not heard: this is a bug in saga")
@@ -133,7 +134,7 @@ class ReplyListener:
                     await asyncio.wait_for(self._stopping.wait(), _BACKOFFS[min(failures, len(_BACKOFFS) - 1)])
 
     async def _consume(self) -> None:
-        """Until told to stop, or until something fails."""
+        """Consume until stopped. Raises whatever fails."""
         from confluent_kafka import Consumer
 
         engine = self._databases.engine(self._outbox)
@@ -154,7 +155,7 @@ class ReplyListener:
             await self._in_thread(consumer.close)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """The client of Kafka blocks; it has one thread of its own."""
+        """The Kafka client blocks, so its calls have a thread of their own."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _create_topics(self) -> None:
@@ -180,7 +181,7 @@ class ReplyListener:
                 for reply in replies:
                     await self._record_reply(engine, reply)
 
-        # A failing reply must not leave others running behind the back of the next batch.
+        # Wait for all: after a failure no reply may still be in process when the next batch begins.
         ends = await asyncio.gather(*(take(replies) for replies in by_key.values()), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
@@ -196,7 +197,7 @@ class ReplyListener:
             log.warning(
                 "%s: a second reply says %s, the first one said %s and counts", reply.key, reply.outcome, found.outcome
             )
-        # A reply read twice may be one whose waking was cut short.
+        # Also for a reply read twice: the first time may have ended before the wake-up.
         woken = await complete_attempt(self._client, found, reply.key)
         self._count("woken" if woken else "late" if first else "duplicate")
 
@@ -206,7 +207,7 @@ class ReplyListener:
 
 
 def _poll_batch(consumer: Consumer) -> list[Message]:
-    """The next replies, as soon as there is one; none after a while without any. Raises KafkaException."""
+    """The next replies, as soon as there is one; empty after a timeout. Raises KafkaException."""
     from confluent_kafka import KafkaException
 
     first = consumer.poll(_POLL_TIMEOUT)
@@ -220,7 +221,7 @@ def _poll_batch(consumer: Consumer) -> list[Message]:
 
 
 def _commit_offsets(consumer: Consumer, batch: Sequence[Message]) -> None:
-    """The group goes on behind these records. Raises KafkaException."""
+    """Commit the offsets behind these records. Raises KafkaException."""
     from confluent_kafka import TopicPartition
 
     ends: dict[tuple[str, int], int] = {}
@@ -231,13 +232,13 @@ def _commit_offsets(consumer: Consumer, batch: Sequence[Message]) -> None:
 
 
 async def _outbox_id(engine: AsyncEngine) -> str:
-    """The identity of the outbox: two of them that share a reply topic both hear every reply."""
+    """The id of the outbox, for the group name: outboxes that share a reply topic all receive every reply."""
     async with engine.connect() as connection:
         return (await connection.execute(_SELECT_OUTBOX_ID)).scalar_one()
 
 
 def _error_message(error: Exception) -> str | None:
-    """What is in the way; None: nobody has thought of that."""
+    """The message for an expected error; None for an unexpected one."""
     from confluent_kafka import KafkaException
 
     if isinstance(error, SagaError):
@@ -251,19 +252,19 @@ def _error_message(error: Exception) -> str | None:
     return None
 
 
-# From a recorded reply to the attempt that waits for it: Temporal takes its end from any process with its token.
+# Completes the activity attempt that waits for a reply. Temporal accepts this from any process that has the task token.
 
 
 _ATTEMPT_OVER = (RPCStatusCode.NOT_FOUND,)
-"""The attempt is over: it timed out, the saga turned back, or it has been told already."""
+"""The attempt timed out, the saga rolled back, or the attempt has already been completed."""
 
 _NOT_ACCEPTED = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 
 
 async def complete_attempt(client: Client, request: RequestRow, key: str) -> bool:
-    """Tell the waiting attempt what the row says; False when nobody waits any more.
+    """Complete the waiting attempt with the reply in the row; False if no attempt waits any more.
 
-    Whoever asks next finds the reply in the row, so being late loses nothing. Raises RPCError: Temporal is not there.
+    A late reply is not lost: the next attempt finds it in the row. Raises RPCError if Temporal cannot be reached.
     """
     if request.waiter is None or request.outcome is None:
         return False
@@ -285,11 +286,11 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
     return True
 
 
-# The topics in which replies may come.
+# The reply topics of a project.
 
 
 def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str]:
-    """Those that the definitions name, and the default one if there is any request; none without requests."""
+    """The topics named by the definitions, and the default one, if any step makes a request; else none."""
     found = {
         str((one.with_ or {}).get("reply_topic") or default_reply_topic(prefix))
         for definition in definitions.values()
@@ -297,7 +298,7 @@ def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str
         for one in _step_operations(step)
         if one.uses == REQUEST
     }
-    # Sagas that began with an older definition may still wait for the default one.
+    # Sagas of an older definition may still wait for replies in the default topic.
     return sorted(found | {default_reply_topic(prefix)}) if found else []
 
 

@@ -1,4 +1,4 @@
-"""What a project wants of Kafka: whether it needs any, and which topics it names."""
+"""What a project needs of Kafka: whether it uses Kafka at all, which topics it names, and how to create them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from sagas.settings.project import Project
 Access = Literal["read", "write"]
 
 DEAD_LETTER_SUFFIX = ".dlq"
-"""What the topic of events that nobody could process adds to the name of theirs."""
+"""Suffix of a dead letter topic."""
 
 
 def uses_kafka(project: Project) -> bool:
-    """True when the settings have a table for Kafka, when a definition publishes, asks, is triggered or has Spark steps
-    for topics, or when there are consumers. False also where the project cannot be read: whoever needs it complains of
-    that.
+    """Whether the settings have a Kafka table, a definition publishes, makes requests, is triggered or has Spark steps
+    for topics, or there are consumers or bridges. False also if the project cannot be read, which the commands that
+    need it report.
     """
     return project.settings.kafka.configured or _has_readers(project) or _definitions_use_kafka(project)
 
 
 def needs_trigger(project: Project) -> bool:
-    """True when there is something to do for `saga trigger`: events or replies to wait for, consumers, bridges."""
+    """Whether `saga trigger` has something to do: triggers, replies, consumers or bridges."""
     return _has_readers(project) or any(
         definition.triggers or any(operation.uses == REQUEST for operation in _all_operations(definition))
         for definition in _kafka_definitions(project)
@@ -41,16 +41,16 @@ def needs_trigger(project: Project) -> bool:
 
 
 def operations_of(step: StepDefinition) -> list[Operation]:
-    """All that a step may do, forward and backward."""
+    """All operations of a step, forward and backward."""
     undo = step.compensate
     several = [*undo.alternates, undo.confirmed] if undo else []
     return [one for one in (step.do, *several, step.confirm, step.probe and step.probe.operation) if one]
 
 
 def named_topics(project: Project) -> dict[str, frozenset[Access]]:
-    """The topics that definitions, consumers, bridges and settings name, those of dead letters too, with what is done.
+    """The topics that definitions, consumers, bridges and settings name, and their dead letter topics, with the access.
 
-    An expression names no topic before it is evaluated. Raises SagaError: the project cannot be read.
+    An expression names no topic before it is evaluated. Raises SagaError if the project cannot be read.
     """
     found = {name: set(access) for name, access in event_topics(project).items()}
     for definition in project.definitions.values():
@@ -63,7 +63,7 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
 
 
 def event_topics(project: Project) -> dict[str, frozenset[Access]]:
-    """Those of them whose records are events, and no more than the rows of Spark steps."""
+    """Those of them whose records are events, as opposed to rows of Spark steps."""
     found: dict[str, set[Access]] = {}
 
     def note(read: list[str], written: list[str]) -> None:
@@ -113,7 +113,7 @@ def _definitions_use_kafka(project: Project) -> bool:
 
 
 def _kafka_definitions(project: Project) -> list[Definition]:
-    # Reading a hundred definitions takes a second: most projects never speak of Kafka, or of a topic for Spark.
+    # Loading a hundred definitions takes a second, and most projects never mention Kafka or a topic.
     if not _mentions(find_definition_files(project.settings.definitions), b"kafka", b"topic"):
         return []
     try:
@@ -123,7 +123,7 @@ def _kafka_definitions(project: Project) -> list[Definition]:
 
 
 def _has_readers(project: Project) -> bool:
-    """By the text of the modules alone: to import them is the worker's business, and may take long."""
+    """Judged by the source of the modules: importing them is the worker's task, and may take long."""
     root = project.settings.root
     modules = [root / (name if name.endswith(".py") else name.replace(".", "/")) for name in project.settings.actions]
     files = [module if module.suffix == ".py" else module.with_suffix(".py") for module in modules]
@@ -138,7 +138,7 @@ def _file_bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError:
-        return b""  # whoever reads the project says what is wrong with it
+        return b""  # reported when the project is read
 
 
 def _uses_topic(operation: Operation) -> bool:
@@ -148,19 +148,19 @@ def _uses_topic(operation: Operation) -> bool:
     return bool(topics_read(operation.uses, given) or topics_written(operation.uses, given))
 
 
-# Whether a module makes consumers or bridges, told from its source: it is parsed, not imported.
+# Detection of consumers and bridges in a module's source, without importing it.
 
 _DECORATORS = ("consumer", "bridge")
 
 
 def declares_readers(file: Path) -> bool:
-    """True when ``file`` calls `consumer` or `bridge` of the package `sagas`, by whatever name it has imported them.
+    """Whether ``file`` calls `consumer` or `bridge` of the package `sagas`, under whatever name it imports them.
 
-    False as well for a file that cannot be read or is no Python: whoever imports it says what is wrong with it.
+    False also for a file that cannot be read or is not valid Python; the import reports that.
     """
     try:
         source = file.read_bytes()
-        # Most modules of actions have none, and a large one takes long to parse.
+        # Most action modules have none, and a large one takes long to parse.
         if b"sagas" not in source or not any(one.encode() in source for one in _DECORATORS):
             return False
         tree = ast.parse(source)
@@ -171,7 +171,7 @@ def declares_readers(file: Path) -> bool:
 
 
 def _decorator_names(tree: ast.Module) -> Iterator[str]:
-    """What the makers are called in this module: `consumer`, `sagas.bridge`, or as an import has renamed them."""
+    """The names of the decorators in this module: `consumer`, `sagas.bridge`, or an alias."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("sagas", "sagas.consumers") and not node.level:
             yield from (one.asname or one.name for one in node.names if one.name in _DECORATORS)
@@ -180,13 +180,11 @@ def _decorator_names(tree: ast.Module) -> Iterator[str]:
             yield from (f"{name}.{maker}" for name in found for maker in _DECORATORS)
 
 
-# The topics a project names, made as topics of events have to be: deleted by age, never compacted.
-#
-# Compaction keeps the newest event of a key and loses those before it; and a reader that comes late finds gaps.
+# Event topics must be deleted by age and never compacted: compaction keeps only the newest event of a key.
 
 
 def create_topics(project: Project) -> list[str]:
-    """Make those that are missing; returns them. Blocks.
+    """Create the missing topics and return their names. Blocks.
 
     Raises:
         SagaError: the project cannot be read, or Kafka cannot be used.
@@ -208,12 +206,12 @@ def create_topics(project: Project) -> list[str]:
 
 
 def create_topic_commands(project: Project) -> list[str]:
-    """The same for a person, with Kafka's own program. Raises SagaError: the project cannot be read."""
+    """The CLI commands that create the topics, for an operator. Raises SagaError if the project cannot be read."""
     return [_create_command(project.settings.kafka, name) for name in _topic_names(project)]
 
 
 def _topic_names(project: Project) -> list[str]:
-    # Whoever sets up databases alone need not have what the actions import.
+    # Without Kafka the action modules are not imported: setting up databases alone must not need their dependencies.
     return list(named_topics(project)) if uses_kafka(project) else []
 
 

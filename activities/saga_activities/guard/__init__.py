@@ -1,4 +1,4 @@
-"""The guard room: a step's effect and its memory, in one local transaction."""
+"""The guard: records each operation of a step in the same local transaction as its effect."""
 
 from __future__ import annotations
 

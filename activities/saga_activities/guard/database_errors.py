@@ -1,4 +1,4 @@
-"""What a database's error means: trouble of the infrastructure, or a fault of the statement.
+"""Classifies database errors: a failure of the infrastructure, or an error of the statement.
 
 Sources: PostgreSQL's appendix A (SQLSTATE), the server error lists of MySQL and MariaDB, SQLite's result codes.
 """
@@ -15,7 +15,7 @@ from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 
 _INFRASTRUCTURE_SQLSTATE_CLASSES = ("08", "53", "58")
-"""Connection trouble, a lack of resources (disk, memory, connections), an error of the operating system."""
+"""Connection errors, a lack of resources (disk, memory, connections), errors of the operating system."""
 
 _INFRASTRUCTURE_SQLSTATES = frozenset(
     {
@@ -29,7 +29,7 @@ _INFRASTRUCTURE_SQLSTATES = frozenset(
         "57P05",  # idle_session_timeout
         "25P03",  # idle_in_transaction_session_timeout
         "25P04",  # transaction_timeout
-        "25006",  # read_only_sql_transaction: a stand-by was promoted or demoted under us
+        "25006",  # read_only_sql_transaction: the server is a standby, e.g. during a failover
     }
 )
 
@@ -64,15 +64,15 @@ _SQLITE_INFRASTRUCTURE = frozenset({5, 6, 10, 13, 14, 15})
 _MISSING_TABLE_CODES = ("42P01", 1146)
 
 _OUTDATED_OUTBOX_MESSAGES = ('of relation "saga_outbox" does not exist', "table saga_outbox has no column")
-"""A column is missing: the table is older than this engine. (MariaDB misses a newer table of ours first.)"""
+"""A column is missing: the table is older than this engine. (MariaDB reports a missing newer table first.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedError:
     """A database error, classified.
 
-    ``infrastructure``: try again, it says nothing about the business. ``lost``: the connection is gone, so a
-    COMMIT that was under way may or may not have happened. ``timed_out``: the attempt's own time ran out.
+    ``infrastructure``: not caused by the statement; retry. ``connection_lost``: a COMMIT that was in flight may or may
+    not have happened. ``timed_out``: the attempt's own time ran out.
     """
 
     message: str
@@ -82,7 +82,7 @@ class ClassifiedError:
 
 
 def classify_database_error(error: BaseException) -> ClassifiedError | None:
-    """What ``error`` means, or None when it does not come from a database or a network."""
+    """Classify ``error``; None if it does not come from a database or a network."""
     if isinstance(error, InfrastructureError):
         return ClassifiedError(str(error) or (InfrastructureError.__doc__ or ""), infrastructure=True)
     if isinstance(error, sa.TimeoutError):
@@ -139,7 +139,7 @@ def _error_code(origin: Any) -> str | int | None:
     if type(origin).__module__.startswith("psycopg"):
         if origin.sqlstate:
             return origin.sqlstate
-        # OperationalError without a state is libpq's own word: the server closed, refused or never answered.
+        # OperationalError without SQLSTATE comes from libpq: the server closed, refused or never answered.
         return "" if type(origin).__name__ in ("OperationalError", "ConnectionTimeout") else "XX000"
     if (sqlite := getattr(origin, "sqlite_errorcode", None)) is not None:
         return int(sqlite)
@@ -159,7 +159,7 @@ def _error_message(origin: Any) -> str:
 
 
 def failed_outcome(classified: ClassifiedError, error: BaseException | None = None) -> Outcome:
-    """The outcome of an attempt that was certainly rolled back."""
+    """The outcome of an attempt that was rolled back for certain."""
     if classified.infrastructure:
         return Outcome("failed", failure=Failure("Infrastructure", classified.message), infrastructure=True)
     origin = getattr(error, "orig", None) or error

@@ -1,8 +1,8 @@
 """The guard: a step's effect happens exactly once, or provably never. One guard per database.
 
-It keeps a row for every operation of a step in the same local transaction as the effect (a sub-transaction
-barrier with memory). What the rows mean is in ``protocol``, how a script runs in a transaction in ``deliveries``;
-this file says which script answers which question.
+For every operation of a step it keeps a row, written in the same local transaction as the effect (a sub-transaction
+barrier that also stores results). ``rules`` defines what the rows mean, ``transaction_runner`` runs a script in a
+transaction; this file maps each guard call to its script.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Guard(TransactionRunner):
     """The guard of one connection. All times are seconds since the epoch.
 
     ``scheduled_at`` is when the platform scheduled the attempt (the watermark is compared with it), ``deadline``
-    when the attempt ends: no transaction outlives it. No method raises for what a participant, a database or an
-    action does: that is in the outcome. A cancelled call rolls back first, unless COMMIT is on its way.
+    when the attempt ends: no transaction outlives it. No method raises for errors of a participant, a database or an
+    action: they are part of the outcome. A cancelled call rolls back first, unless COMMIT has been sent.
 
-    ``idle_limit`` (seconds) is for bodies that are busy elsewhere for long: the server ends the transaction of a
-    process that has frozen by then, and while the body works something is said often enough. None: such a
-    transaction ends with its attempt.
+    ``idle_limit`` (seconds) is for bodies that work outside the database for a long time: the server ends a
+    transaction that is idle for longer, as that of a frozen process is, and a keepalive statement runs often enough
+    while the body works. None: an idle transaction ends with its attempt.
     """
 
     async def do(
@@ -44,7 +44,7 @@ class Guard(TransactionRunner):
         deadline: float,
         idle_limit: float | None = None,
     ) -> Outcome:
-        """Run ``body`` once; later deliveries get its stored result."""
+        """Run ``body`` once; later attempts get its stored result."""
         body = keep_alive(body, idle_limit)
         return await self.run(
             entry_key,
@@ -68,11 +68,11 @@ class Guard(TransactionRunner):
         deadline: float,
         idle_limit: float | None = None,
     ) -> Outcome:
-        """Undo the step, or see to it that it never happens; see :class:`sagas.protocol.messages.Guard`.
+        """Undo the step, or make sure that it never happens; see :class:`sagas.protocol.messages.GuardSpec`.
 
-        Markers: ``nothing_to_undo``, ``elsewhere`` (mode ``mark``), ``confirmed`` (done: decided, and what undoes it
-        lives elsewhere; else with ``parks``) and ``unknown_effect`` (with ``parks``). ``confirmed_body`` undoes a
-        confirmed step.
+        ``confirmed_body`` undoes a confirmed step. Markers: ``nothing_to_undo``; ``elsewhere`` (mode ``mark``);
+        ``confirmed`` (with ``done``: decided here, and the action that undoes it lives elsewhere; otherwise with a
+        ``park_reason``); ``unknown_effect`` (with a ``park_reason``).
         """
         op: RowOp = "own_undo" if mode == "own" else "undo"
         body = body and keep_alive(body, idle_limit)
@@ -97,7 +97,7 @@ class Guard(TransactionRunner):
         deadline: float,
         idle_limit: float | None = None,
     ) -> Outcome:
-        """Confirm a step that is done; ``late`` when it was not done or has been undone."""
+        """Confirm a step that is done; ``late`` if it is not done or has been undone."""
         op: RowOp = "own_confirm" if mode == "own" else "confirm"
         body = body and keep_alive(body, idle_limit)
         return await self.run(
@@ -105,7 +105,11 @@ class Guard(TransactionRunner):
         )
 
     async def seal(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
-        """Marker ``sealed``: it never happened and never will; ``done`` with the stored result; or ``late``."""
+        """Seal the step if it has not happened.
+
+        ``done`` with marker ``sealed`` (it never happened and never will) or with the stored result of ``do``; ``late``
+        if it has been undone.
+        """
         return await self.run(entry_key, "seal", rules.seal, scheduled_at, deadline)
 
     async def record_manual_result(
@@ -118,7 +122,10 @@ class Guard(TransactionRunner):
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
-        """Write what a person says: ``op`` (do, undo or confirm) is done with ``result``. A row there wins."""
+        """Record an operator's decision that ``op`` (do, undo or confirm) is done with ``result``.
+
+        An existing row wins. Raises ``ValueError`` for any other ``op``.
+        """
 
         async def said(_: SqlSession) -> object:
             return result
@@ -136,17 +143,21 @@ class Guard(TransactionRunner):
     async def decide_held_events(
         self, entry_key: EntryKey, *, committed: bool, scheduled_at: float, deadline: float
     ) -> Outcome:
-        """Decide about the held events of an entry that nobody else decides about: released when its saga is past the
-        commit point (``committed``), dropped when it ended without it. What has been decided already stays so."""
+        """Decide about the held events of an entry whose operations do not.
+
+        Release them if the saga is past its commit point (``committed``), drop them if it ended before. Earlier
+        decisions stand.
+        """
         script = rules.release_held if committed else rules.drop_held
         return await self.run(entry_key, "confirm", script, scheduled_at, deadline)
 
     async def lookup(
         self, entry_key: EntryKey, op: RowOp, args_hash: str | None = None, *, deadline: float
     ) -> Outcome | None:
-        """What the rows already say about an operation, without deciding anything; None: it is open.
+        """The stored outcome of an operation, without deciding anything; None: it is open.
 
-        Saves the work before a transaction that would only find a stored result. Trouble is an answer too.
+        Saves the preparation for a transaction that would only find a stored result. A database error is returned as
+        an outcome, too.
         """
 
         async def script(tx: GuardTransaction) -> ScriptResult:
@@ -159,7 +170,7 @@ class Guard(TransactionRunner):
     async def run_probe(
         self, entry_key: EntryKey, body: GuardedBody, *, scheduled_at: float, deadline: float
     ) -> Outcome:
-        """Run a probe's ``body`` in a transaction of its own that keeps no row; below the watermark it is ``late``."""
+        """Run a probe's ``body`` in its own transaction, without a guard row; ``late`` below the watermark."""
 
         async def script(tx: GuardTransaction) -> ScriptResult:
             await tx.rows()
@@ -168,11 +179,14 @@ class Guard(TransactionRunner):
         return await self.run(entry_key, "do", script, scheduled_at, deadline)
 
 
-# Keeps a guarded transaction alive while its action is busy elsewhere, and only as long as its process lives.
+# Keepalive for a guarded transaction whose action works outside the database.
 
 
 def keep_alive(body: GuardedBody, idle_limit: float | None) -> GuardedBody:
-    """``body``, with a statement four times within ``idle_limit`` (seconds) while it runs; None: as it is."""
+    """``body`` with a keepalive statement every quarter of ``idle_limit`` (seconds); None: ``body`` unchanged.
+
+    The keepalive stops with its process, so the server still ends the transaction of a frozen one.
+    """
     if idle_limit is None:
         return body
     pause = idle_limit / 4
@@ -184,7 +198,7 @@ def keep_alive(body: GuardedBody, idle_limit: float | None) -> GuardedBody:
             return await body(sql)
         finally:
             over.set()
-            # Never cancelled in the middle of a statement: that would cost the connection.
+            # Not cancelled: cutting off a statement would cost the connection.
             await asyncio.wait({speaking})
 
     return run
@@ -200,5 +214,5 @@ async def _ping(sql: SqlSession, interval: float, ended: asyncio.Event) -> None:
             pass
         try:
             await sql.execute("SELECT 1")
-        except Exception:  # noqa: BLE001 - the handle remembers it: the transaction is not committed
+        except Exception:  # noqa: BLE001 - the session keeps it as first_error: no commit
             return

@@ -1,7 +1,7 @@
 """The guard's transaction on MySQL, MariaDB and SQLite, through SQLAlchemy.
 
-The engine's connections are in autocommit mode and this file says BEGIN and COMMIT itself, as on PostgreSQL: an
-action's statement can then never open, or end, a transaction of its own.
+The connections are in autocommit mode and this file sends BEGIN and COMMIT itself, as on PostgreSQL: an action's
+statement can never open or end a transaction of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UPDATE_HELD_EVENTS = text(f"UPDATE saga_outbox SET status = :status WHERE {_KEY
 
 
 class SqlAlchemyTransaction:
-    """What MySQL, MariaDB and SQLite have in common; a subclass gives the words that differ."""
+    """What MySQL, MariaDB and SQLite have in common; subclasses define the statements that differ."""
 
     _insert_first_row: ClassVar[Any]
     _insert_row: ClassVar[Any]
@@ -114,7 +114,7 @@ class SqlAlchemyTransaction:
     async def rollback(self) -> None:
         await self.sql.close()
         cut_short = self._interrupted or isinstance(self.sql.first_error, asyncio.CancelledError)
-        if cut_short or self._connection.invalidated:  # SQLAlchemy would say ROLLBACK on a new connection
+        if cut_short or self._connection.invalidated:  # SQLAlchemy would send ROLLBACK on a new connection
             await self._abandon()
         else:
             try:
@@ -129,11 +129,11 @@ class SqlAlchemyTransaction:
         await self._connection.close()
 
     async def _begin(self) -> None:
-        """Say BEGIN with the limits of the attempt."""
+        """Send BEGIN with the limits of the attempt."""
         raise NotImplementedError
 
     async def _abandon(self) -> None:
-        """Throw the connection away: a statement on it was cut short."""
+        """Discard the connection: a statement on it was interrupted."""
         if not self._connection.invalidated:  # SQLAlchemy may have seen the cancellation first
             await self._connection.invalidate()
 
@@ -141,7 +141,7 @@ class SqlAlchemyTransaction:
         return max(0.05, self._deadline - time.time())
 
     async def _send(self, statement: Any, values: Mapping[str, Any] | None = None) -> CursorResult[Any]:
-        self._interrupted = True  # unless an answer comes, whatever it is
+        self._interrupted = True  # until a result or an error arrives
         try:
             if isinstance(statement, str):
                 result = await self._connection.exec_driver_sql(statement)
@@ -156,7 +156,7 @@ class SqlAlchemyTransaction:
 
 
 class SqliteTransaction(SqlAlchemyTransaction):
-    """BEGIN IMMEDIATE takes the only writer's place at once, so the rows read cannot change any more."""
+    """BEGIN IMMEDIATE takes the write lock at once, so the rows read cannot change any more."""
 
     _insert_first_row = text(
         f"INSERT INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} WHERE {_NOT_BELOW_WATERMARK} "
@@ -171,10 +171,10 @@ class SqliteTransaction(SqlAlchemyTransaction):
 
 
 class MysqlTransaction(SqlAlchemyTransaction):
-    """READ COMMITTED unless the connection says otherwise: no gap locks, and every read sees what it waited for.
+    """READ COMMITTED unless configured otherwise: no gap locks, and every read sees what it waited for.
 
-    A repeated key is ignored rather than reported, for the report would take a lock that deadlocks two undos;
-    :class:`Address` has made sure that nothing else can be ignored.
+    Uses INSERT IGNORE, because a duplicate-key error would take a lock that deadlocks two undos.
+    :class:`EntryKey` ensures that IGNORE hides no other error.
     """
 
     _insert_first_row = text(
@@ -187,7 +187,7 @@ class MysqlTransaction(SqlAlchemyTransaction):
     )
 
     async def _begin(self) -> None:
-        """The limits are whole seconds of the session, so most transactions find them set already."""
+        """The limits are session variables in whole seconds, so most transactions find them set already."""
         raw: Any = (await self._connection.get_raw_connection()).driver_connection
         self._thread_id = int(raw.thread_id())
         info = self._connection.info
@@ -206,17 +206,17 @@ class MysqlTransaction(SqlAlchemyTransaction):
         waiting = f"innodb_lock_wait_timeout = {max(1, left * 9 // 10)}"
         if getattr(self._connection.dialect, "is_mariadb", False):
             return f"{waiting}, max_statement_time = {left}, idle_transaction_timeout = {idle}"
-        # MySQL cannot tell an idle transaction from an idle connection; the pool replaces what it closes.
+        # MySQL cannot tell an idle transaction from an idle connection; the pool replaces closed connections.
         return f"{waiting}, max_execution_time = {left * 1000}, wait_timeout = {idle}"
 
     async def _abandon(self) -> None:
-        """Kill the connection on the server: without that its statement, and its locks, would live on."""
+        """Also kill the connection on the server: otherwise its statement and its locks would remain."""
         await super()._abandon()
         if self._thread_id is None:
             return
         killer = create_async_engine(
             self._connection.engine.url, poolclass=NullPool, connect_args={"connect_timeout": 2}
         )
-        with suppress(SQLAlchemyError, OSError, TimeoutError):  # out of reach: the session's limits will end it
+        with suppress(SQLAlchemyError, OSError, TimeoutError):  # unreachable: the session's limits end the statement
             async with asyncio.timeout(5), killer.connect() as connection:
                 await connection.exec_driver_sql(f"KILL {self._thread_id}")

@@ -1,8 +1,8 @@
 """The guard's transaction on PostgreSQL.
 
-The engine's connections are in autocommit mode and this file sends BEGIN and COMMIT itself, so that one round
-trip carries BEGIN, the time limits, the watermark and the first insert, and one the result and COMMIT.
-psycopg's client-side binding cursor makes that possible: only the simple protocol takes several statements.
+The connections are in autocommit mode and this file sends BEGIN and COMMIT itself, so that one round trip carries
+BEGIN, the time limits, the watermark check and the first insert, and another one the result and COMMIT. This needs
+psycopg's client-side binding cursor: only the simple query protocol accepts several statements.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PostgresTransaction:
 
     @staticmethod
     async def start(connection: Connection, entry_key: EntryKey, **limits: Any) -> PostgresTransaction:
-        # The connection is open, so nothing waits here; the asynchronous way to it would switch to another greenlet.
+        # The connection is open, so nothing blocks here; the asynchronous accessor would switch greenlets.
         pooled = cast("SyncConnection", connection.sync_connection).connection
         raw = cast("AsyncConnection[Any]", pooled.driver_connection)
         return PostgresTransaction(connection, raw, entry_key, **limits)
@@ -124,7 +124,7 @@ class PostgresTransaction:
             if self._raw.closed or (trouble is not None and trouble.connection_lost):
                 raise LostCommit(str(error)) from error
             raise
-        if cursor.statusmessage != "COMMIT":  # COMMIT of a broken transaction answers ROLLBACK, without an error
+        if cursor.statusmessage != "COMMIT":  # COMMIT of a failed transaction reports ROLLBACK, without an error
             raise NotCommitted("the transaction was broken before COMMIT, and was rolled back")
 
     async def rollback(self) -> None:
@@ -133,9 +133,9 @@ class PostgresTransaction:
             if not self._raw.closed and self._raw.info.transaction_status != TransactionStatus.IDLE:
                 await self._raw.rollback()
         except psycopg.Error:
-            await self._raw.close()  # the server takes the transaction of a closed connection back
+            await self._raw.close()  # the server rolls back the transaction of a closed connection
         if self._raw.closed and not self._connection.invalidated:
-            with suppress(DBAPIError):  # SQLAlchemy then knows that every older connection of the pool is suspect
+            with suppress(DBAPIError):  # SQLAlchemy then invalidates every older connection of the pool
                 await self._connection.exec_driver_sql("SELECT 1")
         await self._connection.close()
 
@@ -151,13 +151,13 @@ class PostgresTransaction:
         opening = "" if self.answered else self._begin_statements()
         await self._cursor.execute(cast("Any", opening + text), values)
         self.answered = True
-        await self._cursor.set_result(-1)  # only the last statement's answer is of interest
+        await self._cursor.set_result(-1)  # only the last statement's result matters
         return self._cursor
 
     def _begin_statements(self) -> str:
-        """BEGIN and the limits that end the transaction of a worker that froze, or vanished without a word.
+        """BEGIN and the limits that end the transaction of a worker that froze or vanished.
 
-        ``lock_timeout`` comes first, so that waiting for another transaction is told from a slow statement.
+        ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement.
         """
         left = max(50, int((self._deadline - time.time()) * 1000))
         limits = {
@@ -168,22 +168,20 @@ class PostgresTransaction:
             else min(left, int(self._idle_limit * 1000)),
         }
         if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_MIN_VERSION:
-            limits["transaction_timeout"] = left + 1000  # the others say more clearly what was slow
+            limits["transaction_timeout"] = left + 1000  # the errors of the other limits are more specific
         level = f" ISOLATION LEVEL {self._isolation}" if self._isolation else ""
         settings = "".join(f"SET LOCAL {name} = {value}; " for name, value in limits.items())
         return f"BEGIN{level}; {settings}"
 
 
-# ``step.sql`` on PostgreSQL: an action's text goes to psycopg directly.
-#
-# SQLAlchemy would build an execution context and switch greenlets around every statement, and do nothing in between
-# that a plain text needs. What it says of parameters and errors stays the same, whichever way a statement takes.
+# ``step.sql`` on PostgreSQL: textual SQL goes directly to psycopg, because SQLAlchemy would build an execution context
+# and switch greenlets for every statement. Parameters and errors are the same either way.
 
 _DIALECT = PGDialectAsync_psycopg()
 
 
 class PostgresSqlSession(SqlSession):
-    """Runs texts itself; lists of parameters and SQLAlchemy's own constructs go the way of every database."""
+    """Runs textual SQL itself; lists of parameters and SQLAlchemy constructs go through SQLAlchemy."""
 
     def __init__(self, connection: Connection, raw: AsyncConnection[Any]) -> None:
         super().__init__(connection)
@@ -196,7 +194,7 @@ class PostgresSqlSession(SqlSession):
             return await super()._execute(clause, parameters)
         query, names = _compiled(clause)
         if not names <= parameters.keys():
-            return await super()._execute(clause, parameters)  # it says which one is missing
+            return await super()._execute(clause, parameters)  # reports the missing parameter
         try:
             cursor = await self._raw.execute(cast("Any", query), parameters)
             if cursor.description is None:
@@ -217,6 +215,6 @@ class PostgresSqlSession(SqlSession):
 
 @lru_cache(maxsize=2048)
 def _compiled(clause: TextClause) -> tuple[str, frozenset[str]]:
-    """The text as psycopg takes it, and the names of its parameters."""
+    """The statement in psycopg's parameter style, and the names of its parameters."""
     compiled = clause.compile(dialect=_DIALECT)
     return compiled.string, frozenset(compiled.params)

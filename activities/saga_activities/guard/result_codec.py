@@ -1,4 +1,4 @@
-"""Results as JSON: what is stored in the guard's row, and what every later attempt gets back."""
+"""Results as JSON: stored in the guard's row, and returned to every later attempt."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from uuid import UUID
 
 MAX_RESULT_BYTES = 2 * 1024 * 1024 - 64 * 1024
-"""Temporal refuses payloads of 2 MiB; the headroom is for what travels around the result."""
+"""Temporal refuses payloads above 2 MiB; the headroom is for the envelope of the result."""
 
 MARKER_KEY = "saga:marker"
-"""The key under which a row stores a word of the guard instead of an action's result."""
+"""The key under which a row stores a marker of the guard instead of an action's result."""
 
 
 class UnusableResult(ValueError):
@@ -79,7 +79,7 @@ def encode(result: Any) -> str | None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return json.dumps(plain, separators=(",", ":"))  # half a surrogate pair: only escapes can hold it
+        return json.dumps(plain, separators=(",", ":"))  # a lone surrogate: only an escape can hold it
     return text
 
 
@@ -89,12 +89,12 @@ def decode(text: str | None) -> Any:
 
 
 def encode_marker(marker: str, **details: Any) -> str:
-    """The text of a row that stores a word of the guard."""
+    """The text of a row that stores a marker of the guard."""
     return json.dumps({MARKER_KEY: marker, **details}, separators=(",", ":"))
 
 
 def decode_marker(text: str | None) -> Mapping[str, Any] | None:
-    """``{"saga:marker": word, …}`` when the row holds a word of the guard, else None."""
+    """``{"saga:marker": marker, …}`` if the row holds a marker of the guard, else None."""
     if text is None or MARKER_KEY not in text:
         return None
     value = json.loads(text)

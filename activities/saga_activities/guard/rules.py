@@ -1,9 +1,9 @@
-"""The guard's rules: what a row that is there, or is not, means. guarantees §4, in code.
+"""The guard's rules: what the presence or absence of a row means (docs/explanation/guard.md).
 
-Each function is one transaction's script. It ends in a :class:`Verdict`: the answer, and whether to commit.
-Insert order is always do, confirm, undo, and a script inserts its own row before it runs an action. A row whose
-transaction is still open makes the second insert wait; a committed one does not, so an insert that was won earlier
-excludes nobody: each action has to win the row of its own operation.
+Each script runs in one transaction and returns a :class:`ScriptResult`: the outcome, and whether to commit.
+Rows are always inserted in the order do, confirm, undo, and a script inserts its own row before it runs an action.
+A second insert waits for a row whose transaction is open, but not for a committed one. So winning an earlier row is
+not mutual exclusion: each action has to win the row of its own operation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from saga_activities.guard.transaction import GuardRow, GuardTransaction, HeldDe
 from sagas.protocol.outcomes import Failure, Marker, Outcome
 
 GuardedBody = Callable[[SqlSession], Awaitable[Any]]
-"""An action. Its result is stored; ``Rejected`` or any other exception takes everything back."""
+"""An action. Its result is stored; ``Rejected`` or any other exception rolls the transaction back."""
 
 GuardMode = Literal["decide", "mark", "own"]
 GuardRows = Mapping[RowOp, GuardRow]
@@ -31,12 +31,12 @@ MARKERS: Mapping[str, Marker] = {
     ELSEWHERE: "elsewhere",
     CONFIRMED: "confirmed",
 }
-"""What a word in the place of a result means to the caller."""
+"""The outcome's marker for each marker that is stored instead of a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """The answer of a script; ``commit`` False takes the transaction back."""
+    """What a script returns; with ``commit`` False the transaction is rolled back."""
 
     outcome: Outcome
     commit: bool = False
@@ -44,14 +44,14 @@ class ScriptResult:
 
 
 async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody) -> ScriptResult:
-    """Run the action once; a second delivery gets the stored result, one after the undo is refused."""
+    """Run the action once; a later attempt gets the stored result, or is refused after the undo."""
     if await tx.insert("do", "do", args_hash=args_hash):
         return await _run_body(tx, body, "do")
     return ScriptResult(stored_do_outcome(await tx.rows(), args_hash))
 
 
 def stored_do_outcome(rows: GuardRows, args_hash: str | None) -> Outcome:
-    """What an attempt of `do` is told that found its row."""
+    """The outcome of an attempt of `do` that found its row."""
     row = rows["do"]
     if is_sealed(row):
         return late("this step was sealed before the attempt came: it never happened and never will")
@@ -73,10 +73,10 @@ async def undo(
     known_done: bool,
     mode: GuardMode,
 ) -> ScriptResult:
-    """Undo the step once, or see to it that it never happens.
+    """Undo the step once, or make sure that it never happens.
 
-    ``mark`` decides without an action; ``own`` runs one that was decided elsewhere. ``confirmed`` undoes a step that
-    was confirmed; where that lives elsewhere, a word of the guard takes the place of its result.
+    Mode ``mark`` decides without an action; ``own`` runs one that was decided elsewhere. ``confirmed_body`` undoes a
+    confirmed step; if that action lives elsewhere, a marker is stored instead of its result.
     """
     if mode == "own":
         return await _run_own_row(tx, "own_undo", "undo", body)
@@ -105,7 +105,7 @@ async def undo(
 
 
 async def confirm(tx: GuardTransaction, body: GuardedBody | None, mode: GuardMode) -> ScriptResult:
-    """Confirm a step that was done and not undone, once."""
+    """Confirm a step once, if it is done and has not been undone."""
     if mode == "own":
         return await _run_own_row(tx, "own_confirm", "confirm", body)
     won = await tx.insert("confirm", "confirm")
@@ -120,7 +120,7 @@ async def confirm(tx: GuardTransaction, body: GuardedBody | None, mode: GuardMod
 
 
 async def seal(tx: GuardTransaction) -> ScriptResult:
-    """Find out whether the step happened, and if it did not: see to it that it never does."""
+    """Find out whether the step happened; if not, make sure that it never does."""
     if await tx.insert("do", "undo"):
         await write_tombstones(tx)
         return ScriptResult(sealed(), commit=True)
@@ -128,15 +128,15 @@ async def seal(tx: GuardTransaction) -> ScriptResult:
 
 
 async def release_held(tx: GuardTransaction) -> ScriptResult:
-    """The saga is past its commit point: release what this entry still holds. (What was undone holds nothing.)"""
+    """Past the commit point: release the events this entry still holds. (An undone entry holds none.)"""
     await tx.rows()
     return decide_held("release")
 
 
 async def drop_held(tx: GuardTransaction) -> ScriptResult:
-    """The saga ended without its commit point: drop what this entry still holds. (What was confirmed holds nothing.)
+    """The saga ended before its commit point: drop the events this entry still holds. (A confirmed entry holds none.)
 
-    With the fence of an undo, so that no confirm can be right later.
+    Also inserts the fence of an undo, so that a late confirm is refused.
     """
     if await tx.insert("do", "undo"):
         await write_tombstones(tx)
@@ -146,14 +146,14 @@ async def drop_held(tx: GuardTransaction) -> ScriptResult:
 
 
 def decide_held(held: HeldDecision) -> ScriptResult:
-    """The decision about held events alone; no row of an operation is written with it."""
+    """Decide about held events only; no row of an operation is written."""
     return ScriptResult(
         Outcome.done({"held": held}, attempt=None), commit=True, row_write=RowWrite("confirm", None, held=held)
     )
 
 
 def stored_seal_outcome(rows: GuardRows) -> Outcome:
-    """What a seal is told that found the row of `do`."""
+    """The outcome of a seal that found the row of `do`."""
     if is_sealed(rows["do"]):
         return sealed()
     if has_been_undone(rows):
@@ -162,7 +162,7 @@ def stored_seal_outcome(rows: GuardRows) -> Outcome:
 
 
 def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str | None) -> Outcome | None:
-    """What is known about an operation whose COMMIT got lost, from its rows; None: its row is not there."""
+    """The outcome of an operation as its rows record it; None: its row does not exist."""
     if ("do" if op == "seal" else op) not in rows:
         return None
     match op:
@@ -178,7 +178,7 @@ def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str 
             return done(rows[op])
 
 
-# The conditions, one function each: a test takes each away and must see an effect leak.
+# The conditions, one function each: a test disables each of them and must see an effect leak.
 
 
 def is_sealed(row: GuardRow) -> bool:
@@ -190,7 +190,7 @@ def has_been_undone(rows: GuardRows) -> bool:
 
 
 def same_arguments(row: GuardRow, args_hash: str | None) -> bool:
-    """A row written by a person's decision carries no hash and accepts any."""
+    """A row written by an operator's decision has no hash and accepts any arguments."""
     return row.args_hash is None or args_hash is None or row.args_hash == args_hash
 
 
@@ -202,12 +202,12 @@ def may_be_confirmed(rows: GuardRows) -> bool:
 
 
 def held_decision_of(op: RowOp) -> HeldDecision | None:
-    """What an operation decides about the entry's held events, whatever action it runs, and wherever that lives."""
+    """What an operation decides about the entry's held events, whatever action it runs and wherever that lives."""
     return {"confirm": "release", "undo": "drop"}.get(op)  # pyright: ignore[reportReturnType]
 
 
 async def write_tombstones(tx: GuardTransaction) -> None:
-    """A sealed step also has its other rows, so that no confirm and no undo finds room later."""
+    """Insert the other rows of a sealed step as well, so that no confirm and no undo can insert them later."""
     await tx.insert("confirm", "undo", result=result_codec.encode_marker(NOTHING_TO_UNDO))
     await tx.insert("undo", "undo", result=result_codec.encode_marker(NOTHING_TO_UNDO))
 
@@ -219,14 +219,14 @@ async def _run_own_row(tx: GuardTransaction, op: RowOp, reason: RowReason, body:
 
 
 async def _run_body(tx: GuardTransaction, body: GuardedBody | None, op: RowOp) -> ScriptResult:
-    """Run the action; its result goes into the row of ``op``, which this transaction has inserted."""
+    """Run the action; its result is stored in the row of ``op``, which this transaction has inserted."""
     result = result_codec.encode(None if body is None else await body(tx.sql))
     outcome = Outcome.done(result_codec.decode(result), attempt=None)
     return ScriptResult(outcome, commit=True, row_write=RowWrite(op, result, held_decision_of(op)))
 
 
 def _decide_only(op: RowOp, marker: str) -> ScriptResult:
-    """Decided here; the action lives elsewhere."""
+    """Record a decision without an action: the action lives elsewhere."""
     outcome = Outcome.done(attempt=None, marker=MARKERS[marker])
     return ScriptResult(
         outcome, commit=True, row_write=RowWrite(op, result_codec.encode_marker(marker), held_decision_of(op))
@@ -234,7 +234,7 @@ def _decide_only(op: RowOp, marker: str) -> ScriptResult:
 
 
 def done(row: GuardRow) -> Outcome:
-    """What the row stored: a result, or a word of the guard."""
+    """What the row stores: a result or a marker."""
     marker = result_codec.decode_marker(row.result)
     if marker is None:
         return Outcome.done(result_codec.decode(row.result), attempt=None)
@@ -272,5 +272,5 @@ def cannot_undo_confirmed() -> Outcome:
 
 
 def needs_operator(kind: str, park_reason: str, message: str, marker: Marker | None = None) -> Outcome:
-    """An answer that only a person can go on from."""
+    """A failure that needs an operator's decision: the saga parks with ``park_reason``."""
     return Outcome("failed", failure=Failure(kind, message), marker=marker, retryable=False, park_reason=park_reason)

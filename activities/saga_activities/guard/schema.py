@@ -1,7 +1,7 @@
-"""Creates the engine's tables in a participant's database: the guard, its watermark, the outbox, messaging.
+"""Creates the engine's tables in a participant's database: the guard, its watermark, the outbox and messaging.
 
-It is versioned and repeatable: ``saga_version`` holds one number for each part. Tables of an older version get what
-they lack; nothing is ever taken away but an index.
+Versioned and repeatable: ``saga_version`` holds one number for each part. Tables of an older version are upgraded;
+nothing but an index is ever dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table,
 SCHEMA_VERSION = 3
 
 _ADVISORY_LOCK = 5_347_107
-"""The key of PostgreSQL's advisory lock around creating the tables: any number nobody else uses."""
+"""The key of PostgreSQL's advisory lock around the creation of the tables: an arbitrary number."""
 
 DIALECTS = {
     "postgresql": postgresql.dialect,
@@ -33,13 +33,13 @@ _MYSQL_DIALECTS = ("mysql", "mariadb")
 _CREATED_AT_INDEX = (
     "CREATE INDEX IF NOT EXISTS saga_guard_created ON saga_guard USING brin (created_at) WITH (autosummarize = on)"
 )
-"""Reconciliation of a window reads what the window holds; a block range index costs the guard next to nothing."""
+"""Reconciliation reads the rows of a time window; a block range index for that costs the guard almost nothing."""
 
 _ADDED_COLUMNS = ("event_type", "shard", "published_at", "checks", "next_check_at", "note")
-"""The columns of the outbox that came with version 3."""
+"""Columns of the outbox that were added in version 3."""
 
 _OLD_INDEX = "saga_outbox_status"
-"""The index of the outbox before version 3; ``saga_outbox_scan`` has taken its place."""
+"""The index of the outbox before version 3, replaced by ``saga_outbox_scan``."""
 
 
 class NewerTables(RuntimeError):
@@ -47,16 +47,16 @@ class NewerTables(RuntimeError):
 
 
 async def create_tables(engine: AsyncEngine, shards: int = DEFAULT_SHARDS) -> None:
-    """Create what is missing; as often and from as many workers at once as you like.
+    """Create or upgrade the tables; idempotent, and safe to run from several workers at once.
 
-    ``shards`` counts when the outbox is made: later, events of one key would have two owners.
+    ``shards`` applies only when the outbox is created: a later change would give events of one key two owners.
 
-    Raises :class:`NewerTables` when the database was set up by a newer engine.
+    Raises :class:`NewerTables` if the database was set up by a newer engine.
     """
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         if await _stored_version(connection) == SCHEMA_VERSION:
             return
-        if engine.dialect.name == "postgresql":  # two CREATE TABLE IF NOT EXISTS at once collide there
+        if engine.dialect.name == "postgresql":  # concurrent CREATE TABLE IF NOT EXISTS statements collide there
             await connection.execute(sa.text(f"select pg_advisory_lock({_ADVISORY_LOCK})"))
         try:
             await _create_and_upgrade(connection, shards)
@@ -93,7 +93,7 @@ async def _stored_version(connection: AsyncConnection) -> int | None:
 
 
 def _upgrade_statements(inspector: sa.Inspector, dialect: sa.Dialect) -> Iterator[str]:
-    """What the outbox of an older version lacks."""
+    """The statements that upgrade the outbox of an older version."""
     columns = {column["name"] for column in inspector.get_columns(outbox_table.name)}
     yield from (_add_column(name, dialect) for name in _ADDED_COLUMNS if name not in columns)
     indexes = {index["name"] for index in inspector.get_indexes(outbox_table.name)}
@@ -111,7 +111,7 @@ def _add_column(name: str, dialect: sa.Dialect, condition: str = "") -> str:
 
 
 async def _apply_upgrade(connection: AsyncConnection, statement: str) -> None:
-    """Change a table, unless another worker has done so since we looked (only PostgreSQL has a lock around it)."""
+    """Change a table, unless another worker has done so since the inspection (only PostgreSQL locks around it)."""
     try:
         await connection.exec_driver_sql(statement)
     except DBAPIError as error:
@@ -126,22 +126,22 @@ _ALREADY_APPLIED = (
     "check that column/key exists",
     "no such index",
 )
-"""What MySQL, MariaDB and SQLite say when a column is there already, or an index gone already."""
+"""Error messages of MySQL, MariaDB and SQLite when a column exists already or an index is already dropped."""
 
 
 async def _insert_once(connection: AsyncConnection, statement: str) -> None:
     try:
         await connection.execute(sa.text(statement))
     except IntegrityError:
-        return  # another worker set up the same database at this moment; its row is as good
+        return  # another worker is setting up the same database; its row is equivalent
 
 
 _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
-"""An id nobody else has, by the database itself: printed SQL makes another one in each database it is run in."""
+"""A unique id, generated by the database, so that printed SQL creates a different one in each database."""
 
 
 def _initial_rows(dialect: str, shards: int) -> Iterator[str]:
-    """The rows that every database has, each inserted unless it is there."""
+    """The rows that every database has, each inserted unless it exists."""
     yield _insert_if_absent("saga_watermark", "id = 1", "1, 0, 0")
     yield _insert_if_absent("saga_outbox_home", "id = 1", f"1, {_NEW_ID.get(dialect, 'uuid()')}, {shards}")
     yield _insert_if_absent("saga_version", "part = 'guard'", f"'guard', {SCHEMA_VERSION}")
@@ -177,10 +177,10 @@ def _index_ddl(dialect: sa.Dialect) -> Iterator[str]:
 
 
 def ddl(dialect: str, shards: int = DEFAULT_SHARDS) -> str:
-    """The same as :func:`create`, as SQL for a database administrator. Raises ``KeyError`` for an unknown dialect.
+    """The same as :func:`create_tables`, as SQL for a database administrator.
 
-    What changes tables of an older version is repeatable SQL where the dialect has such; MySQL and SQLite have not,
-    so there it stands in comments.
+    Upgrades of older tables are repeatable SQL where the dialect supports it (PostgreSQL, MariaDB); for MySQL and
+    SQLite they are comments. Raises ``KeyError`` for an unknown dialect.
     """
     compiled = DIALECTS[dialect]()
     parts = [*_table_ddl(compiled), *_index_ddl(compiled), *_initial_rows(dialect, shards), _SET_VERSION]

@@ -1,4 +1,4 @@
-"""``step.sql``: the database as a guarded action sees it, inside the guard's transaction."""
+"""``step.sql``: single SQL statements inside the guard's transaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 class Row(Mapping[str, Any]):
-    """One row: ``row.price`` or ``row["price"]``. A column called like a method of a mapping needs the second form."""
+    """One row: ``row.price`` or ``row["price"]``. A column named like a method of Mapping needs the second form."""
 
     __slots__ = ("_values",)
 
@@ -55,7 +55,7 @@ class UnexpectedRows(SagaError):
 
 
 class StatementResult(NamedTuple):
-    """What a statement said: its rows (None: it is not one that gives rows) and how many rows it touched."""
+    """The rows of a statement (None: it returns no rows) and the number of rows it returned or affected."""
 
     rows: list[Row] | None
     rowcount: int
@@ -64,10 +64,10 @@ class StatementResult(NamedTuple):
 class SqlSession:
     """Runs single statements with named ``:parameters`` in the guard's transaction.
 
-    Every method takes the parameters as one mapping or by name. A statement that fails dooms the transaction, on
-    every database alike: catching its error and going on cannot turn half an effect into a whole one.
+    Every method takes the parameters as one mapping or by name. After a failed statement the transaction cannot
+    commit, on any database, even if the action catches the error: a partial effect must not become visible.
     Raises :class:`RefusedStatement` for transaction control, DDL and several statements in one string, and
-    SQLAlchemy's errors for what the database says.
+    SQLAlchemy's errors for errors of the database.
     """
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -84,7 +84,7 @@ class SqlSession:
         return self._dialect
 
     async def execute(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> int:
-        """Run a statement (once per mapping when ``parameters`` is a list); returns how many rows it touched."""
+        """Run a statement (once per mapping when ``parameters`` is a list); returns the number of affected rows."""
         return (await self.run(statement, parameters, **named)).rowcount
 
     async def all(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> list[Row]:
@@ -113,11 +113,11 @@ class SqlSession:
         return next(iter(rows[0].values()), None) if rows else None
 
     def sync(self) -> SyncSqlSession:
-        """The same handle for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
+        """The same session for a plain ``def`` action, which runs in a thread. Call it on the event loop."""
         return SyncSqlSession(self, asyncio.get_running_loop())
 
     async def close(self) -> None:
-        """No statement starts any more; one in flight (of a thread that could not be stopped) is cancelled."""
+        """Refuse further statements and cancel those in flight (of a thread that could not be stopped)."""
         self._closed = True
         running = self._running - {asyncio.current_task()}
         for task in running:
@@ -126,7 +126,7 @@ class SqlSession:
             await asyncio.wait(running)
 
     async def run(self, statement: str | Executable, parameters: Parameters = None, /, **named: Any) -> StatementResult:
-        """Run a statement and say all that is known of it."""
+        """Run a statement and return its rows and row count."""
         clause = _clause(statement, self._dialect)
         if parameters is not None and named:
             raise TypeError("give the parameters as one mapping or by name, not both")
@@ -154,7 +154,7 @@ class SqlSession:
 
 
 class SyncSqlSession:
-    """:class:`Sql` for a plain ``def`` action: the same methods, without ``await``, from the action's thread."""
+    """:class:`SqlSession` for a plain ``def`` action: the same methods, without ``await``, from the action's thread."""
 
     def __init__(self, sql: SqlSession, loop: asyncio.AbstractEventLoop) -> None:
         self._sql = sql

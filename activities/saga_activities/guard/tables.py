@@ -1,4 +1,4 @@
-"""Where the guard keeps what it knows about one entry of one saga."""
+"""The engine's tables in a participant's database, and the key of their rows. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sqlalchemy.dialects import mysql
 
 MAX_SAGA_ID = 512
 MAX_ENTRY = 200
-"""Characters. Four bytes each, they must fit the 3,072 bytes InnoDB allows for a key."""
+"""Characters. At four bytes each, both must fit the 3,072 bytes that InnoDB allows for a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:
-    """One generation of one entry: ``step`` is the ledger id (``reserve#0``), ``generation`` starts at 1.
+    """One generation of one entry: ``entry`` is the ledger id (``reserve#0``), ``generation`` starts at 1.
 
-    Raises ``ValueError`` for an id a database would shorten or fold: two sagas must never share a row.
+    Raises ``ValueError`` for an id that a database would truncate or fold: two sagas must never share a row.
     """
 
     saga_id: str
@@ -37,9 +37,7 @@ class EntryKey:
         return f"{self.saga_id}/{self.entry}" + (f"@{self.generation}" if self.generation > 1 else "")
 
 
-# The tables that belong to every guarded effect: the guard, its watermark, and the version of all our tables.
-#
-# Beside them, in ``tables_messaging``, are those of the outbox, of consumers and of requests.
+# Tables of every guarded effect: the guard, its watermark and the schema version.
 
 
 metadata = sa.MetaData()
@@ -50,7 +48,7 @@ for _name in tuple(TABLE_OPTIONS):
 
 
 def long_text() -> sa.types.TypeEngine[str]:
-    """Text of any length we write; MySQL and MariaDB cut plain TEXT at 64 KiB."""
+    """Text of any length that the engine writes; plain TEXT of MySQL and MariaDB ends at 64 KiB."""
     return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 
@@ -64,8 +62,8 @@ guard_table = sa.Table(
     sa.Column("reason", sa.String(8), nullable=False),
     sa.Column("args_hash", sa.String(64)),
     sa.Column("result", long_text()),
-    # Seconds since the epoch by Temporal's clock: when the attempt was scheduled. The watermark is a time of the
-    # same clock, so clean-up never compares two clocks.
+    # When the attempt was scheduled, by Temporal's clock. The watermark is a time of the same clock, so the purge
+    # never compares two clocks.
     sa.Column("created_at", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("saga_id", "step", "generation", "op"),
     **TABLE_OPTIONS,
@@ -89,19 +87,17 @@ version_table = sa.Table(
 )
 
 
-# The tables of messaging in a participant's database: the outbox and its relay, consumers' inboxes, requests.
-#
-# Times are seconds since the epoch.
+# Tables of messaging: the outbox and its relay, consumers' inboxes, requests.
 
 
 MAX_NAME = 200
-"""Characters of a consumer's name, of the id of an event it reads, and of an entity. Two of them make a key."""
+"""Characters of a consumer's name, of the id of an event, and of an entity. Two of them form a key."""
 
 MAX_STEP_KEY = MAX_SAGA_ID + MAX_ENTRY + 20
 """Characters of a step key: saga id, ledger id, generation and `/undo.N`."""
 
 DEFAULT_SHARDS = 4
-"""Into how many shards a new outbox is divided."""
+"""Number of shards of a new outbox."""
 
 outbox_table = sa.Table(
     "saga_outbox",
@@ -117,20 +113,20 @@ outbox_table = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("status", sa.String(12), nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
-    # The type of the event (CloudEvents); null: the topic's name stands for it.
+    # The CloudEvents type; null: the topic's name is used.
     sa.Column("event_type", sa.String(255)),
-    # Which owner publishes it: the same topic and key always have the same shard, and a shard has one owner.
+    # Events of one topic and key always have the same shard, and one relay owns a shard.
     sa.Column("shard", sa.Integer, nullable=False, server_default=sa.text("0")),
     # When it was published, or dropped.
     sa.Column("published_at", sa.Double),
-    # Check-back of a HELD event: how often nobody could answer, and when the saga is asked again.
+    # Check-back of a HELD event: the number of unanswered checks, and when the saga is asked again.
     sa.Column("checks", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("next_check_at", sa.Double),
     # Why it is REFUSED, or who decided about it.
     sa.Column("note", long_text()),
     sa.Index("saga_outbox_scan", "status", "shard", "id"),
-    # `confirm` and `undo` decide about the HELD events of their entry. Where an index can leave rows out, it holds
-    # those alone, and an event that is never held costs nothing.
+    # `confirm` and `undo` decide about the HELD events of their entry. Where partial indexes exist, this one covers
+    # only those, so events that are never held cost nothing.
     sa.Index(
         "saga_outbox_held",
         "saga_id",
@@ -157,7 +153,7 @@ relay_lease_table = sa.Table(
     sa.Column("owner", sa.String(255), nullable=False),
     # By the clock of this database.
     sa.Column("until", sa.Double, nullable=False),
-    # One more for every change of owner.
+    # Incremented with every change of owner.
     sa.Column("epoch", sa.Integer, nullable=False),
     **TABLE_OPTIONS,
 )
@@ -197,7 +193,7 @@ request_table = sa.Table(
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("op", sa.String(12), nullable=False),
-    # `done`, `rejected` or `failed`; `sealed`: never sent, and never will be; null: no reply yet.
+    # `done`, `rejected` or `failed`; `sealed`: the command was never sent and never will be; null: no reply yet.
     sa.Column("outcome", sa.String(12)),
     sa.Column("data", long_text()),
     # The attempt that waits for the reply, as JSON: Temporal's task token and its number.
@@ -208,7 +204,7 @@ request_table = sa.Table(
 )
 
 
-# The clock of a database, asked in its own words.
+# The clock of the database, in each dialect.
 
 _NOW = {
     "postgresql": "extract(epoch from clock_timestamp())::double precision",
@@ -217,5 +213,5 @@ _NOW = {
 
 
 def now_sql(dialect: str) -> str:
-    """A SQL expression for the time now, seconds since the epoch, by the clock of the database."""
+    """A SQL expression for the current time in seconds since the epoch, by the clock of the database."""
     return _NOW.get(dialect, "unix_timestamp(now(6))")

@@ -1,4 +1,4 @@
-"""One local transaction of a participant database, as the guard's rules see it."""
+"""The interface between the guard's rules and one local transaction of a participant database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from saga_activities.guard.session import SqlSession
 from sagas.errors import InfrastructureError
 
 RowOp = Literal["do", "confirm", "undo", "own_undo", "own_confirm"]
-"""The rows of an entry, in the order they are inserted. ``own_…`` are actions decided in another place."""
+"""The rows of an entry, in the order of their insertion. ``own_…``: actions decided through another connection."""
 
 RowReason = Literal["do", "undo", "confirm"]
 """The operation that inserted a row: a ``do`` row with reason ``undo`` is a seal, a ``confirm`` row a fence."""
@@ -18,7 +18,7 @@ RowReason = Literal["do", "undo", "confirm"]
 
 @dataclass(frozen=True, slots=True)
 class GuardRow:
-    """What one row says; ``result`` is JSON text."""
+    """One row; ``result`` is JSON text."""
 
     reason: RowReason
     args_hash: str | None = None
@@ -26,12 +26,12 @@ class GuardRow:
 
 
 HeldDecision = Literal["release", "drop"]
-"""What becomes of the entry's held events: the relay may publish them, or nobody ever will."""
+"""What happens to the entry's held events: the relay may publish them, or they are never published."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
-    """What is stored with the effect: the result of a row that this transaction has inserted.
+    """Stored with the effect: the ``result`` of the row ``op``, which this transaction has inserted.
 
     ``held`` decides about the entry's held events in the same transaction; None leaves them held.
     """
@@ -42,7 +42,7 @@ class RowWrite:
 
 
 HELD_EVENT_STATUS: Mapping[HeldDecision, str] = {"release": "NEW", "drop": "DROPPED"}
-"""The status in the outbox."""
+"""The resulting status in the outbox."""
 
 
 class BelowWatermark(Exception):
@@ -58,24 +58,25 @@ class NotCommitted(InfrastructureError):
 
 
 class GuardTransaction(Protocol):
-    """The few things the rules need. The transaction opens with the first call."""
+    """What the rules need of a transaction. It opens with the first call."""
 
     @property
     def sql(self) -> SqlSession:
-        """The handle for the action."""
+        """The session for the action."""
         ...
 
     @property
     def answered(self) -> bool:
-        """The database has answered a statement of this transaction; False: the pool's connection may be stale."""
+        """Whether the database has answered a statement of this transaction; if not, the connection may be stale."""
         ...
 
     async def insert(
         self, op: RowOp, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
     ) -> bool:
-        """Insert a row unless it is there; waits for an open transaction that has inserted it.
+        """Insert a row unless it exists, and return whether it was inserted here.
 
-        The first insert does nothing when the attempt is below the watermark; ``rows`` then raises.
+        Waits for an open transaction that has inserted the same row. The first insert does nothing if the attempt is
+        below the watermark; ``rows`` then raises.
         """
         ...
 
@@ -84,13 +85,13 @@ class GuardTransaction(Protocol):
         ...
 
     async def commit(self, row_write: RowWrite | None) -> None:
-        """Store and commit. Raises :class:`LostCommit` when nobody knows whether it happened."""
+        """Store and commit. Raises :class:`LostCommit` when it is unknown whether the commit happened."""
         ...
 
     async def rollback(self) -> None:
-        """Take everything back and give the connection back; a broken connection is thrown away."""
+        """Roll back and return the connection to the pool; a broken connection is discarded."""
         ...
 
     async def release(self) -> None:
-        """Give the connection back after a commit."""
+        """Return the connection to the pool after a commit."""
         ...

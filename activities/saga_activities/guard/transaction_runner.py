@@ -1,6 +1,6 @@
-"""One delivery of a question to a guard: a script run in one transaction, told as an outcome however it ends.
+"""Runs a guard script in one transaction and returns an outcome however it ends.
 
-A lost COMMIT is asked about on another connection; a connection that was dead already is tried once more.
+After a lost COMMIT the rows are read on another connection; a stale connection of the pool is replaced once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sagas.protocol.outcomes import Failure, Outcome
 GuardScript = Callable[[GuardTransaction], Awaitable[ScriptResult]]
 
 ACQUIRE_FRACTION = 0.9
-"""The part of an attempt's time that it may wait for a connection: the rest is for saying that none was free, before
-the platform calls the attempt unknown."""
+"""The fraction of an attempt's time that it may wait for a connection. The rest is for reporting that none was free,
+before Temporal times the attempt out and it counts as unknown."""
 
 COMMIT_GRACE = 10.0
-"""Seconds a COMMIT may take beyond its attempt's deadline, and a re-read after a lost one. The effect is made by
-then, so an answer is worth more than punctuality."""
+"""Seconds for a COMMIT, even beyond its attempt's deadline, and for the re-read after a lost one: the effect exists by
+then, so a late outcome is better than none."""
 
 
 class TransactionRunner:
@@ -53,11 +53,11 @@ class TransactionRunner:
         args_hash: str | None = None,
         idle_limit: float | None = None,
     ) -> Outcome:
-        """Run ``script`` in one transaction and say how that ended; what it decided is saved with COMMIT."""
+        """Run ``script`` in one transaction and return its outcome; its decision is stored with COMMIT."""
         if deadline <= time.time():
             return timeout_outcome("the attempt's time was over before it began")
         attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
-        if isinstance(attempt, _StaleConnection):  # the server was restarted; nothing of ours has run yet
+        if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has run yet
             attempt = await self._run_script(entry_key, script, scheduled_at, deadline, idle_limit)
         if isinstance(attempt, _StaleConnection):
             return database_errors.failed_outcome(attempt.error)
@@ -72,7 +72,7 @@ class TransactionRunner:
     async def _run_script(
         self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float, idle_limit: float | None
     ) -> tuple[GuardTransaction, ScriptResult] | Outcome | _StaleConnection:
-        """Run the script up to, not including, COMMIT; an outcome means it was rolled back."""
+        """Run the script up to, but not including, COMMIT; an outcome means that it was rolled back."""
         tx: GuardTransaction | None = None
         left = deadline - time.time()
         limit, room = asyncio.timeout(left), asyncio.timeout(left * ACQUIRE_FRACTION)
@@ -90,7 +90,7 @@ class TransactionRunner:
                 verdict = await script(tx)
                 _raise_statement_error(tx.sql)
                 return tx, verdict
-        except Exception as error:  # noqa: BLE001 - whatever an action raises is an outcome, never a crash
+        except Exception as error:  # noqa: BLE001 - whatever an action raises becomes an outcome
             doom = None if tx is None else tx.sql.first_error
             await _roll_back(tx)
             if room.expired():
@@ -120,7 +120,7 @@ class TransactionRunner:
         except (LostCommit, TimeoutError) as error:
             await _roll_back(tx)
             return await self._recheck_commit(entry_key, op, scheduled_at, args_hash, error)
-        except Exception as error:  # noqa: BLE001 - a definite answer of the database: it was rolled back
+        except Exception as error:  # noqa: BLE001 - the database reported it: rolled back for certain
             await _roll_back(tx)
             return outcome_of_error(error, None)
         await tx.release()
@@ -134,7 +134,7 @@ class TransactionRunner:
         args_hash: str | None,
         error: Exception,
     ) -> Outcome:
-        """After a lost COMMIT: the row is there, so it happened; it is not, so nobody knows yet."""
+        """After a lost COMMIT: if the row exists, it happened; if not, the outcome is unknown, since it may still."""
         deadline = time.time() + COMMIT_GRACE
         tx: GuardTransaction | None = None
         told: Outcome | None = None
@@ -145,7 +145,7 @@ class TransactionRunner:
                     self.engine, entry_key, scheduled_at=scheduled_at, deadline=deadline, isolation=self._isolation
                 )
                 told = rules.stored_outcome(op, await tx.rows(), args_hash)
-        except Exception as second:  # noqa: BLE001 - the outcome stays unknown, and says both reasons
+        except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
             why = f"{why}; asking again failed too: {second}"
         finally:
             await _roll_back(tx)
@@ -156,13 +156,13 @@ class TransactionRunner:
 
 @dataclass(frozen=True, slots=True)
 class _StaleConnection:
-    """The pool gave a connection that was dead already."""
+    """The pool returned a dead connection."""
 
     error: database_errors.ClassifiedError
 
 
 async def _uncancellable(commit: Awaitable[Outcome]) -> Outcome:
-    """Wait for a COMMIT through any cancellation: once it is sent, only its answer is the truth."""
+    """Wait for a COMMIT despite cancellation: once it is sent, only its response tells the outcome."""
     task = asyncio.ensure_future(commit)
     while not task.done():
         try:
@@ -174,7 +174,7 @@ async def _uncancellable(commit: Awaitable[Outcome]) -> Outcome:
 
 
 async def _roll_back(tx: GuardTransaction | None) -> None:
-    """Take everything back. If even that fails, the connection is gone, and the server rolls back by itself."""
+    """Roll back. If that fails, the connection is gone, and the server rolls back by itself."""
     if tx is None:
         return
     task = asyncio.ensure_future(tx.rollback())
@@ -186,12 +186,12 @@ async def _roll_back(tx: GuardTransaction | None) -> None:
 
 
 def _raise_statement_error(sql: SqlSession) -> None:
-    """An action that swallowed a statement's error must not commit what is left of its effect."""
+    """An action that swallowed a statement's error must not commit a partial effect."""
     if sql.first_error is not None:
         raise sql.first_error
 
 
-# Which transaction a database gets.
+# The transaction class of each database.
 
 _TRANSACTION_CLASSES = {
     "postgresql": PostgresTransaction,
@@ -210,8 +210,10 @@ async def begin_transaction(
     isolation: str | None,
     idle_limit: float | None = None,
 ) -> GuardTransaction:
-    """A transaction on a connection of the pool; nothing is sent before its first statement. ``idle_limit`` (seconds)
-    ends it when nothing is said for so long; SQLite has no server that could."""
+    """A transaction on a connection of the pool; nothing is sent before its first statement.
+
+    The server ends it when it is idle for ``idle_limit`` seconds (not on SQLite, which has no server).
+    """
     kind = _TRANSACTION_CLASSES[engine.dialect.name]
     connection = await engine.connect()
     try:
@@ -228,14 +230,14 @@ async def begin_transaction(
         raise
 
 
-# How an attempt ended that was rolled back, in the words of an :class:`~sagas.protocol.outcomes.Outcome`.
+# Outcomes of attempts that were rolled back.
 
 
 def outcome_of_error(error: BaseException, statement_error: BaseException | None = None) -> Outcome:
     """The outcome of an attempt that was rolled back because of ``error``.
 
-    ``doom`` is the first error of the transaction's statements: an action may dress a deadlock up as a rejection,
-    and trouble of the infrastructure is never a business answer.
+    ``statement_error`` is the first error of the transaction's statements. If it is an infrastructure error, it wins:
+    an action may turn a deadlock into a rejection, but that is not a business decision.
     """
     if (
         statement_error is not None
@@ -253,7 +255,7 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
         case UnusableResult():
             return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
         case UsageError():
-            # The action uses the engine in a way that cannot work; trying again cannot help.
+            # The action uses the engine in an unsupported way; a retry cannot help.
             return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
         case InfrastructureError():
             return Outcome(
@@ -274,5 +276,5 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
 
 
 def timeout_outcome(message: str) -> Outcome:
-    """The attempt was over before it had decided anything."""
+    """The attempt ran out of time before anything was decided."""
     return Outcome("failed", failure=Failure("Timeout", message))

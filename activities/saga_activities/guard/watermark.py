@@ -1,8 +1,8 @@
-"""The watermark of a participant database: attempts scheduled before it are refused, rows older than it may go.
+"""The watermark of a participant database: attempts scheduled before it are refused, and older rows may be purged.
 
-The guard remembers for ever unless somebody says that nothing older than a certain time can still arrive. That is
-never a guess by age alone: the watermark stays below the oldest saga that is open or can still be undone, and
-rows go only when every transaction that read the old watermark is over. A duplicate is never a reason to delete.
+Without it, guard rows are kept forever. It is never derived from age alone: it stays below the start of the oldest
+saga that is open or can still be undone, and rows are purged only when every transaction that read the old watermark
+is over. A duplicate attempt is never a reason to delete a row.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 RETENTION = 30 * 24 * 3600.0
-"""Seconds. How long a finished saga is remembered at least."""
+"""Seconds for which the rows of a finished saga are kept at least."""
 
 BATCH = 1000
-"""Sagas forgotten in one transaction, so that clean-up never holds many locks."""
+"""Sagas purged in one batch, so that the purge never holds many locks."""
 
 _SELECT_WATERMARK = text("SELECT watermark FROM saga_watermark WHERE id = 1")
 _RAISE_WATERMARK = text(
     "UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark"
 )
 _SAGA_TABLES = ("saga_guard", "saga_request")
-"""What remembers sagas. A late attempt of a forgotten one is refused by the watermark, a request as a guarded step."""
+"""The tables that are purged. The watermark refuses late attempts of purged sagas: guarded steps and requests alike."""
 
 
 def _select_expired(table: str) -> TextClause:
@@ -38,8 +38,8 @@ def _delete_saga(table: str) -> TextClause:
 
 
 def highest_allowed(oldest_open: float | None, now: float, retention: float = RETENTION) -> float:
-    """How high the watermark may be: below ``oldest_open`` (when the oldest saga began that is not final or can
-    still be undone; None: there is none) and below everything younger than ``retention``."""
+    """The highest allowed watermark, seconds since the epoch: at most ``now - retention``, and at most ``oldest_open``,
+    the start of the oldest saga that is not final or can still be undone (None: there is none)."""
     limit = now - retention
     return limit if oldest_open is None else min(limit, oldest_open)
 
@@ -51,7 +51,7 @@ async def read(engine: AsyncEngine) -> float:
 
 
 async def raise_to(engine: AsyncEngine, mark: float) -> float:
-    """Raise the watermark to ``mark``; it never goes down. Returns what it is now."""
+    """Raise the watermark to ``mark``; it never goes down. Returns its current value."""
     async with engine.connect() as connection:
         await connection.execute(_RAISE_WATERMARK, {"mark": mark, "now": time.time()})
         return float((await connection.execute(_SELECT_WATERMARK)).scalar() or 0.0)
@@ -65,10 +65,10 @@ async def clean_up(
     longest_transaction: float,
     retention: float = RETENTION,
 ) -> int:
-    """Raise the watermark, wait ``longest_transaction`` seconds, forget the sagas below it; returns how many.
+    """Raise the watermark, wait ``longest_transaction`` seconds, purge the sagas below it; returns how many.
 
-    A saga is forgotten whole or not at all: while one of its rows is above the watermark, an attempt of another of
-    its steps may be too.
+    A saga is purged completely or not at all: while one of its rows is above the watermark, an attempt of another of
+    its steps may be, too.
     """
     mark = await raise_to(engine, highest_allowed(oldest_open, now, retention))
     await asyncio.sleep(longest_transaction)

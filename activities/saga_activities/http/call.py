@@ -1,4 +1,4 @@
-"""One attempt of ``uses: http``: send the request once and say what is known about its effect afterwards.
+"""One attempt of ``uses: http``: send the request once and decide the outcome, i.e. what is known about its effect.
 
 =========================================  =======================================================================
 what happened                              outcome
@@ -7,14 +7,14 @@ a status in ``done``                       done
 a status in ``rejected``                   rejected
 429                                        failed in the first attempt, unknown in a later one; Retry-After is kept
 any other status                           unknown, retried; Retry-After is kept
-no answer in time, or the connection broke unknown, retried
+no response in time, or a lost connection  unknown, retried
 nothing was sent (refused, no token)       failed in the first attempt, unknown in a later one
-the arguments make no request              the same, and not retried
+the arguments are not a valid request      the same, and not retried
 =========================================  =======================================================================
 
-An attempt that is not the first can speak for itself only: the one before it may have taken effect and lost its
-answer. That is why the same words weigh less then. A status such as 404 or 503 may come from a proxy in front of the
-participant, after the participant has acted; only ``done`` and ``rejected`` are taken for its own word.
+A later attempt that fails is unknown, because an earlier one may have taken effect and lost its response. A status
+such as 404 or 503 may come from a proxy in front of the participant, after the participant has acted; only the
+statuses in ``done`` and ``rejected`` are trusted as the participant's own.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ async def run_http(
     op: Op = "do",
     traceparent: str | None = None,
 ) -> Outcome:
-    """Make one attempt of an HTTP call. Never raises for what the participant does or the author wrote.
+    """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
-    ``key`` is the idempotency key of the operation, ``undoes`` the key of the ``do`` that an undo takes back.
-    ``timeout`` (seconds) bounds everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
-    one call of the machine. For a ``probe`` the result is the response object, whatever its status, and no key is
-    sent: under the key of the ``do`` a participant would take the question for the effect.
-    A cancellation passes through: the caller knows whether it is a shutdown or the saga.
+    ``key`` is the idempotency key of the operation, ``undoes`` the key of the ``do`` that an undo compensates.
+    ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
+    one call of the machine. The result of a ``probe`` is the response object, whatever its status, and no key is
+    sent: a participant would take the probe for a repeated ``do``.
+    Cancellation propagates: the caller knows whether the worker stops or the saga was cancelled.
     """
     if connection is None:
         async with HttpConnection(HttpSettings("")) as unnamed:
@@ -116,7 +116,7 @@ async def run_http(
 
 @dataclass(slots=True)
 class _HttpAttempt:
-    """What is known so far about one attempt. ``reached``: some of the request may have got to the participant."""
+    """The state of one attempt. ``reached``: a part of the request may have reached the participant."""
 
     connection: HttpConnection
     request: HttpRequest
@@ -126,7 +126,7 @@ class _HttpAttempt:
     was_unauthorized: bool = False
 
     async def send(self, headers: Mapping[str, str]) -> HttpResponse:
-        """Authenticate and send; with a renewed token once more when the first was refused."""
+        """Authenticate and send; if the token is refused, renew it and send once more."""
         credentials = self.connection.credentials
         while True:
             auth = await self.connection.authenticate()
@@ -138,7 +138,7 @@ class _HttpAttempt:
             credentials.forget_token(auth)
 
     def no_response(self, kind: str, message: str) -> Outcome:
-        """No answer. Unknown, unless it is certain that nothing was sent."""
+        """The outcome without a response: unknown, unless it is certain that nothing was sent."""
         failure = Failure(kind, self.connection.credentials.mask(message))
         if not self.reached:
             return _no_effect(failure, self.number)
@@ -147,7 +147,7 @@ class _HttpAttempt:
     def classify(
         self, response: HttpResponse, arguments: Mapping[str, Any], to_result: Callable[[HttpResponse], Any]
     ) -> Outcome:
-        """The outcome of an answer."""
+        """The outcome of a response."""
         failure = Failure(
             "HttpStatus",
             f"{self.participant} answered {response.status_line} to {self.request.target}",
@@ -169,13 +169,13 @@ class _HttpAttempt:
         try:
             return Outcome.done(limit_size(to_result(response)), attempt=self.number)
         except ResultError as error:
-            # The effect is there, but the steps after it would work with a value nobody could compute.
+            # The effect exists, but later steps would depend on a value that cannot be computed.
             sentence = f"{self.participant} did {self.request.target}, but its result cannot be computed: {error}"
             return Outcome("unknown", failure=Failure("definition", sentence), attempt=self.number, retryable=False)
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:
-    """This attempt did nothing; only the first one can say so for the whole call."""
+    """This attempt had no effect; only for the first one is that certain for the whole call."""
     return Outcome("failed" if attempt == 1 else "unknown", failure=failure, attempt=attempt, retryable=retryable)
 
 
@@ -204,7 +204,7 @@ def _is_text(response: HttpResponse) -> bool:
 
 
 def _error_text(error: Exception) -> str:
-    """The words of the error; httpx leaves many of its errors without any."""
+    """The error's message; many of httpx's errors have none."""
     text = str(error).strip().rstrip(".")
     return text or {"ReadError": "it was closed", "WriteError": "it was closed"}.get(
         type(error).__name__, type(error).__name__

@@ -23,7 +23,7 @@ _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepal
 
 
 class HttpConnection:
-    """A participant and its pooled connections. Made once per worker, closed at shutdown.
+    """A participant and its pooled connections. Created once per worker, closed at shutdown.
 
     It belongs to the event loop in which it is first used.
     """
@@ -35,28 +35,28 @@ class HttpConnection:
 
     @property
     def managed_headers(self) -> tuple[str, ...]:
-        """Headers that a definition may not set, because this connection does."""
+        """Headers that a definition may not set, because the connection sets them."""
         signed = SIGNATURE_HEADERS if self.settings.signing_secret is not None else ()
         return tuple(name for name in (self.settings.key_header, self.credentials.header, *signed) if name)
 
     def label(self, url: str) -> str:
-        """What people call this participant: the connection's name, else the host."""
+        """The participant's name in messages: the connection's name, else the host."""
         return self.settings.name or urlsplit(url).netloc
 
     async def authenticate(self) -> dict[str, str]:
-        """The headers that authenticate a request. Raises CredentialsError; no request has been sent then."""
+        """The headers that authenticate a request. Raises CredentialsError, before any request is sent."""
         return await self.credentials.headers(self._open_client())
 
     def sign(self, request: HttpRequest, id: str) -> dict[str, str]:
-        """The headers with which the participant can verify this request; none when nothing is signed here.
+        """The headers with which the participant can verify this request; empty if the connection does not sign.
 
-        Raises CredentialsError; no request has been sent then.
+        Raises CredentialsError, before any request is sent.
         """
         secret = self.settings.signing_secret
         return {} if secret is None or request.is_read else signature_headers(secret, id, request.content)
 
     async def exchange(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
-        """Send once and read the answer. Reads follow redirects within the same origin, nothing else does.
+        """Send once and read the response. Only read requests follow redirects, and only within the same origin.
 
         Raises httpx.HTTPError; ConnectError and ProxyError mean that nothing was sent.
         """
@@ -64,7 +64,7 @@ class HttpConnection:
         response = await self._send(request, url, headers)
         for _ in range(_MAX_REDIRECTS):
             target = urljoin(url, response.headers.get("location", ""))
-            # Credentials never leave for another origin, and a redirected effect would be another effect.
+            # Credentials are never sent to another origin, and a redirected write would be another effect.
             if not (request.is_read and response.status in _REDIRECTS and same_origin(url, target)):
                 break
             url = target
@@ -86,7 +86,7 @@ class HttpConnection:
             await answer.aclose()
 
     async def aclose(self) -> None:
-        """Close the pool. The connection may be used again; it opens a new one then."""
+        """Close the pool. A later use of the connection opens a new one."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.aclose()
@@ -102,7 +102,7 @@ class HttpConnection:
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
             _limit_log_levels()
-            # One overall limit is kept by the caller. Cookies would carry one saga's session into another.
+            # The caller enforces one overall timeout. Cookies would carry one saga's session into another.
             self._client = httpx.AsyncClient(
                 verify=self._tls(),
                 timeout=None,
@@ -123,7 +123,7 @@ class HttpConnection:
         if mtls is None:
             return context
         try:
-            # Without a password OpenSSL would ask on the worker's terminal.
+            # Without a password OpenSSL would prompt on the worker's terminal.
             password = mtls.password.read() if mtls.password else ""
             context.load_cert_chain(mtls.certificate, mtls.key, password=lambda: password)
         except UsageError as error:
@@ -137,7 +137,7 @@ class HttpConnection:
 
 
 def _limit_log_levels() -> None:
-    """The HTTP library writes headers (DEBUG) and queries (INFO) to the log: secrets and people's data."""
+    """The HTTP library logs headers (DEBUG) and queries (INFO), which hold secrets and personal data."""
     logging.getLogger("httpcore").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -166,9 +166,9 @@ class HttpConnections:
         self._unnamed = HttpConnection(HttpSettings("", key_header=DEFAULT_KEY_HEADER))
 
     def get(self, name: str | None) -> HttpConnection:
-        """The connection of this name; without a name one that has no address and no credentials.
+        """The connection of this name; for None, one without a URL and credentials.
 
-        Raises UsageError for a name that saga.toml does not have.
+        Raises UsageError for a name that is not in saga.toml.
         """
         if name is None:
             return self._unnamed

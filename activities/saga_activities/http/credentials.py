@@ -1,4 +1,4 @@
-"""Credentials on a request. Everything here happens before the request is sent, so a failure has no effect."""
+"""Authenticates and signs requests. All of it happens before the request is sent, so a failure has no effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _AccessToken:
 
 
 class Credentials:
-    """The credentials of one connection. Remembers the secrets it read, only to mask them in texts."""
+    """The credentials of one connection. Keeps the secrets it has read, only to mask them in messages and responses."""
 
     def __init__(self, auth: Auth | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._auth = auth
@@ -42,14 +42,14 @@ class Credentials:
 
     @property
     def header(self) -> str | None:
-        """The name of the header these credentials occupy."""
+        """The name of the header that carries these credentials."""
         if self._auth is None:
             return None
         return self._auth.name if isinstance(self._auth, HeaderAuth) else "authorization"
 
     @property
     def renewable(self) -> bool:
-        """True when an answer 401 may only mean that the token is too old."""
+        """True if a 401 response may only mean that the token has expired."""
         return isinstance(self._auth, OAuth2Auth)
 
     async def headers(self, client: httpx.AsyncClient) -> dict[str, str]:
@@ -69,12 +69,12 @@ class Credentials:
         return {}
 
     def forget_token(self, headers: dict[str, str]) -> None:
-        """Drop the token that was refused, unless a request beside this one has already renewed it."""
+        """Drop the refused token, unless a concurrent request has already renewed it."""
         if self._token is not None and headers.get("authorization") == f"Bearer {self._token.value}":
             self._token = None
 
     def mask(self, text: str) -> str:
-        """The text without any secret this connection has used: a participant may echo what it was sent."""
+        """Replace every secret that this connection has used: a participant may echo what it received."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "•••")
         return text
@@ -112,7 +112,7 @@ class Credentials:
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise CredentialsError("the token endpoint answered with an access_token that is no text")
         self._remember(token)
-        # Renewed a little early, so that it does not run out on its way.
+        # Renewed a little early, so that it does not expire in transit.
         return _AccessToken(token, self._clock() + lifetime - min(30.0, lifetime * 0.1))
 
     def _basic(self, user: str, password: str) -> str:
@@ -129,15 +129,13 @@ class Credentials:
         return value
 
     def _remember(self, secret: str) -> None:
-        # Masking a very short text would maim ordinary answers.
+        # Masking a very short secret would garble ordinary responses.
         if len(secret) >= _MIN_MASKED_LENGTH:
             self._secrets.add(secret)
 
 
-# Standard Webhooks: the receiver can tell who sent a request, that nobody changed it, and which ones are repeated.
-#
-# ``webhook-id`` is the idempotency key, the same in every attempt; ``webhook-timestamp`` and ``webhook-signature`` are
-# made for each attempt, because receivers refuse what was signed long ago.
+# Signatures according to Standard Webhooks. `webhook-id` is the idempotency key, the same in every attempt;
+# `webhook-timestamp` and `webhook-signature` are new in each attempt, because receivers refuse old signatures.
 
 
 WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
@@ -145,7 +143,7 @@ SIGNATURE_HEADERS = (WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE)
 
 
 def signature_headers(secret: SecretSetting, id: str, content: bytes | None) -> dict[str, str]:
-    """The three headers of a request with this body. Raises CredentialsError: there is no usable secret."""
+    """The three signature headers of a request with this body. Raises CredentialsError if the secret is unusable."""
     from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 
     try:

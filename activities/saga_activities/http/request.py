@@ -1,4 +1,4 @@
-"""From the arguments of ``uses: http`` to one request. Pure; everything wrong is found before anything is sent."""
+"""Builds the request from the arguments of ``uses: http``. Pure; all errors are found before anything is sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class InvalidRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, ready to be sent. ``target`` is what people read: the method and the path without its query."""
+    """One request, ready to be sent. ``target`` is its name in messages: the method and the path without the query."""
 
     method: str
     url: str
@@ -37,9 +37,9 @@ class HttpRequest:
 
 
 def build_request(arguments: Mapping[str, Any], base: str | None, managed_headers: tuple[str, ...] = ()) -> HttpRequest:
-    """Make the request of ``with``; ``base`` is the connection's url, ``managed`` the headers the engine itself sets.
+    """Build the request; ``base`` is the connection's URL, ``managed_headers`` are those that the engine sets itself.
 
-    Raises BadRequestError.
+    Raises InvalidRequestError.
     """
     unknown = sorted(set(arguments) - FIELDS)
     if unknown:
@@ -71,7 +71,7 @@ def _url(arguments: Mapping[str, Any], base: str | None) -> str:
     if parts.username or parts.password:
         raise InvalidRequestError("`url` holds a user or password; put them under `auth` of a connection")
     if base is not None and _origin(str(url)) != _origin(base):
-        # The connection's credentials belong to its own host. An address computed from data must not carry them off.
+        # A URL computed from data must not send the connection's credentials to another host.
         raise InvalidRequestError("`url` names another host than its connection")
     return str(url)
 
@@ -172,5 +172,5 @@ def _describe_type(value: Any) -> str:
 
 
 def encode_key(key: str) -> str:
-    """The key as a header value: printable ASCII stays, the rest and ``%`` are percent-encoded, so no two keys meet."""
+    """The key as a header value: all but printable ASCII, and ``%``, is percent-encoded, so the encoding is unique."""
     return quote(key, safe="!#$&'()*+,/:;=?@[]-._~|^`{}<>")

@@ -1,4 +1,7 @@
-"""What an answer means: status mapping, Retry-After, the ``response`` that expressions see. Pure."""
+"""Reads a response: status classes, Retry-After, and the result, an expression over ``response``. Pure.
+
+The outcome of the attempt is decided in ``call``.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from saga_activities.http.request import DEFAULT_DONE, DEFAULT_REJECTED, Invalid
 from sagas.expressions import ExpressionError, compile_expression
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
-"""The most of a body that is kept."""
+"""Bytes. A larger body is not kept."""
 
 MAX_RESULT_BYTES = MAX_BODY_BYTES - 64 * 1024
-"""The most bytes a result may take as JSON; Temporal refuses more than 2 MiB with everything around it."""
+"""Bytes of a result as JSON. Temporal refuses payloads above 2 MiB, including the envelope."""
 
 MAX_RETRY_AFTER = 3600.0
-"""Seconds. A participant may ask for more; we come back after this and ask again."""
+"""Seconds. Longer delays that a participant asks for are cut to this."""
 
 MAX_EXCERPT = 500
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
@@ -30,7 +33,7 @@ StatusClass = Literal["done", "rejected", "other"]
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One answer. ``omitted`` is the size in bytes of a body that was too large to keep, then ``text`` is empty."""
+    """One response. ``omitted`` is the size in bytes of a body that was too large to keep; ``text`` is empty then."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -39,21 +42,21 @@ class HttpResponse:
 
     @property
     def status_line(self) -> str:
-        """The status as people know it: ``503 Service Unavailable``."""
+        """The status with its reason phrase: ``503 Service Unavailable``."""
         try:
             return f"{self.status} {HTTPStatus(self.status).phrase}"
         except ValueError:
             return str(self.status)
 
     def json(self) -> Any:
-        """The body as JSON; None when it is not JSON."""
+        """The parsed body; None if it is not JSON."""
         try:
             return json.loads(self.text, parse_constant=_reject_constant) if self.text else None
         except (ValueError, RecursionError):
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """The name ``response`` of expressions, and the result of a probe."""
+        """The value of ``response`` in expressions, and the result of a probe."""
         seen: dict[str, Any] = {
             "status": self.status,
             "headers": {name: value for name, value in self.headers.items() if name not in _UNRECORDED_HEADERS},
@@ -66,7 +69,7 @@ class HttpResponse:
 
 
 def classify_status(status: int, arguments: Mapping[str, Any]) -> StatusClass:
-    """Which of ``done`` and ``rejected`` this status is in. ``done`` is asked first."""
+    """Whether this status is in ``done`` or ``rejected``; ``done`` takes precedence."""
     if status_matches(status, _patterns(arguments, "done", DEFAULT_DONE)):
         return "done"
     if status_matches(status, _patterns(arguments, "rejected", DEFAULT_REJECTED)):
@@ -75,7 +78,7 @@ def classify_status(status: int, arguments: Mapping[str, Any]) -> StatusClass:
 
 
 def check_patterns(arguments: Mapping[str, Any]) -> None:
-    """Raises BadRequestError when ``done`` or ``rejected`` hold something that is no status."""
+    """Raises InvalidRequestError if ``done`` or ``rejected`` holds something that is not a status."""
     for name in ("done", "rejected"):
         for pattern in _patterns(arguments, name, ()):
             if _status_range(pattern) is None:
@@ -104,7 +107,7 @@ def _status_range(pattern: Any) -> tuple[int, int] | None:
 
 
 def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Seconds the participant wants us to wait; None when it says nothing.
+    """Seconds to wait as the participant asks, at most ``MAX_RETRY_AFTER``; None if it does not ask.
 
     Source: RFC 9110 section 10.2.3, a number of seconds or a date.
     """
@@ -123,7 +126,7 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
 
 
 def limit_size(result: Any) -> Any:
-    """The result, or ``{"omitted": "size", "bytes": n}`` when it would be too large to keep."""
+    """The result, or ``{"omitted": "size", "bytes": n}`` if it is too large to keep."""
     size = len(json.dumps(result).encode())
     return result if size <= MAX_RESULT_BYTES else {"omitted": "size", "bytes": size}
 
@@ -132,7 +135,7 @@ def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``result:`` of an HTTP step: CEL over ``response``, compiled before the request is sent.
+# `result` of an HTTP step: a CEL expression over `response`, compiled before the request is sent.
 
 
 ResultFunction = Callable[[HttpResponse], Any]
@@ -143,10 +146,10 @@ class ResultError(ValueError):
 
 
 def compile_result(source: Any) -> ResultFunction:
-    """How the result comes out of an answer.
+    """Compile ``result`` into a function from the response to the step's result.
 
-    One expression, bare or in ``${{ }}``. Without one: the body as JSON, else its text, else null.
-    Raises ResultError, when called and from what it returns.
+    ``source`` is one expression, bare or in ``${{ }}``; without it the result is the body as JSON, else its text,
+    else null. Both this function and the one it returns raise ResultError.
     """
     if source is None:
         return _body_result
@@ -168,5 +171,5 @@ def compile_result(source: Any) -> ResultFunction:
 
 def _body_result(response: HttpResponse) -> Any:
     body = response.json()
-    # A body `null` and no body at all are both no result; any other text that is not JSON is the result itself.
+    # The body `null` and an empty body give null; any other body that is not JSON is the result as text.
     return response.text if body is None and response.text.strip() not in ("", "null") else body

@@ -1,6 +1,6 @@
-"""What ``[connections.NAME]`` with ``kind = "http"`` says, checked once.
+"""The settings ``[connections.NAME]`` with ``kind = "http"``, validated once.
 
-Secrets are never part of these objects: a :class:`SecretSetting` only knows where to look, and looks on the worker each
+Secrets are never part of these objects: a :class:`SecretSetting` holds only the location, and the worker reads it each
 time it is needed, so a rotated file is picked up without a restart.
 """
 
@@ -21,14 +21,14 @@ DEFAULT_KEY_HEADER = "Idempotency-Key"
 
 @dataclass(frozen=True, slots=True)
 class SecretSetting:
-    """A secret of this connection: the dotted name of its setting, and where it is kept."""
+    """A secret of this connection: the dotted name of its setting, and its location."""
 
     setting: str
     secret: Secret
     root: Path
 
     def read(self) -> str:
-        """The secret itself. Raises UsageError with a sentence that names the place, never the value."""
+        """The secret itself. Raises UsageError, which names the location, never the value."""
         text = resolve_secret(self.secret, setting=self.setting, root=self.root)
         if not text.isascii() or not text.isprintable() or not text:
             raise UsageError(f"{self.setting} is empty or holds something that cannot be sent in a header.")
@@ -66,7 +66,7 @@ class OAuth2Auth:
 
 @dataclass(frozen=True, slots=True)
 class MutualTLS:
-    """The worker's own certificate and key, PEM files. ``password`` opens an encrypted key."""
+    """The worker's client certificate and key, PEM files. ``password`` decrypts an encrypted key."""
 
     certificate: Path
     key: Path
@@ -78,9 +78,9 @@ Auth = BearerAuth | BasicAuth | HeaderAuth | OAuth2Auth
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """One HTTP participant. ``key_header`` None: the participant knows no idempotency keys and is sent none.
+    """One HTTP participant. ``key_header`` None: the participant does not support idempotency keys; none is sent.
 
-    ``signing_secret``: everything but reads is signed as Standard Webhooks say.
+    ``signing_secret``: all requests except reads are signed according to Standard Webhooks.
     """
 
     name: str
@@ -94,12 +94,12 @@ class HttpSettings:
 
 
 def http_settings(connection: Connection) -> HttpSettings:
-    """Read one connection of saga.toml; relative file names start at its project folder.
+    """Parse one connection of saga.toml; relative file names are relative to its project folder.
 
-    Raises UsageError with one sentence for anything unknown, missing or unsafe.
+    Raises UsageError for anything unknown, missing or unsafe.
     """
     where, options, root = f"connections.{connection.name}", connection.options, connection.root
-    # `idempotent` and `settle` are defaults for steps; the definition has taken them in by now.
+    # `idempotent` and `settle` are defaults for steps, already applied when the definition was loaded.
     _check_fields(
         where, options, {"auth", "verify", "idempotency", "headers", "idempotent", "settle", "signing_secret"}
     )

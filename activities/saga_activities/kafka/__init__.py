@@ -1,3 +1,3 @@
-"""What everything that speaks to Kafka shares: the client's settings, its errors, topics, and the form of a record."""
+"""Shared by all Kafka clients of the engine: client configuration, errors, topics, transactions and record format."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the engine asks of a cluster, and makes there. Everything blocks: call it from a thread."""
+"""Inspects a Kafka cluster and creates topics. All calls block: call them from a thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sagas.errors import SagaError, UsageError
 from sagas.settings import KafkaSettings
 
 ADMIN_TIMEOUT = 15.0
-"""Seconds a cluster may take to answer before it counts as down."""
+"""Seconds until a cluster that does not respond counts as down."""
 
 CleanupPolicy = Literal["delete", "compact"]
 T = TypeVar("T")
 
 
 class KafkaOperationError(SagaError):
-    """Kafka cannot be used. ``failure`` is what its client said, None where that is not known."""
+    """Kafka cannot be used. ``error_info`` is the client's error, None if it is not known."""
 
     def __init__(self, message: str, *, help: str | None = None, error_info: KafkaErrorInfo | None = None) -> None:
         super().__init__(message, help=help)
@@ -29,7 +29,8 @@ class KafkaOperationError(SagaError):
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as it is. ``retention`` is seconds, None: kept for ever. Both are None where we may not ask."""
+    """An existing topic. ``retention`` is in seconds, None: forever. Without the right to DESCRIBE_CONFIGS,
+    ``cleanup_policy`` and ``retention`` are None."""
 
     name: str
     partitions: int
@@ -40,7 +41,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """One partition: the first offset, the last stable one (below it all is decided) and the high watermark."""
+    """One partition: log start, last stable offset (below it all transactions are decided) and high watermark."""
 
     log_start: int
     last_stable: int
@@ -48,14 +49,14 @@ class PartitionOffsets:
 
     @property
     def undecided_records(self) -> int:
-        """How much an open transaction holds back."""
+        """The number of offsets that an open transaction holds back."""
         return self.high_watermark - self.last_stable
 
 
 class KafkaAdmin:
-    """An admin client for one cluster; cheap to make, connected on first use.
+    """An admin client for one cluster; cheap to create, connected on first use.
 
-    Every method raises :class:`KafkaOperationError` with one sentence when the cluster cannot be asked or refuses.
+    Every method raises :class:`KafkaOperationError` if the cluster is unreachable or refuses.
     """
 
     def __init__(self, settings: KafkaSettings, *, timeout: float = ADMIN_TIMEOUT) -> None:
@@ -72,19 +73,19 @@ class KafkaAdmin:
             raise UsageError(f"kafka.client: {kafka_error_info(error).text}.") from None
 
     def _on_error(self, error: Any) -> None:
-        """Why a connection fails is told here only; the call that waited for it says no more than "timed out".
+        """The reason for a failed connection is only reported here; the waiting call just times out.
 
-        So whoever asks is told in one sentence, and the log of the library, a line for each attempt, is left out.
+        It becomes part of the KafkaOperationError; the library's log, a line for each attempt, is switched off.
         """
         failure = kafka_error_info(error)
         if failure.name == "_TRANSPORT" and "SSL handshake" in failure.text:
             failure = replace(failure, name="_SSL")
         self._client_errors.append(failure)
 
-    # ── questions ───────────────────────────────────────────────────────────────────────────────────────
+    # ── queries ─────────────────────────────────────────────────────────────────────────────────────────
 
     def topics(self) -> dict[str, int]:
-        """The topics we may see, with their number of partitions."""
+        """The visible topics, with their number of partitions."""
         found = self._metadata().topics
         return {name: len(one.partitions) for name, one in found.items() if one.error is None}
 
@@ -95,14 +96,14 @@ class KafkaAdmin:
         """Those of ``names`` that cannot be used, with the reason."""
         lost: dict[str, str] = {}
         for name in names:
-            # One by one: a request for all of them does not tell what is hidden from us from what is not there.
+            # One by one: a request for all topics does not distinguish hidden topics from missing ones.
             error = self._metadata(name).topics[name].error
             if error is not None:
                 lost[name] = classify_kafka_error(error).reason
         return lost
 
     def describe(self, name: str) -> TopicDescription:
-        """A topic with its settings."""
+        """A topic with its configuration."""
         found = self._metadata(name).topics[name]
         if found.error is not None:
             raise _operation_error(f"topic {name}", kafka_error_info(found.error))
@@ -121,7 +122,7 @@ class KafkaAdmin:
         )
 
     def offsets(self, name: str) -> dict[int, PartitionOffsets]:
-        """Every partition's offsets."""
+        """The offsets of every partition."""
         from confluent_kafka import IsolationLevel, TopicPartition
 
         committed, everything = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -141,7 +142,7 @@ class KafkaAdmin:
         return {place.partition: answer.result(self._timeout).offset for place, answer in answers.items()}
 
     def authorized_operations(self, name: str) -> set[str]:
-        """What we may do with a topic, in words of its ACLs: READ, WRITE, DESCRIBE …"""
+        """The operations that this client is authorized for: READ, WRITE, DESCRIBE …"""
         from confluent_kafka import TopicCollection
 
         found = self._result(
@@ -153,7 +154,7 @@ class KafkaAdmin:
         return {one.name for one in found.authorized_operations or []}
 
     def check_transactions(self, id: str | None = None) -> None:
-        """Do what a relay does first, under an id that nobody works with: it tells whether we may, and for how long."""
+        """Initialize a transactional producer under an otherwise unused id: checks ACLs and transaction timeout."""
         from confluent_kafka import KafkaException, Producer
 
         producer = Producer(producer_config(self.settings, transactional_id=id or f"{self.settings.prefix}-doctor"))
@@ -163,12 +164,12 @@ class KafkaAdmin:
             raise _operation_error("transactions", kafka_error_info(error), self.settings) from None
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Where a consumer group stands in a topic: partition → the next offset; absent: it has read nothing."""
+        """The committed offsets of a consumer group: partition → the next offset; absent: none committed."""
         from confluent_kafka import Consumer, TopicPartition
 
         places = [TopicPartition(topic, one) for one in self._metadata(topic).topics[topic].partitions]
-        # A consumer that joins no group: the admin client's own question ends the process, by a fault of the library,
-        # when the coordinator does not answer at once.
+        # Uses a consumer that does not join the group: because of a bug of the library, the admin client's own call
+        # crashes the process when the coordinator does not respond at once.
         consumer = Consumer({**consumer_config(self.settings, group), "log_level": 0})
         try:
             found = self._call(f"group {group}", lambda: consumer.committed(places, self._timeout))
@@ -177,7 +178,7 @@ class KafkaAdmin:
         return {one.partition: one.offset for one in found if one.offset >= 0}
 
     def max_transaction_timeout(self) -> float | None:
-        """Seconds a transaction may take at most here; None where we may not ask."""
+        """The broker's maximum transaction timeout in seconds; None without the right to read it."""
         node = next(iter(self._metadata().brokers))
         asked = self._library.ConfigResource("broker", str(node))
         try:
@@ -194,10 +195,10 @@ class KafkaAdmin:
     def ensure_topic(
         self, name: str, partitions: int | None = None, *, cleanup_policy: CleanupPolicy = "delete"
     ) -> bool:
-        """Make a topic that is not there; True when it was made here. One that is there stays as it is.
+        """Create a topic unless it exists; returns whether it was created. An existing topic is not changed.
 
-        Without ``partitions`` there are as many as the broker makes by itself (``num.partitions``), and as many
-        replicas in any case. A topic of events is never compacted: a later event of its key would replace it.
+        Without ``partitions`` the broker's default applies (``num.partitions``); the replication factor is always the
+        default. A topic of events is never compacted: a later event of the same key would replace an earlier one.
         """
         if name in self.topics():
             return False
@@ -214,7 +215,7 @@ class KafkaAdmin:
         return True
 
     def topic_config(self, cleanup_policy: CleanupPolicy) -> dict[str, str]:
-        """The settings of a topic that is made here."""
+        """The configuration of a topic that is created here."""
         if cleanup_policy == "compact":
             return {"cleanup.policy": "compact"}
         return {"cleanup.policy": "delete", "retention.ms": str(round(self.settings.retention * 1000))}
@@ -231,12 +232,12 @@ class KafkaAdmin:
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _metadata(self, topic: str | None = None) -> Any:
-        """What the brokers know of their topics: asked again and again, because the first answer may be a refusal."""
+        """The cluster's metadata. Short calls are repeated, so that a refusal is noticed before the timeout."""
         step = min(2.0, self._timeout)
         return self._call("the cluster", lambda: self._admin.list_topics(topic, timeout=step), repeat=_NO_RESPONSE)
 
     def _result(self, what: str, call: Callable[[], Any]) -> Any:
-        """The result of a call that gives a future."""
+        """The result of a call that returns a future."""
         return self._call(what, lambda: call().result(self._timeout))
 
     def _call(self, what: str, call: Callable[[], T], *, repeat: tuple[str, ...] = ()) -> T:
@@ -257,7 +258,7 @@ class KafkaAdmin:
                     (one for one in self._client_errors if one.name in _REFUSALS),
                     (self._client_errors or [failure])[-1],
                 )
-            # A coordinator that has just moved or started still loads what it is asked for.
+            # A coordinator that has just moved or started still loads its state.
             again = classify_kafka_error(failure).action == "retry" or failure.name in repeat
             if not again or time.monotonic() > end:
                 raise _operation_error(what, failure, self.settings)

@@ -1,7 +1,7 @@
-"""The one place that says how clients of Kafka are configured.
+"""The configuration of all Kafka clients.
 
-librdkafka's own defaults are not those of the Java client: idempotence is off and offsets commit themselves. So all
-that a guarantee rests on is said here; the settings cannot weaken it (:mod:`sagas.settings.kafka`).
+librdkafka's defaults differ from those of the Java client: idempotence is off and offsets are committed automatically.
+So everything a guarantee depends on is set here; the settings cannot weaken it (:mod:`sagas.settings.kafka`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
 
 LIBRDKAFKA_LOG = logging.getLogger("saga.kafka")
-"""What librdkafka logs goes here."""
+"""The logger of librdkafka."""
 
 _REPEAT_INTERVAL = 30.0
 _NUMBERS = re.compile(r"\d+")
 
 
 class _RepeatFilter(logging.Filter):
-    """One line of a kind in half a minute: the library repeats itself at each attempt to connect, ten a second."""
+    """Passes one line of a kind every 30 s: librdkafka logs each attempt to connect, ten per second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,19 +40,19 @@ class _RepeatFilter(logging.Filter):
 LIBRDKAFKA_LOG.addFilter(_RepeatFilter())
 
 RESEND_AFTER = 1.0
-"""Seconds after which librdkafka sends a request again, by itself and in silence, when its connection broke."""
+"""Seconds after which librdkafka silently resends a request whose connection was lost."""
 
 _NO_RESEND_BELOW = 0.75 * RESEND_AFTER
-"""Its pause varies by a fifth."""
+"""librdkafka's backoff has a jitter of 20 %."""
 
 _FRAMING_BYTES = 2_048
-"""Bytes that a batch and a record add to key, value and headers."""
+"""Bytes that the formats of batch and record add to key, value and headers."""
 
 ClientProperties = dict[str, Any]
 
 
 def require_client() -> None:
-    """Raises UsageError: the package confluent-kafka is not installed."""
+    """Raises UsageError if the package confluent-kafka is not installed."""
     if importlib.util.find_spec("confluent_kafka") is None:
         raise UsageError(
             "Kafka needs the package confluent-kafka, which is not installed.",
@@ -61,29 +61,29 @@ def require_client() -> None:
 
 
 def commit_may_be_resent(seconds: float) -> bool:
-    """True when a commit that took so many seconds may have been sent twice.
+    """True if a commit that took so many seconds may have been sent twice.
 
-    The copy that was lost on the way can still arrive, and would end the *next* transaction of the same epoch: in the
-    protocol that librdkafka speaks nothing else tells them apart. A new producer has a new epoch. (The anomaly is
-    known from Jepsen's report on Kafka transactions.)
+    The delayed copy can still arrive and would end the *next* transaction of the same epoch: librdkafka's protocol
+    version has nothing else to tell them apart. A new producer has a new epoch. (The anomaly is known from Jepsen's
+    report on Kafka transactions.)
     """
     return seconds >= _NO_RESEND_BELOW
 
 
 def producer_config(settings: KafkaSettings, *, transactional_id: str | None = None) -> ClientProperties:
-    """A producer that neither loses nor doubles within its life; with an id also across lives, by transactions.
+    """An idempotent producer; with a transactional id also across restarts.
 
     Raises:
-        UsageError: no address is known, a secret is missing, or confluent-kafka is not installed.
+        UsageError: no address is configured, a secret is missing, or confluent-kafka is not installed.
     """
     config = _client_config(settings) | {
         "enable.idempotence": True,
         "acks": "all",
         "message.max.bytes": settings.max_message_bytes + _FRAMING_BYTES,
-        # A topic that is not there is told after this, and not after half a minute.
+        # A missing topic is reported after this time instead of 30 s.
         "topic.metadata.propagation.max.ms": 5_000,
     }
-    # The partition of a key is the one that Java clients choose.
+    # The same partition for a key as in Java clients.
     config.setdefault("partitioner", "murmur2_random")
     if transactional_id is not None:
         config["transactional.id"] = transactional_id
@@ -93,7 +93,7 @@ def producer_config(settings: KafkaSettings, *, transactional_id: str | None = N
 
 
 def consumer_config(settings: KafkaSettings, group: str) -> ClientProperties:
-    """A consumer that sees committed events only, from the first one on, and moves its offset only when told.
+    """A read_committed consumer that starts at the earliest offset and commits offsets only explicitly.
 
     Raises:
         UsageError: as for a producer.
@@ -108,7 +108,7 @@ def consumer_config(settings: KafkaSettings, group: str) -> ClientProperties:
 
 
 def admin_config(settings: KafkaSettings) -> ClientProperties:
-    """Raises UsageError: as for a producer."""
+    """An admin client. Raises UsageError, as for a producer."""
     return _client_config(settings)
 
 

@@ -1,16 +1,16 @@
-"""What an error of Kafka means for the work at hand: one table, so that every producer and consumer decides alike.
+"""Classifies errors of Kafka, so that every producer and consumer reacts alike.
 
-| what happens | verdict |
+| error | verdict |
 |---|---|
-| the coordinator moves, loads, or still ends an earlier transaction | retry: the same call again |
-| the broker or the client says that the transaction cannot go on | abort: end it, then do its work again |
-| a newer producer has the transactional id | rebuild, ``fenced``: somebody else may own the shard now |
-| anything whose outcome is unknown: time-outs, broken connections, a state the broker does not know | rebuild |
-| too large, not allowed, not there, wrong credentials | refused: only a person can change that |
+| the coordinator moves, loads, or still completes an earlier transaction | retry: repeat the same call |
+| the broker or the client says that the transaction cannot continue | abort: abort it, then repeat its work |
+| a newer producer has the transactional id | rebuild, ``fenced``: another process may own the shard now |
+| the outcome is unknown: timeouts, lost connections, a state unknown to the broker | rebuild |
+| too large, not authorized, does not exist, wrong credentials | refused: only an operator can change that |
 
-After *rebuild* a producer is never used again: with the protocol that librdkafka speaks, a commit that is still under
-way could end a later transaction. A new producer's ``init_transactions`` ends the old one's first; what came of it is
-then read, not guessed.
+After *rebuild* the producer is never used again: with librdkafka's protocol version, a commit in flight could end a
+later transaction. A new producer's ``init_transactions`` first ends the old one's transaction; its outcome is then
+read, not guessed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RefusalScope = Literal["event", "topic", "client", "setting"]
 
 @dataclass(frozen=True, slots=True)
 class KafkaErrorInfo:
-    """A KafkaError as a value. ``name`` is librdkafka's; names with ``_`` in front are errors of the client itself."""
+    """A KafkaError as a value. ``name`` is librdkafka's; a leading ``_`` marks errors of the client itself."""
 
     name: str
     text: str = ""
@@ -40,9 +40,9 @@ class KafkaErrorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """What to do. ``reason`` is one sentence; ``scope`` says what is refused: an event, a topic, or all we do.
+    """How to react. ``scope`` says what is refused: one event, one topic, or (``client``) everything.
 
-    ``setting``: all we do, as long as this process runs; other refusals may be mended while it waits.
+    ``setting``: everything, until this process is restarted; other refusals may be fixed while it runs.
     """
 
     action: ErrorReaction
@@ -52,7 +52,7 @@ class ErrorVerdict:
 
 
 _CLIENT_PREFIX = re.compile(r"^(Broker: |Local: )|^\S+/\S+: | \(after \d+ms in state \w+.*\)$")
-"""What librdkafka says around the reason: who says it, over which connection, after how long."""
+"""What librdkafka adds to the reason: the origin, the connection, and the elapsed time."""
 
 _FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
 
@@ -102,7 +102,7 @@ _REFUSED: Mapping[str, tuple[RefusalScope, str]] = {
 
 
 def classify_kafka_error(error: KafkaError | KafkaException | KafkaErrorInfo) -> ErrorVerdict:
-    """What to do about an error of a producer, a consumer or the admin client."""
+    """The reaction to an error of a producer, a consumer or the admin client."""
     failure = error if isinstance(error, KafkaErrorInfo) else kafka_error_info(error)
     said = _error_message(failure)
     if failure.name in _REFUSED:
@@ -119,7 +119,7 @@ def classify_kafka_error(error: KafkaError | KafkaException | KafkaErrorInfo) ->
 
 
 def kafka_error_info(error: KafkaError | KafkaException) -> KafkaErrorInfo:
-    """The error as a value; an exception carries one."""
+    """The error as a value; a KafkaException contains a KafkaError."""
     inner: Any = error.args[0] if isinstance(error, Exception) and error.args else error
     if not hasattr(inner, "txn_requires_abort"):
         return KafkaErrorInfo("_FAIL", str(inner))

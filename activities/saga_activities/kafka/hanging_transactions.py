@@ -1,9 +1,9 @@
-"""Transactions whose end the brokers have lost: found, so that the producer that began them can end them.
+"""Finds hanging transactions, so that the producer that began them can abort them. All calls block.
 
-A broker that starts again, or moves a partition, may drop the marker that it owes a partition which has no leader at
-that moment (KAFKA-20734, brokers 4.1 to 4.3): for the coordinator the transaction is over, for the partition it is open
-for ever. Its readers stand still. And the next marker of the same producer there ends both transactions, the lost one
-and its own: a commit would make visible what was aborted, and is sent a second time. Everything blocks.
+A broker that restarts or moves a partition may lose the transaction marker for a partition that has no leader at that
+time (KAFKA-20734, brokers 4.1 to 4.3): for the coordinator the transaction is complete, in the partition it stays open
+forever and blocks read_committed consumers. The next marker of the same producer there ends both transactions: a commit
+would make visible what was aborted and has been sent again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("saga.transactions")
 _POLL_INTERVAL = 1.0
 
 HeaderPredicate = Callable[[Mapping[str, str]], bool]
-"""Is a record with these headers one of them?"""
+"""Selects records by their headers."""
 
 
 def open_transactions(settings: KafkaSettings, topic: str) -> dict[int, PartitionOffsets]:
@@ -36,8 +36,8 @@ def open_transactions(settings: KafkaSettings, topic: str) -> dict[int, Partitio
 def abort_hanging_events(
     settings: KafkaSettings, producer: TransactionalProducer, topic: str, event_ids: Iterable[str]
 ) -> None:
-    """:func:`abort_hanging` at the events of these ids; to be called when it is known that no try at them happened."""
-    wanted = cache(lambda: frozenset(event_ids))  # most times nobody asks
+    """:func:`abort_hanging` for the events of these ids, which are known to be in no committed transaction."""
+    wanted = cache(lambda: frozenset(event_ids))  # rarely needed
     abort_hanging(settings, producer, topic, lambda headers: headers.get("ce_id") in wanted())
 
 
@@ -48,11 +48,12 @@ def abort_hanging(
     is_aborted: HeaderPredicate,
     is_committed: HeaderPredicate = lambda _: False,
 ) -> None:
-    """Before ``producer`` writes to a topic: an earlier transaction of its own may be open there for ever, and the
-    commit of the new one would make both visible. Who may not read the topic cannot look.
+    """Abort hanging transactions of ``producer`` in a topic; call it before ``producer`` writes there.
 
-    ``tried`` says of a record's headers that it is of a transaction that did not happen; ``kept``, of one that did and
-    may wait for its end: where such a record lies, nothing is ended. Raises KafkaOperationError, KafkaTransactionError.
+    Otherwise the commit of a new transaction would also make the hanging one visible. ``is_aborted`` selects records of
+    a transaction that did not happen; ``is_committed`` those of one that did, but may still lack its marker: in
+    partitions with such records nothing is aborted. Without the right to READ the topic only a warning is logged.
+    Raises KafkaOperationError, KafkaTransactionError.
     """
     try:
         waiting = open_transactions(settings, topic)
@@ -76,10 +77,10 @@ def abort_hanging(
 def visible_events(
     settings: KafkaSettings, topic: str, event_ids: Collection[str], start_time: float, keep_waiting: Callable[[], bool]
 ) -> set[str]:
-    """Those of the ids ``wanted`` that readers see, among the records since ``moment`` (seconds since 1970).
+    """Those of ``event_ids`` that readers see, among the records since ``start_time`` (seconds since the epoch).
 
-    What is not decided counts as not visible only when it has stayed so for longer than a transaction may last, or
-    when ``go_on`` says that nobody waits any more. Raises KafkaOperationError.
+    An undecided record counts as not visible only when it has stayed undecided for longer than a transaction may last,
+    or when ``keep_waiting`` returns False. Raises KafkaOperationError.
     """
 
     def is_wanted(headers: Mapping[str, str]) -> bool:
@@ -110,8 +111,8 @@ def _open_partitions(
     predicates: Sequence[HeaderPredicate],
     undecided_partitions: dict[int, PartitionOffsets],
 ) -> tuple[set[int], ...]:
-    """For each kind, where such records lie at or after the last stable offset: their transaction is not decided, or it
-    is and waits for somebody else's."""
+    """For each predicate, the partitions with such records at or after the last stable offset: their transaction is
+    open, or it is complete, but an earlier one of another producer is open."""
     ranges = {one: (found.last_stable, found.high_watermark) for one, found in undecided_partitions.items()}
     places = tuple(set[int]() for _ in predicates)
     for message in range_reader.read_ranges(settings, topic, ranges, uncommitted=True):

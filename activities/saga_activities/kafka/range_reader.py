@@ -1,5 +1,4 @@
-"""Read a part of a topic that is fixed beforehand, as a read_committed consumer sees it, or all of it. Everything
-blocks."""
+"""Reads fixed offset ranges of a topic, as a read_committed or read_uncommitted consumer. All calls block."""
 
 from __future__ import annotations
 
@@ -16,20 +15,20 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 OffsetRanges = Mapping[int, tuple[int, int]]
-"""Partition → the first offset that is read, and the first that is not."""
+"""Partition → the first offset of the range, and the first one after it."""
 
 READ_TIMEOUT = 60.0
-"""Seconds without anything new before reading is given up."""
+"""Seconds without a new record until reading fails."""
 
 _CONSUME_TIMEOUT = 0.5
 _MAX_MESSAGES = 1_000
 
 
 def decided_offsets(settings: KafkaSettings, topic: str, timeout: float) -> dict[int, PartitionOffsets]:
-    """The offsets of a topic, as soon as every transaction is decided that was open at the first look.
+    """The offsets of a topic, as soon as every transaction that was open at the first poll is decided.
 
-    A commit returns before its records can be read: who was told of it, and looks at once, would not see them. After
-    ``patience`` seconds the offsets are as they are. Raises KafkaOperationError.
+    A commit returns before its records can be read, so a reader that starts at once would miss them. After ``timeout``
+    seconds the current offsets are returned. Raises KafkaOperationError.
     """
     cluster = KafkaAdmin(settings)
     first = found = cluster.offsets(topic)
@@ -45,8 +44,8 @@ def decided_offsets(settings: KafkaSettings, topic: str, timeout: float) -> dict
 def offsets_since(
     settings: KafkaSettings, topic: str, start_time: float, offsets: Mapping[int, PartitionOffsets]
 ) -> dict[int, int]:
-    """The first offset of each partition whose record is not older than ``moment`` (seconds since 1970); the last
-    stable one where there is none. Raises KafkaOperationError."""
+    """For each partition the offset of the first record not older than ``start_time`` (seconds since the epoch), or the
+    last stable offset if there is none. Raises KafkaOperationError."""
     from confluent_kafka import KafkaException, TopicPartition
 
     consumer = _consumer(settings)
@@ -66,12 +65,10 @@ def offsets_since(
 def read_ranges(
     settings: KafkaSettings, topic: str, ranges: OffsetRanges, *, uncommitted: bool = False
 ) -> Iterator[Message]:
-    """The committed records of the ranges, in the order of each partition; ``uncommitted``: all records.
+    """The committed records of the ranges, in order within each partition; ``uncommitted``: all records.
 
-    No range may go beyond the last stable offset (``uncommitted``: the high watermark).
-
-    Raises KafkaOperationError: Kafka
-    does not answer, or records of a range are not there any more.
+    No range may exceed the last stable offset (``uncommitted``: the high watermark). Raises KafkaOperationError if
+    Kafka does not respond or records of a range no longer exist.
     """
     from confluent_kafka import TopicPartition
 
@@ -89,13 +86,13 @@ def read_ranges(
                 error = message.error()
                 if error is not None and error.name() != "_PARTITION_EOF":
                     if error.name() == "GROUP_AUTHORIZATION_FAILED":
-                        continue  # the client looks for a coordinator all the same; nothing is asked of it
+                        continue  # the client looks up a coordinator although it needs none
                     if classify_kafka_error(error).action != "refused" and error.name() != "_AUTO_OFFSET_RESET":
-                        continue  # the client tries again by itself, and says so
+                        continue  # the client retries by itself
                     raise _operation_error(topic, kafka_error_info(error))
                 if partition not in left:
                     continue
-                # The end of a partition is what the range ends at or more: below it nothing comes any more.
+                # Also reached by the end-of-partition event: no record below the end of the range follows.
                 if offset >= left[partition]:
                     del left[partition]
                 elif error is None:
@@ -111,7 +108,7 @@ def read_ranges(
 def _consumer(settings: KafkaSettings, *, uncommitted: bool = False) -> Any:
     from confluent_kafka import Consumer
 
-    # Of no group: it is told what to read. What is not there any more is an error, and nothing to pass over.
+    # Joins no group: partitions are assigned. A missing offset is an error and must not be skipped.
     own = {"enable.partition.eof": True, "auto.offset.reset": "error"}
     if uncommitted:
         own["isolation.level"] = "read_uncommitted"

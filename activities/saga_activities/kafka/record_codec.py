@@ -1,4 +1,4 @@
-"""The form of a record: a JSON value, with CloudEvents in binary mode and the saga's own words as headers."""
+"""Encodes and decodes records: a JSON value, CloudEvents attributes in binary mode, and the saga's own headers."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class EncodedRecord(NamedTuple):
 class DecodedRecord:
     """A record as a consumer has read it.
 
-    ``id`` is the event's own (CloudEvents ``id``), or where it lies, for records without one; ``timestamp`` is seconds
-    since 1970, None if the broker gives none. ``headers`` are texts, and of two with one name the last.
+    ``id`` is the CloudEvents ``id``, or ``topic/partition/offset`` for records without one; ``timestamp`` is seconds
+    since the epoch, None if the broker gives none. Of several headers with one name, ``headers`` has the last.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class DecodedRecord:
 
     @property
     def type(self) -> str | None:
-        """What kind of event it is, as the producer says."""
+        """The CloudEvents type."""
         return self.headers.get("ce_type")
 
     @property
@@ -84,8 +84,8 @@ def encode(
     step_key: str | None = None,
     traceparent: str | None = None,
 ) -> EncodedRecord:
-    """``value`` is JSON text, ``time`` is seconds since 1970. The engine's own headers win over ``headers``."""
-    # Written out, not looped over: a relay does this for each event.
+    """``value`` is JSON text, ``time`` is seconds since the epoch. The engine's own headers override ``headers``."""
+    # No loop: the relay runs this for each event.
     own = {
         "ce_specversion": b"1.0",
         "ce_id": id.encode(),
@@ -121,7 +121,7 @@ def decode(message: Message) -> DecodedRecord:
     """Read a record that has no error.
 
     Raises:
-        Unreadable: its value is no JSON, or its key no text.
+        MalformedRecord: the value is not JSON, or the key is not UTF-8.
     """
     topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
     headers = read_headers(message)
@@ -155,6 +155,6 @@ def _refuse_constant(name: str) -> None:
 
 
 def read_headers(message: Message) -> dict[str, str]:
-    """Headers as texts; one that is none is shown with escapes, because it makes no event unreadable."""
+    """Headers as strings; invalid UTF-8 is escaped, so that it does not make a record malformed."""
     found: Any = message.headers() or []
     return {name: (text or b"").decode(errors="backslashreplace") for name, text in found}

@@ -1,8 +1,8 @@
-"""Write records in transactions under a stable id: whoever comes later with the same id ends what is open, and fences
-whoever had it before.
+"""Writes records in transactions under a stable transactional id: a new producer with the id fences the previous one
+and ends its open transaction.
 
-Everything blocks; one thread at a time calls. After any error but a passing one the producer is thrown away: the next
-one's ``open`` ends what this one began, and what came of it is then read, never guessed.
+All calls block and must come from one thread at a time. After any error that is not retriable the producer is
+discarded: the next one's ``open`` ends its transaction, and the outcome is then read from the topic, never guessed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sagas.settings import KafkaSettings
 log = logging.getLogger("saga.kafka")
 
 _CALL_TIMEOUT = 30.0
-"""Seconds to begin, and to commit. After that the next producer of the id tells what came of it."""
+"""Seconds for one operation with its retries. After that, the next producer of the id ends the transaction."""
 
 _CALL_SLICE = 2.0
-"""Seconds of one call. librdkafka goes on where it was when it is called again; in between we may be told to stop."""
+"""Seconds of one call. librdkafka resumes when it is called again; ``cancelled`` is checked in between."""
 
 _RETRY_INTERVAL = 0.1
 
 PartitionRecord = tuple[str, int, EncodedRecord]
-"""Topic, partition (-1: by the key) and what is written there."""
+"""Topic, partition (-1: chosen by the key) and the record."""
 
 
 class KafkaTransactionError(Exception):
     """A transaction was not, or not certainly, committed. ``verdict`` says what that means.
 
-    ``about`` is what the caller said of a record it was about; ``alone``: about that record and no other.
+    ``opaque`` is the caller's value for the affected record; ``single_record``: no other record is affected.
     """
 
     def __init__(self, verdict: ErrorVerdict, opaque: Any = None, *, single_record: bool = False) -> None:
@@ -46,10 +46,10 @@ class KafkaTransactionError(Exception):
 
 
 class TransactionalProducer:
-    """One life of a producer: ``open``, then ``begin``, ``produce`` and ``commit`` for each transaction, ``close``.
+    """One producer: ``open``; ``begin``, ``produce`` and ``commit`` for each transaction; ``close``.
 
-    Whoever waits for a call sets ``cancelled`` (from any thread) when the answer does not matter any more. Every method
-    raises :class:`KafkaTransactionError`.
+    ``cancelled`` may be set from any thread to make a blocking call give up. Every method raises
+    :class:`KafkaTransactionError`.
     """
 
     def __init__(self, settings: KafkaSettings, transactional_id: str) -> None:
@@ -62,7 +62,7 @@ class TransactionalProducer:
         self._client_errors: list[KafkaErrorInfo] = []
 
     def open(self) -> TransactionalProducer:
-        """Fence whoever had the id before, and end its transaction."""
+        """Fence the previous producer of the id and end its transaction."""
         from confluent_kafka import Producer
 
         properties = producer_config(self._settings, transactional_id=self.transactional_id)
@@ -72,7 +72,7 @@ class TransactionalProducer:
         return self
 
     def begin(self, timeout: float) -> None:
-        """``patience``: seconds in which the brokers have to take all of it."""
+        """Begin a transaction; the brokers have to accept all its records within ``timeout`` seconds."""
         self._failed_deliveries.clear()
         self._deadline = time.monotonic() + timeout
         with self._translate_errors():
@@ -89,8 +89,11 @@ class TransactionalProducer:
         opaque: Any = None,
         confirm_delivery: bool = True,
     ) -> None:
-        """Hand one record over. Without ``told`` its fate is not asked for: that is faster, and a transaction that
-        fails does not say whose fault it was."""
+        """Enqueue one record. ``opaque`` identifies it in a KafkaTransactionError.
+
+        Without ``confirm_delivery`` there is no delivery report: that is faster, but an error then does not name the
+        record that caused it.
+        """
         from confluent_kafka import KafkaException
 
         on_delivery = partial(self._on_delivery, opaque) if confirm_delivery else None
@@ -108,19 +111,19 @@ class TransactionalProducer:
                 return
 
     def flush(self) -> None:
-        """Wait until the brokers have all that was handed over."""
+        """Wait until the brokers have all enqueued records."""
         with self._translate_errors():
             while self._producer.flush(_CALL_SLICE):
                 self._raise_if_failed()
             self._raise_if_failed()
 
     def send_offsets(self, offsets: list[Any], group: Any) -> None:
-        """The positions of a consumer group become part of the transaction."""
+        """Make the offsets of a consumer group part of the transaction."""
         with self._translate_errors():
             self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, group, _CALL_SLICE))
 
     def commit(self) -> None:
-        """An error means that nobody knows, unless it says otherwise."""
+        """Flush and commit. After an error the outcome is unknown, unless its verdict says otherwise."""
         self.flush()
         began = time.monotonic()
         with self._translate_errors():
@@ -130,15 +133,15 @@ class TransactionalProducer:
             self.open()
 
     def abort(self) -> None:
-        """Take back what was handed over since ``begin``."""
+        """Abort the transaction."""
         with self._translate_errors():
             self._retry(lambda: self._producer.abort_transaction(_CALL_SLICE))
 
     def abort_in(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """End what this producer has open in these partitions (topic, number) although Kafka holds it for ended.
+        """End this producer's hanging transactions in these partitions (topic, number).
 
-        A transaction that is aborted ends in each of its partitions all that its producer had open there. Nobody sees
-        what it writes.
+        An abort marker ends everything that its producer has open in a partition, so a transaction with one record for
+        each partition is written and aborted; readers never see its records.
         """
         self.begin(self._settings.transaction_timeout / 2)
         for topic, partition in partitions:
@@ -147,16 +150,16 @@ class TransactionalProducer:
         self.abort()
 
     def write(self, records: Iterable[PartitionRecord]) -> None:
-        """All of them become visible at once, or none."""
+        """Write records in one transaction: all of them become visible at once, or none."""
         self.begin(self._settings.transaction_timeout)
         for topic, partition, record in records:
             self.produce(topic, record.value, record.key, record.headers, partition=partition)
         self.commit()
 
     def close(self) -> None:
-        """Abort what is open, as far as that is possible, and let the producer go.
+        """Abort the open transaction, if possible, and discard the producer.
 
-        Not by its own ``close``, which waits for ever for a broker that is down.
+        The library's own ``close`` is not used: it waits forever for a broker that is down.
         """
         from confluent_kafka import KafkaException
 
@@ -167,12 +170,12 @@ class TransactionalProducer:
         try:
             producer.abort_transaction(_CALL_SLICE)
         except KafkaException as error:
-            # Nothing was open, or Kafka cannot be asked; in that case the next producer of the id ends it.
+            # Nothing was open, or Kafka is unreachable: then the next producer of the id ends the transaction.
             log.debug("%s: not aborted: %s", self.transactional_id, error)
 
     def _raise_if_failed(self) -> None:
         if self._failed_deliveries:
-            # What only fell with the transaction says nothing; the first that says more is the cause.
+            # Most deliveries only fail with the transaction; the first refusal is the cause.
             found = [(classify_kafka_error(failure), about) for failure, about in self._failed_deliveries]
             verdict, about = next((one for one in found if one[0].action == "refused"), found[0])
             raise KafkaTransactionError(verdict, about)
@@ -186,7 +189,7 @@ class TransactionalProducer:
             self._failed_deliveries.append((kafka_error_info(error), opaque))
 
     def _retry(self, call: Callable[[], None]) -> None:
-        """Make a call again as long as its errors pass."""
+        """Repeat a call as long as its errors are retriable, at most for ``_CALL_TIMEOUT``."""
         from confluent_kafka import KafkaException
 
         end = time.monotonic() + _CALL_TIMEOUT
@@ -199,18 +202,18 @@ class TransactionalProducer:
                 goes_on = failure.retriable and failure.name == "_TIMED_OUT"
                 if not (goes_on or classify_kafka_error(failure).action == "retry"):
                     raise
-                self._producer.poll(0)  # what the client has to tell is told here
+                self._producer.poll(0)  # serves the client's callbacks
                 if time.monotonic() >= end or self.cancelled.is_set() or self._refusals():
                     raise
                 time.sleep(_RETRY_INTERVAL)
 
     def _on_error(self, error: Any) -> None:
-        """Why there is no connection is told here only; the call that waited says no more than "timed out"."""
+        """The reason for a failed connection is only reported here; the waiting call just times out."""
         self._client_errors.append(kafka_error_info(error))
         log.debug("%s: %s", self.transactional_id, error)
 
     def _refusals(self) -> list[KafkaErrorInfo]:
-        """The client itself tries for ever to connect with credentials that are refused."""
+        """Refusals among the client's errors: librdkafka itself retries forever with credentials that are refused."""
         return [one for one in self._client_errors if classify_kafka_error(one).action == "refused"]
 
     @contextmanager
@@ -225,7 +228,7 @@ class TransactionalProducer:
                 failure = telling[-1]
             raise KafkaTransactionError(classify_kafka_error(failure)) from error
         except SystemError as error:
-            # The library ends a flush so, without a reason, when the producer is fenced meanwhile. Nobody knows then.
+            # The library raises this, without a reason, when the producer is fenced during a flush: outcome unknown.
             verdicts = [
                 classify_kafka_error(one)
                 for one in (*self._client_errors, *(failure for failure, _ in self._failed_deliveries))

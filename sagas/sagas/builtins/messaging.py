@@ -1,6 +1,7 @@
-"""The arguments of the steps that emit events as JSON Schema, and the operations that the engine adds to them.
+"""The built-in actions for events and for commands with replies: their JSON Schemas and fixed names.
 
-Data only: saga_activities.outbox writes the events, the relay publishes them.
+Data only: activities/saga_activities writes events and commands, the relay publishes them, and workers/saga_workers
+consumes the replies.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ from typing import Any
 EMIT = "outbox.emit"
 PUBLISH = "kafka.publish"
 EMITTERS = (EMIT, PUBLISH)
-"""Built-in actions whose only effect is events."""
+"""Built-in actions whose only effect is to emit events."""
 
 RELEASE = "outbox.release"
 DROP = "outbox.drop"
-"""What the engine adds to a step with held events: its `confirm`, and the `compensate` of one that does nothing else.
-Neither has an action of its own: the guard's transactions of confirm and undo release and drop, whatever runs there."""
+"""The operations that the engine adds to a step with held events: its `confirm`, and its `compensate` if it has no
+other effect. Neither runs an action of its own: the guard's transactions of confirm and undo always release or drop."""
 
 UNTIL_PUBLISHED = "published"
 
 _INTERNAL_TOPICS = "__consumer_offsets|__transaction_state|__share_group_state|__cluster_metadata"
 
 TOPIC_NAME = rf"(?!(?:{_INTERNAL_TOPICS}|\.\.?)$)[A-Za-z0-9._-]{{1,249}}"
-"""A name that Kafka allows for a topic; all others it refuses, however long one waits. Into topics of its own it lets
-nobody write: a transaction with such an event would be aborted again and again, with all others in it."""
+"""A valid topic name that is not one of Kafka's internal topics. Kafka refuses all other names permanently, and
+refuses writes to internal topics: a transaction with such an event would abort on every attempt, and with it all
+other events in it."""
 
 FORM_DESCRIPTION = "x-form"
-"""In a schema: the words for its ``pattern``, which people are shown instead of the regular expression."""
+"""The keyword in a schema that describes its ``pattern`` in words, for error messages."""
 
 TOPIC: dict[str, Any] = {
     "type": "string",
@@ -38,7 +40,8 @@ TOPIC: dict[str, Any] = {
 
 _ENGINE_HEADER_PREFIXES = ("saga", "ce_", "content-type")
 _REPLY_HEADERS = ("sagakey", "sagaoutcome", "sagareplyto")
-"""A saga or a consumer may answer a command itself, refuse, or ask for an answer, with an event."""
+"""Engine headers that an event may set: a saga or a consumer may itself answer or reject a command, or request a
+reply, with an event."""
 
 _STRING: dict[str, Any] = {"type": "string", "minLength": 1}
 _EVENT_FIELDS: dict[str, Any] = {
@@ -60,7 +63,7 @@ def _object(properties: dict[str, Any], required: tuple[str, ...] = ()) -> dict[
 
 
 EVENT = _object(_EVENT_FIELDS, ("topic", "value"))
-"""One event of a list; ``hold`` has to be literal, for the definition depends on it."""
+"""One event of a list; ``hold`` must be a literal, because the form of the definition depends on it."""
 
 EVENTS = {"type": "array", "minItems": 1, "items": EVENT}
 EMIT_PARAMETERS = _object({"connection": _STRING, **_EVENT_FIELDS, "events": EVENTS}, ("connection",))
@@ -69,52 +72,48 @@ NO_PARAMETERS = _object({})
 
 
 def events_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an emitter with `events`, whether one event or a list was written."""
+    """The arguments of an emitter in the form with `events`, for one event or a list."""
     rest = {name: value for name, value in arguments.items() if name not in _EVENT_FIELDS}
     one = {name: value for name, value in arguments.items() if name in _EVENT_FIELDS}
     return {**rest, "events": [one]} if one and "events" not in rest else arguments
 
 
 def events_of(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
-    """The events a built-in action writes, as far as they are written out; arguments in their long form."""
+    """The literal list of events of a built-in action, from arguments in the long form; else empty."""
     events = arguments.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
     return events if isinstance(events, list) else []
 
 
 def is_reserved(header: str) -> bool:
-    """True for a header that a command cannot be given, because the engine writes it."""
+    """True for a header that the engine writes, so a command must not set it."""
     return header.lower().startswith(_ENGINE_HEADER_PREFIXES)
 
 
 def first_reserved_header(headers: Mapping[str, Any]) -> str | None:
-    """The first header that an event cannot be given, because the engine writes it; None when there is none."""
+    """The first header that an event must not set, because the engine writes it; None if there is none."""
     return next((name for name in headers if is_reserved(name) and name not in _REPLY_HEADERS), None)
 
 
 def reserved_header_message(header: str) -> str:
-    """Why an event cannot be given this header, in one sentence."""
+    """The error message for an event that sets this header."""
     return f"the header `{header}` of an event is the engine's own: choose another name"
 
 
 def is_held(event: Any) -> bool:
-    """True when this event, as written, waits for the commit point."""
+    """True if this event, as written, waits for the commit point."""
     return isinstance(event, Mapping) and event.get("hold") is True
 
 
-# `kafka.request`: the facts about a command that is answered by a reply.
-#
-# Facts only: how the command is written and its reply recorded is the business of activities/request, and who listens
-# for replies that of workers/replies.
-
+# `kafka.request`: a command that is answered by a reply
 
 REQUEST = "kafka.request"
 
 REPLY_PROBE = "kafka.reply"
-"""The probe that the engine gives to a request: it looks whether the reply has been recorded meanwhile. A command that
-was never written it sees to it that none will be, so its `absent` can be believed."""
+"""The probe that the engine gives to a request: it checks whether the reply has been recorded. If the command was
+never written, the probe prevents it from being written later, so its `absent` is reliable."""
 
 REQUEST_TIMEOUT = 300.0
-"""Seconds one attempt waits for the reply where nothing is said. The other end may be a queue away, or asleep."""
+"""Default timeout in seconds of one attempt, which waits for the reply; the participant may be slow or offline."""
 
 REQUEST_PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -128,9 +127,9 @@ REQUEST_PARAMETERS: dict[str, Any] = {
     "required": ["topic", "value"],
     "additionalProperties": False,
 }
-"""``reply_topic`` has to be literal: who listens for replies reads it in the definitions."""
+"""``reply_topic`` must be a literal: the consumers of replies read it from the definitions."""
 
 
 def default_reply_topic(prefix: str) -> str:
-    """Where replies go unless the step says something else; ``prefix`` is that of ``[kafka]``."""
+    """The topic of replies unless the step names one; ``prefix`` is that of ``[kafka]``."""
     return f"{prefix}-replies"

@@ -1,7 +1,7 @@
-"""Facts about the built-in actions: their arguments, and what the engine may assume about them.
+"""The built-in actions: their arguments, and what the engine may assume about them.
 
-Only data: how `sql` and `http` run is the business of the activities; `wait`, `require` and `saga` are done by the
-machine itself. Arguments whose value is an expression (``EXPRESSION``) are taken bare or in ``${{ }}``.
+Data only: activities perform `sql` and `http`, the state machine performs `wait`, `require` and `saga`. Arguments
+marked with ``EXPRESSION`` are CEL, bare or in ``${{ }}``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Schema = Mapping[str, Any]
 Executor = Literal["sql", "http", "engine", "spark", "kafka"]
 
 EXPRESSION = "x-expression"
-"""Marks a text that is CEL: ``rendered`` is evaluated before the call, ``response`` by the action over the answer."""
+"""Marks a string as CEL: ``rendered`` is evaluated before the call, ``response`` by the action on its response."""
 
 PLANNED = "x-later"
-"""Marks an argument of a later part of the product; the value names that part."""
+"""Marks an argument that is not implemented yet; the value names the planned feature."""
 
 READ_METHODS = ("GET", "HEAD")
 DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"}
@@ -36,11 +36,11 @@ _STATUS = {
 class Builtin:
     """One built-in action. ``parameters`` is the JSON Schema of its `with`.
 
-    ``where``: ``sql`` is guarded by its connection, ``http`` talks to a participant, ``engine`` runs in the machine,
-    ``spark`` works beside the worker and keeps its rows at home (``[spark] ledger``), ``kafka`` keeps its events in the
-    outbox of one connection (``[kafka] outbox``).
-    ``read`` True: it never has an effect (`http` depends on its method, see :func:`is_read`).
-    ``own_undo`` True: before the commit point it needs no `compensate`.
+    ``executor``: ``sql`` is guarded in its connection's database, ``http`` calls a participant, ``engine`` runs in the
+    state machine, ``spark`` runs in a Spark runner next to the worker and keeps its rows in ``[spark] ledger``,
+    ``kafka`` keeps its events in the connection ``[kafka] outbox``.
+    ``read``: the action never has an effect (for `http` it depends on the method, see :func:`is_read_call`).
+    ``own_undo``: the action needs no `compensate` before the commit point.
     """
 
     name: str
@@ -179,7 +179,7 @@ BUILTINS: Mapping[str, Builtin] = {
 
 
 def is_read_call(uses: str, arguments: Mapping[str, Any]) -> bool:
-    """True when this call of a built-in action can have no effect."""
+    """True if this call of a built-in action cannot have an effect."""
     builtin = BUILTINS.get(uses)
     if builtin is None:
         return False
@@ -187,7 +187,7 @@ def is_read_call(uses: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
-    """True when this call of a built-in action can be rejected."""
+    """True if this call of a built-in action can be rejected."""
     if uses == "sql":
         run = arguments.get("run")
         statements = run if isinstance(run, list) else [run, arguments]
@@ -200,5 +200,5 @@ def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def is_spark_job(uses: str) -> bool:
-    """True for the actions that a Spark runner performs."""
+    """True for the actions that run in a Spark runner."""
     return uses in BUILTINS and BUILTINS[uses].executor == "spark"

@@ -1,6 +1,6 @@
-"""The arguments of a `spark` step as JSON Schema, and the operations that the engine adds to it.
+"""The arguments of `spark` and `reconcile` steps as JSON Schema, and the operations that the engine adds to them.
 
-Facts only: how a job is staged, audited, published and taken back is the business of saga_spark.
+Data only: saga_spark stages, audits, publishes and reverts jobs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ RECONCILE = "reconcile"
 PUBLISH = "spark.publish"
 DISCARD = "spark.discard"
 UNPUBLISH = "spark.unpublish"
-"""What the engine adds to a `spark` step: its `confirm`, its `compensate`, and the `confirmed` form of that."""
+"""The operations that the engine adds to a `spark` step, in this order: `confirm`, `compensate` and
+`compensate.confirmed`."""
 
 JOB_TIMEOUT = 3600.0
 JOB_HEARTBEAT = 30.0
-"""Seconds, where neither the step nor `defaults` says something: a job takes longer than a call."""
+"""Default timeouts in seconds; a job takes longer than a call."""
 
 JOB_ATTEMPTS = 3
-"""Attempts where nothing else is said: most errors of a job are the same each time."""
+"""Default number of attempts: most errors of a job recur on every attempt."""
 
 PUBLISH_TIMEOUT = 600.0
-"""Seconds one attempt to publish or to take back may take."""
+"""Seconds that one attempt to publish or to revert a publication may take."""
 
 MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merge")
 
@@ -33,7 +34,7 @@ _STRING: dict[str, Any] = {"type": "string", "minLength": 1}
 _STRING_OR_LIST = {"anyOf": [_STRING, {"type": "array", "items": _STRING, "minItems": 1}]}
 _WHERE = {"anyOf": [_STRING, {"type": "object", "minProperties": 1}]}
 _NAMES = {"pattern": "^[a-z][a-z0-9_]{0,63}$"}
-"""Names of inputs and outputs are folders of the stage and a column of the ledger."""
+"""Names of inputs and outputs become folders of the stage and values of a ledger column."""
 _NUMBER_OR_STRING = {"type": ["number", "string"]}
 
 
@@ -61,8 +62,8 @@ INPUT = _object(
         "since": _STRING,
     }
 )
-"""Where rows come from: a table of a connection, files, the staged output of an ancestor, a table of a catalog, a
-topic (with ``since``: its records from that moment on)."""
+"""A source of rows: a table of a connection, files, the staged output of an ancestor, a table of a catalog, or a
+topic (with ``since``, its records from that timestamp on)."""
 
 OUTPUT = _object(
     {
@@ -117,7 +118,7 @@ CHECK_KINDS: dict[str, Any] = {
     "reconcile": _RECONCILE,
 }
 CHECK = _object({**CHECK_KINDS, **_COMMON})
-"""One check; exactly one of the kinds is there."""
+"""One check, with exactly one of the kinds."""
 
 SPARK_PARAMETERS = _object(
     {
@@ -159,7 +160,7 @@ RECONCILE_PARAMETERS = _object(
     },
     ("left", "right", "key"),
 )
-"""`uses: reconcile`: two sides that must say the same."""
+"""`uses: reconcile`: two inputs that must have the same rows."""
 
 
 def spark_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -178,8 +179,7 @@ def spark_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
-    """The topics that a job, its checks or a `reconcile` step read, as they are written; arguments in their long
-    form."""
+    """The topics, as written, that a job, its checks or a `reconcile` step read; ``arguments`` are in the long form."""
     if uses == RECONCILE:
         sides = [arguments.get("left"), arguments.get("right")]
     elif uses == SPARK:
@@ -193,7 +193,7 @@ def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
 
 
 def topics_written(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
-    """The topics that are outputs of a job, as they are written; arguments in their long form."""
+    """The topics, as written, that are outputs of a job; ``arguments`` are in the long form."""
     outputs = _mapping_values(arguments.get("outputs")) if uses == SPARK else ()
     return [one["topic"] for one in outputs if isinstance(one, Mapping) and "topic" in one]
 

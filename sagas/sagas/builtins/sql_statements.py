@@ -1,8 +1,8 @@
-"""Which statements a step may run: one at a time, and none that ends the transaction or changes the schema.
+"""Validates the SQL of guarded steps: single statements that neither end the transaction nor change the schema.
 
-The guard's promise is one local transaction. A COMMIT inside it would publish half an effect, and MySQL commits
-silently on every DDL statement. So the leading keyword must be one of a short list; what it hides behind
-(comments, CTEs, quoted text) is read with a small scanner instead of a search for words.
+The guard relies on one local transaction. A COMMIT inside it would commit half an effect, and MySQL commits
+implicitly on every DDL statement. So the leading keyword must be on an allowlist; a small scanner finds it behind
+comments, CTEs and quoted text, which a search for keywords would confuse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sagas.errors import SagaError
 
 _ALLOWED = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "VALUES", "WITH"})
 _ALLOWED_IN_POSTGRESQL = frozenset({"CALL", "NOTIFY", "LOCK"})
-"""Inside a transaction block PostgreSQL refuses a procedure that commits, and its LOCK does not commit either."""
+"""In a transaction block PostgreSQL refuses a procedure that commits, and its LOCK does not commit implicitly."""
 
 _TRANSACTION_KEYWORDS = frozenset(
     "BEGIN START COMMIT END ROLLBACK ABORT SAVEPOINT RELEASE PREPARE EXECUTE SET RESET XA UNLOCK".split()  # noqa: SIM905
@@ -41,9 +41,9 @@ class RefusedStatement(SagaError):
 
 @lru_cache(maxsize=2048)
 def validate_statement(statement: str, dialect: str) -> str:
-    """``statement`` ready for named ``:parameters``: colons inside literals and comments are escaped.
+    """``statement`` with colons in literals and comments escaped, so that only named ``:parameters`` remain.
 
-    ``dialect`` is SQLAlchemy's name. Raises :class:`RefusedStatement`.
+    ``dialect`` is SQLAlchemy's dialect name. Raises :class:`RefusedStatement`.
     """
     words, text = _scan(statement, dialect)
     if not words:
@@ -65,7 +65,7 @@ def validate_statement(statement: str, dialect: str) -> str:
 
 
 def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
-    """The bare words outside every parenthesis, and the text with its literals' colons escaped."""
+    """The unquoted words outside parentheses in upper case, and the statement with escaped colons in literals."""
     mysql = dialect in ("mysql", "mariadb")
     words: list[str] = []
     pieces: list[str] = []
@@ -74,13 +74,13 @@ def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
     position = 0
     while position < len(statement):
         token = _TOKEN.match(statement, position)
-        assert token is not None  # the last branch matches any character
+        assert token is not None  # the last alternative matches any character
         kind, start = token.lastgroup, position
         position = token.end()
         literal = True
         if kind == "skip" or (kind == "hash" and mysql):
             if statement.startswith("--", start) and mysql and not re.match(r"--(\s|$)", statement[start:]):
-                position, literal = start + 1, False  # MySQL needs a blank after the dashes: this is arithmetic
+                position, literal = start + 1, False  # MySQL comments need a space after the dashes: arithmetic
         elif kind == "comment":
             if re.match(r"/\*(M?!)", statement[start:]) and mysql:
                 raise RefusedStatement("an executable comment (/*! … */) is refused in a guarded step")
@@ -92,7 +92,7 @@ def _scan(statement: str, dialect: str) -> tuple[list[str], str]:
             backslash = kind == "escape" or (mysql and quote != "`")
             position = _quote_end(statement, position, quote, backslash)
         elif kind == "hash":
-            position, literal = start + 1, False  # an operator outside MySQL
+            position, literal = start + 1, False  # an operator in other dialects
         else:
             literal = False
         piece = statement[start:position]

@@ -1,4 +1,4 @@
-"""From the fields an author wrote to the model: everything explicit, every kind derived."""
+"""Builds the model from the parsed fields of a definition: applies defaults and derives kinds and guarantees."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def build_draft(
     spark: SparkResources | None = None,
     kafka: KafkaResources | None = None,
 ) -> SagaDraft:
-    """The saga with places. ``top`` holds only steps with an id and an action, in file order."""
+    """The saga with its positions in the file. ``root`` has only steps with an id and an action, in file order."""
     environment = BuildContext(actions, connections, root.get("defaults"), spark, root.get("publish", "each"), kafka)
     written = {parsed.get("id"): parsed for parsed in root.get("steps")}
     forward_only = root.get("recovery") == "forward"
@@ -111,7 +111,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     drafts = [OperationDraft("do", do, parsed)]
 
     def other(role: Any, form: ParsedMapping) -> Operation:
-        # A heartbeat or a retry of the forward action says nothing about the action that undoes it.
+        # The heartbeat and the retry of the forward action do not apply to its compensation.
         own = context.long_form_arguments(form.get("uses", ""), form.get("with", {})) if "with" in form else None
         operation = context.build_operation(
             form,
@@ -161,14 +161,14 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
 
 
 def _default_timeout(uses: str) -> float:
-    """Seconds an attempt of this action may take where nothing is said."""
+    """Default timeout in seconds of one attempt of this action."""
     if is_spark_job(uses):
         return JOB_TIMEOUT
     return REQUEST_TIMEOUT if uses == REQUEST else DEFAULT_TIMEOUT
 
 
 def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
-    """What starts or wakes sagas of this definition; left out where it is not readable."""
+    """The triggers that start or signal sagas of this definition; those that could not be read are left out."""
     found = []
     for one in kafka_triggers(top):
         condition = one.values.get("filter")
@@ -187,7 +187,7 @@ def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
 
 def _default_on_failure(kind: StepKind, context: BuildContext) -> OnFailure:
     default = context.default("on_failure") or "compensate"
-    # Nobody can go on as if the point of no return had not run.
+    # A saga cannot continue as if its point of no return had not run.
     return "compensate" if kind == "pivot" and default == "continue" else default
 
 
@@ -205,7 +205,7 @@ def _build_probe(parsed: ParsedMapping, operation: Operation) -> Probe:
 
 
 def _step_kind(parsed: ParsedMapping, reads: bool, after_commit: bool) -> StepKind:
-    """Kinds follow from the fields. A step that has to be compensatable but is not fails the checks."""
+    """The kind that follows from the fields. The checks report a step that must be compensatable but is not."""
     if parsed.get("pivot"):
         return "pivot"
     if reads:
@@ -214,12 +214,12 @@ def _step_kind(parsed: ParsedMapping, reads: bool, after_commit: bool) -> StepKi
 
 
 def can_be_local(do: Operation) -> bool:
-    """True when a local activity is safe: guarded, short, and not bound to a queue."""
+    """True if a local activity is safe: the operation is guarded, short, and not bound to a task queue."""
     return do.guarded and do.timeout <= MAX_LOCAL_TIMEOUT and do.heartbeat is None and do.task_queue is None
 
 
 def _execution(parsed: ParsedMapping, do: Operation, context: BuildContext) -> Execution:
-    """A default of `local` holds where it is possible; what a step says itself is checked."""
+    """The step's own `execution`, which the checks validate; a default of `local` applies only where it is safe."""
     if own := parsed.get("execution"):
         return own
     return "local" if context.default("execution") == "local" and can_be_local(do) else "remote"
@@ -231,20 +231,20 @@ def _guarantee(do: Operation) -> Guarantee:
     return "participant-keyed" if do.idempotent else "at-least-once"
 
 
-# From a written notification to the model: what an author leaves out is the event itself.
+# Notifications
 
 NOTIFICATION_TIMEOUT = 30.0
 EVENT_EXPRESSION = "${{ event }}"
-"""The whole event: id, type, timestamp and data."""
+"""The whole event: id, type, timestamp and data; the default content of a notification."""
 
 HTTP_GONE = 410
-"""The status with which a receiver says that it wants no more of this, whatever comes."""
+"""The only error status that ends the attempts by default: the receiver permanently refuses this notification."""
 
 
 def build_notifications(
     forms: list[ParsedMapping], context: BuildContext
 ) -> tuple[tuple[Notification, ...], tuple[OperationDraft, ...]]:
-    """The notifications that can be read, and their operations with their places."""
+    """The notifications that could be read, and their operations with positions."""
     usable = [form for form in forms if form.get("uses")]
     drafts = tuple(OperationDraft("notify", _notification_operation(form, context), form) for form in usable)
     made = tuple(
@@ -277,7 +277,7 @@ def _notification_operation(form: ParsedMapping, context: BuildContext) -> Opera
         uses=uses,
         with_=arguments,
         timeout=operation.timeout,
-        retry=Retry(max_attempts=1),  # its intervals say when it is tried again
+        retry=Retry(max_attempts=1),  # retries follow the notification's intervals
         task_queue=operation.task_queue,
         connection=operation.connection,
         local=operation.local,
@@ -285,11 +285,11 @@ def _notification_operation(form: ParsedMapping, context: BuildContext) -> Opera
 
 
 def _with_event(uses: str, written: Mapping[str, Any], context: BuildContext, *, local: bool) -> dict[str, Any]:
-    """The arguments with the event where the author names no content of their own."""
+    """The arguments, with the event as content if the author specifies none."""
     arguments = dict(written)
     if uses == "http":
         arguments.setdefault("method", "POST")
-        # Everything else is tried again: a receiver that is being repaired may answer anything.
+        # All other statuses are retried, because a failing receiver may return any of them.
         arguments.setdefault("rejected", [HTTP_GONE])
         has_body = {"json", "form", "body"} & arguments.keys()
         if not has_body and str(arguments["method"]).upper() not in READ_METHODS:

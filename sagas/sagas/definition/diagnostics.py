@@ -1,4 +1,4 @@
-"""What the checks tell the author of a definition: where, what, and what to do about it."""
+"""Diagnostics of definitions: their codes, positions, messages and output formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Format = Literal["text", "json", "github", "sarif"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. ``line`` and ``column`` count from 1; ``code`` is a key of the catalogue."""
+    """One finding. ``line`` and ``column`` count from 1; ``code`` is a key of :data:`DIAGNOSTIC_CODES`."""
 
     file: str
     line: int
@@ -50,21 +50,21 @@ class Positioned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A bare position, where there is no node to point at."""
+    """A position without a node."""
 
     line: int
     column: int
 
 
 class Report:
-    """Collects the diagnostics of one file. A finding made twice at one place is kept once."""
+    """Collects the diagnostics of one file. Identical findings at the same position are kept once."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self._diagnostics: dict[tuple[int, int, str, str], Diagnostic] = {}
 
     def add(self, code: str, position: Positioned, message: str, help: str | None = None) -> None:
-        """Record a finding. ``help`` defaults to the catalogue's advice for the code."""
+        """Record a finding. ``help`` defaults to the help of the code."""
         entry = DIAGNOSTIC_CODES[code]
         diagnostic = Diagnostic(
             self.file,
@@ -79,34 +79,34 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """True when at least one finding is an error."""
+        """True if at least one finding is an error."""
         return any(diagnostic.severity == "error" for diagnostic in self._diagnostics.values())
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """All findings in the order of the file."""
+        """All findings in file order."""
         return sorted(self._diagnostics.values(), key=lambda d: (d.line, d.column, d.code))
 
 
 def suggestion_help(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A help sentence that names the closest known word, or ``otherwise`` when none is close."""
+    """A help text that proposes the closest known name; ``otherwise`` if none is close."""
     close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
     return f"Did you mean `{close[0]}`?" if close else otherwise
 
 
 def with_warnings_as_errors(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The same findings with every warning turned into an error (`--strict`)."""
+    """The same findings with every warning changed to an error (`--strict`)."""
     return [Diagnostic(d.file, d.line, d.column, d.code, "error", d.message, d.help) for d in diagnostics]
 
 
-# Every diagnostic code, its severity and the advice that goes with it. Codes never change their meaning.
+# Diagnostic codes. The meaning of a code never changes.
 
 Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticCode:
-    """One row of the catalogue: ``title`` names the mistake, ``help`` says what to do."""
+    """A diagnostic code: ``title`` names the mistake, ``help`` says how to correct it."""
 
     severity: Severity
     title: str
@@ -301,19 +301,18 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "A header that the engine writes itself",
         "Give it a name that begins neither with `saga` nor with `ce_`, and is not `content-type`.",
     ),
-    # SAGA9xx: later parts of the product
+    # SAGA9xx: planned features
     "SAGA900": _error("Not in this version", "Leave it out for now."),
 }
 
 
-# Diagnostics for people, programs, GitHub and SARIF viewers.
-
+# Output formats: text, JSON, GitHub annotations and SARIF
 
 SARIF_VERSION = "2.1.0"
 
 
 def format_diagnostics(diagnostics: Sequence[Diagnostic], format: Format = "text") -> str:
-    """All findings in one of the formats of `saga validate --format`."""
+    """All findings in a format of `saga validate --format`."""
     return _FORMATS[format](diagnostics)
 
 

@@ -1,4 +1,4 @@
-"""A saga between the file and its Definition: what the checks look at, with the places in the file."""
+"""A parsed saga before its checks: the model together with positions in the file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Connections = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class SparkResources:
-    """What a project says about Spark, as far as definitions depend on it.
+    """The Spark settings that definitions depend on.
 
-    ``ledger`` is the SQL connection that keeps the guard and fence rows of `spark` steps, None when there is none;
+    ``ledger`` is the SQL connection that holds the guard and fence rows of `spark` steps, or None;
     ``catalogs`` are the tables ``[catalogs.*]`` of saga.toml.
     """
 
@@ -32,21 +32,21 @@ class SparkResources:
 
 
 def kafka_triggers(top: ParsedMapping) -> list[ParsedMapping]:
-    """The triggers of a saga as they are written, those that could be read."""
+    """The Kafka triggers of a saga that could be read."""
     triggers = top.values.get("triggers")
     return (triggers.values.get("kafka") or []) if triggers is not None else []
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaResources:
-    """What a project says about Kafka: ``outbox`` is the SQL connection whose tables keep what steps send there."""
+    """The Kafka settings that definitions depend on: ``outbox`` is the SQL connection with the outbox tables."""
 
     outbox: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OperationDraft:
-    """One operation of a step and where it is written."""
+    """One operation and the mapping it was parsed from."""
 
     role: OperationRole
     operation: Operation
@@ -54,7 +54,7 @@ class OperationDraft:
 
     @property
     def position(self) -> Positioned:
-        """Where the action's name stands."""
+        """The position of the action's name."""
         return self.parsed.node_of("uses") if "uses" in self.parsed else self.parsed.node
 
     @property
@@ -65,7 +65,7 @@ class OperationDraft:
 
 @dataclass(frozen=True, slots=True)
 class StepDraft:
-    """One step: ``after_commit`` is True where nothing leads backward any more."""
+    """One step; ``after_commit`` is True if it can only run after the commit point, so no failure undoes it."""
 
     parsed: ParsedMapping
     step: StepDefinition
@@ -78,13 +78,13 @@ class StepDraft:
 
     @property
     def reads(self) -> bool:
-        """True when the step has no effect, whatever else its fields say."""
+        """True if the step's kind is `read`, so it has no effect."""
         return self.step.kind == "read"
 
 
 @dataclass(frozen=True, slots=True)
 class SagaDraft:
-    """A whole saga. ``definition`` has no digest yet; ``graph`` is None when the needs are wrong."""
+    """A whole saga. ``definition`` has no digest yet."""
 
     file: str
     root: ParsedMapping

@@ -1,6 +1,6 @@
-"""What the value of a field may look like. Each shape reads a node and describes itself as JSON Schema.
+"""The types of fields: each reads a node and describes itself as JSON Schema.
 
-``read`` returns the plain value, or None after it has reported a mistake. Shapes know nothing about sagas.
+``read`` returns the plain value, or None after it has reported a mistake. The types know nothing about sagas.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 
 
 class FieldType(Protocol):
-    """One kind of value."""
+    """The type of a field's value."""
 
     def read(self, node: YamlNode, report: Report) -> Any: ...
 
@@ -27,7 +27,7 @@ class FieldType(Protocol):
 
 
 def describe_node(node: YamlNode) -> str:
-    """What the author wrote there, in words."""
+    """What the author wrote at this node, in words."""
     value = node.value
     if isinstance(value, dict):
         return "a mapping"
@@ -48,7 +48,7 @@ def report_mismatch(node: YamlNode, report: Report, expected: str) -> None:
 
 @dataclass(frozen=True)
 class String:
-    """A string; with ``pattern`` a name (``wanted`` says in words which)."""
+    """A string; with ``pattern`` a name, whose form ``description`` gives in words."""
 
     pattern: str | None = None
     description: str = "a text"
@@ -77,7 +77,7 @@ class String:
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds. ``zero`` allows 0s."""
+    """A duration, read as seconds. ``zero`` allows 0s."""
 
     zero: bool = False
 
@@ -162,7 +162,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Json:
-    """Any JSON value, perhaps with expressions in it."""
+    """Any JSON value, which may contain expressions."""
 
     def read(self, node: YamlNode, report: Report) -> Any:
         return node.to_json()
@@ -173,7 +173,7 @@ class Json:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of an action, by name, perhaps with expressions in them."""
+    """The arguments of an action, by name, which may contain expressions."""
 
     def read(self, node: YamlNode, report: Report) -> dict[str, Any] | None:
         if not isinstance(node.value, dict):
@@ -190,7 +190,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Condition:
-    """A CEL expression that gives true or false, bare or in ``${{ }}``, or a literal true or false."""
+    """A boolean CEL expression, bare or in ``${{ }}``, or a literal true or false."""
 
     def read(self, node: YamlNode, report: Report) -> str | None:
         if isinstance(node.value, bool):
@@ -205,7 +205,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class ListOrExpression:
-    """A list literal, or one expression that gives the list."""
+    """A list literal, or one expression that evaluates to a list."""
 
     def read(self, node: YamlNode, report: Report) -> Any:
         if isinstance(node.value, list):
@@ -240,7 +240,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class StringMap:
-    """A mapping of names to texts: labels. Numbers and booleans are taken as text."""
+    """A mapping of names to strings, as for labels. Numbers and booleans are converted to strings."""
 
     maximum: int
     pattern: str
@@ -276,7 +276,7 @@ class StringMap:
 
 @dataclass(frozen=True)
 class OneOrMore:
-    """One value, or a list of them; always read as a list."""
+    """One value or a list of values; always read as a list."""
 
     item_type: FieldType
     minimum: int = 1
@@ -298,11 +298,11 @@ def quoted_names(items: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
 
 
-# Mappings with known fields: how a table of fields is read, and how it describes itself.
+# Mappings with known fields
 
 
 class ParsedMapping:
-    """A mapping that was read: ``values`` by field name, ``node`` for the places."""
+    """A parsed mapping: ``values`` by field name, ``node`` for positions."""
 
     __slots__ = ("node", "values")
 
@@ -315,21 +315,21 @@ class ParsedMapping:
         return default if value is None else value
 
     def __contains__(self, name: str) -> bool:
-        """True when the author wrote the field, whatever its value."""
+        """True if the author wrote the field, whatever its value."""
         return isinstance(self.node.value, dict) and name in self.node.value
 
     def node_of(self, name: str) -> YamlNode:
-        """The node of a field that is there."""
+        """The node of a field that is present."""
         return self.node.value[name]
 
     def position_of(self, name: str) -> Positioned:
-        """The place of the field's name; of the whole mapping when the field is missing."""
+        """The position of the field's name; of the whole mapping if the field is missing."""
         return self.node.key_position(name)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a mapping. ``later`` names the part of the product that brings it (SAGA900 until then)."""
+    """One field of a mapping. ``planned_for`` names a feature that is not implemented yet (SAGA900 if it is used)."""
 
     name: str
     field_type: FieldType
@@ -340,7 +340,7 @@ class Field:
 
 @dataclass(frozen=True)
 class MappingType:
-    """A mapping with known fields. ``short`` names the field that a bare text stands for."""
+    """A mapping with known fields. ``short`` names the field that a bare string stands for."""
 
     label: str
     fields: tuple[Field, ...]
@@ -404,5 +404,5 @@ class MappingType:
 
 
 def report_planned(what: str, part: str, place: Positioned, report: Report) -> None:
-    """Say that something belongs to a later part of the product."""
+    """Report that ``what`` belongs to a planned feature."""
     report.add("SAGA900", place, f"`{what}` is not in this version", f"It comes with {part}; leave it out for now.")

@@ -1,4 +1,4 @@
-"""What a JSON Schema says about the value a path leads to."""
+"""Looks up what the saga's input schema says about a path, validates inputs, and fills in defaults."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SENSITIVE_KEYWORD = "x-sensitive"
 
 @dataclass(frozen=True, slots=True)
 class UndeclaredProperty:
-    """The schema knows no property ``name``; ``known`` are those it has."""
+    """The result for a property that the schema does not declare; ``known`` are the declared ones."""
 
     name: str
     known: tuple[str, ...]
 
 
 def schema_at(schema: Any, path: tuple[str, ...], root: Any = None) -> Any:
-    """The schema of the value at ``path``; None when the schema does not tell; Missing for an undeclared property.
+    """The schema of the value at ``path``; None if the schema does not determine it.
 
-    A name is declared under `properties` or `required`.
+    The result is an UndeclaredProperty for a name that is neither under `properties` nor under `required`.
     """
     root = schema if root is None else root
     schema = resolve_reference(schema, root)
@@ -41,7 +41,7 @@ def schema_at(schema: Any, path: tuple[str, ...], root: Any = None) -> Any:
 
 
 def _element(schema: Mapping[str, Any]) -> Any:
-    # With `prefixItems`, `items` describes only the elements behind them.
+    # With `prefixItems`, `items` describes only the elements after them.
     return None if "prefixItems" in schema else schema.get("items")
 
 
@@ -50,7 +50,7 @@ def _property(schema: Mapping[str, Any], name: str) -> Any:
     if name in properties:
         return properties[name]
     if "patternProperties" in schema:
-        return None  # its patterns may match, and `additionalProperties` holds only where none does
+        return None  # a pattern may match; `additionalProperties` applies only if none does
     rest = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
     if rest is False:
         return UndeclaredProperty(name, tuple(properties))
@@ -69,7 +69,7 @@ def _names(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def resolve_reference(schema: Any, root: Any) -> Any:
-    """Follow a `$ref` into the same document; what stands beside it holds too. Anything else is returned as it is."""
+    """Follow a `$ref` within the document, merging in its sibling keywords; other schemas are returned unchanged."""
     for _ in range(_MANY_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
@@ -86,7 +86,7 @@ def resolve_reference(schema: Any, root: Any) -> Any:
 
 
 def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """One schema for values that fit both; where they contradict each other, ``other`` wins."""
+    """One schema that combines both; in a conflict ``other`` wins."""
     merged = {**one, **other}
     for key in ("properties", "patternProperties", "$defs"):
         parts = [part[key] for part in (one, other) if isinstance(part.get(key), Mapping)]
@@ -98,15 +98,15 @@ def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def single_type(schema: Any) -> str | None:
-    """The one JSON type the schema allows; None when there are several or it does not tell."""
+    """The single JSON type that the schema allows; None if there are several or it does not specify one."""
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     return kind if isinstance(kind, str) else None
 
 
 def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
-    """True when the value at ``path``, something around it or something in it is `x-sensitive`.
+    """True if the value at ``path``, a value that contains it, or a value inside it is `x-sensitive`.
 
-    A branch of `anyOf` or `if` that may hold counts as if it did.
+    Branches of `anyOf`, `if` and the like always count, because any of them may apply.
     """
     return any(
         found.get(SENSITIVE_KEYWORD) is True or (not rest and _holds_sensitive(found, schema, set()))
@@ -115,7 +115,7 @@ def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:
 
 
 def _describing(schema: Any, path: tuple[str, ...], root: Any, depth: int) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Every schema that may describe the value at ``path`` or one around it, and what of the path is left there."""
+    """Every schema that may describe the value at ``path`` or one that contains it, with the rest of the path."""
     schema = resolve_reference(schema, root)
     if not isinstance(schema, Mapping) or depth > _MANY_REFERENCES:
         return
@@ -127,14 +127,14 @@ def _describing(schema: Any, path: tuple[str, ...], root: Any, depth: int) -> It
 
 
 def _branches(schema: Mapping[str, Any]) -> list[Any]:
-    """The schemas that describe the same value."""
+    """The subschemas that describe the same value."""
     lists = [schema[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list)]
     single = [schema[key] for key in ("then", "else") if key in schema]
     return [*(one for branches in lists for one in branches), *single]
 
 
 def _children(schema: Mapping[str, Any], name: str | None = None) -> list[Any]:
-    """The schemas of what is in a value; ``name``: of one of its properties, or of its elements."""
+    """The subschemas of the values inside a value; with ``name`` those of one property, or of the elements."""
     properties, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties"))
     elements = [schema.get("items"), *(schema.get("prefixItems") or ())]
     rest = [*patterns.values(), schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
@@ -146,7 +146,7 @@ def _children(schema: Mapping[str, Any], name: str | None = None) -> list[Any]:
 
 
 def _holds_sensitive(schema: Any, root: Any, seen: set[str]) -> bool:
-    """``seen``: the `$ref` that were followed, for schemas that contain themselves."""
+    """``seen``: the `$ref` values already followed, because schemas may be recursive."""
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
     if isinstance(reference, str):
         if reference in seen:
@@ -159,22 +159,21 @@ def _holds_sensitive(schema: Any, root: Any, seen: set[str]) -> bool:
     return schema.get(SENSITIVE_KEYWORD) is True or any(_holds_sensitive(one, root, seen) for one in inside)
 
 
-# Checks an input against the saga's JSON Schema and fills in defaults, before anything starts.
-
+# Validation of an input before its saga starts
 
 MAX_ERRORS = 20
 
 
 def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
-    """The input with defaults filled in, and one sentence per mistake (none: it is fine).
+    """The input with defaults filled in, and a message per mistake (empty: the input is valid).
 
-    An input of None stands for `{}`. Defaults come from `default` of properties, also in nested objects and items.
+    None counts as `{}`. Defaults are those of properties (`default`), also in nested objects and list items.
     """
     schema = definition.input
     filled = with_defaults(schema, {} if input is None else copy.deepcopy(input))
     if not schema:
         return filled, []
-    # Takes a tenth of a second to import, and most commands check no input.
+    # Imported here: the import takes a tenth of a second, and most commands validate no input.
     from jsonschema import Draft202012Validator
 
     validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
@@ -186,7 +185,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
 
 
 def with_defaults(schema: Any, value: Any, root: Any = None) -> Any:
-    """``value``, changed in place, with the defaults of missing properties."""
+    """``value``, modified in place, with the defaults of missing properties."""
     root = schema if root is None else root
     schema = resolve_reference(schema, root)
     if not isinstance(schema, Mapping):

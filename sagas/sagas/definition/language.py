@@ -1,6 +1,6 @@
-"""Every field of the language, once. The parser, the editors' schema and the reference pages read these tables.
+"""The tables of all fields of the language, from which the parser, the editors' schema and the reference are made.
 
-A field of a later part of the product is a row with ``later``; when that part comes, its row gets a shape.
+A planned field is a row with ``planned_for``; it gets its type when the feature is implemented.
 """
 
 from __future__ import annotations
@@ -224,22 +224,21 @@ SAGA = MappingType(
 PLANNED_ACTIONS: dict[str, str] = {}
 
 
-# JSON Schema of the language for editors, from the same table of fields that the parser reads.
-
+# JSON Schema of the language, for editors
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _EXPRESSION_STRING: Schema = {"type": "string", "pattern": r"\$\{\{"}
 
 
 def language_schema(actions: Mapping[str, Action] | None = None) -> Schema:
-    """The schema of a saga file. With ``actions`` (`saga schema --with-actions`) it also knows their arguments.
+    """The JSON Schema of a saga file. With ``actions`` (`saga schema --with-actions`) it includes their arguments.
 
-    YAML merge keys are resolved by editors before they validate; graphs and expressions are `saga validate`'s work.
+    Editors resolve YAML merge keys before they validate. The step graph and expressions are left to `saga validate`.
     """
     schema = SAGA.schema()
     step = schema["properties"]["steps"]["items"]
     known = _argument_schemas(actions or {})
-    # Without the project's actions an unknown name may be one of them, so names are only proposed.
+    # An unknown name may be one of the project's actions or a foreign action, so names are only suggested.
     names = sorted({*known, *(actions or {})})
     step["properties"]["uses"] = {
         "description": step["properties"]["uses"]["description"],
@@ -263,7 +262,7 @@ def _argument_schemas(actions: Mapping[str, Action]) -> dict[str, Schema]:
         name: _with_expressions_allowed(_without_planned(builtin.parameters)) for name, builtin in BUILTINS.items()
     }
     for name in ("sql", "http", "outbox.emit"):
-        # A connection may come from `defaults`.
+        # The connection may come from `defaults`.
         known[name]["required"] = [one for one in known[name]["required"] if one != "connection"]
     for name, action in actions.items():
         known[name] = _signature(action.signature)
@@ -304,7 +303,7 @@ def _without_planned(schema: Any) -> Any:
 
 
 def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 0) -> Any:
-    """Replace `$ref`: a pointer of the action's own schema leads nowhere inside the language's schema."""
+    """Inline each `$ref`, because pointers into the action's own schema do not resolve in the language's schema."""
     if isinstance(schema, list):
         return [_with_inlined_references(one, definitions, depth) for one in schema]
     if not isinstance(schema, Mapping):
@@ -318,7 +317,7 @@ def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 
 
 
 def _with_expressions_allowed(schema: Any) -> Any:
-    """The same schema, where every typed value may also be a text with an expression."""
+    """The same schema, in which every typed value may also be a string with an expression."""
     if not isinstance(schema, Mapping):
         return schema
     inner = dict(schema)

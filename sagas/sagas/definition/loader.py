@@ -1,4 +1,4 @@
-"""The way into the language: from text, files and folders to checked definitions."""
+"""Loads definitions: finds the files of a project, and parses, builds and checks each of them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ def parse_text(
     spark: SparkResources | None = None,
     kafka: KafkaResources | None = None,
 ) -> tuple[Definition | None, list[Diagnostic]]:
-    """The definition in ``text``, and everything there is to say about it.
+    """The definition in ``text``, and all its diagnostics. The definition is None if one of them is an error.
 
     ``actions`` are the project's Python actions, ``connections`` the tables ``[connections.*]`` of saga.toml (None:
-    not known, so connections are not checked), ``spark`` and ``kafka`` what it says about these. The definition is None
-    when a diagnostic is an error.
+    unknown, so connections are not checked), ``spark`` and ``kafka`` the settings of these.
     """
     draft, diagnostics = parse_draft(text, file, actions, connections, spark, kafka)
     return (draft.definition if draft else None), diagnostics
@@ -49,9 +48,9 @@ def load_definitions(
     spark: SparkResources | None = None,
     kafka: KafkaResources | None = None,
 ) -> tuple[dict[str, Definition], list[Diagnostic]]:
-    """All definitions below ``paths`` by saga name, and everything there is to say about them.
+    """All definitions below ``paths`` by saga name, and all diagnostics.
 
-    A definition with an error is left out. File names in diagnostics are as the paths were given.
+    A definition with an error is left out. Diagnostics name the files relative to ``paths`` as given.
     """
     drafts: dict[str, SagaDraft] = {}
     broken: set[str] = set()
@@ -90,9 +89,6 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
 
 
-# From the text of one file to a checked saga: read, build, check, digest.
-
-
 def parse_draft(
     text: str,
     file: str,
@@ -101,7 +97,7 @@ def parse_draft(
     spark: SparkResources | None = None,
     kafka: KafkaResources | None = None,
 ) -> tuple[SagaDraft | None, list[Diagnostic]]:
-    """The saga in ``text`` with its places in the file; None when a diagnostic is an error."""
+    """The saga in ``text`` with its positions, and all diagnostics; the saga is None if one of them is an error."""
     report = Report(file)
     draft = _read_draft(text, report, actions, connections, spark, kafka)
     if draft is not None:
@@ -135,7 +131,7 @@ def _read_draft(
 
 
 def _build_graph(steps: list[ParsedMapping], report: Report) -> StepGraph | None:
-    """The graph of the steps; None when ids or needs are wrong, which is then reported."""
+    """The graph of the steps; None after reporting invalid ids or needs."""
     first: dict[str, ParsedMapping] = {}
     sound = True
     for step in steps:
@@ -170,15 +166,15 @@ def _written_needs(step: ParsedMapping) -> list[YamlNode]:
     return node.value if isinstance(node.value, list) else [node]
 
 
-# Finds the definition files of a project.
+# File discovery
 
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 
 
 def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
-    """Files as they are; of folders every `*.saga.yaml`, and every other YAML file that has a `saga:` key.
+    """Given files as they are; in given folders every `*.saga.yaml`, and any other YAML file with a `saga:` key.
 
-    A path that does not exist is kept, so that reading it gives a diagnostic.
+    A path that does not exist is kept, so that reading it produces a diagnostic.
     """
     found: dict[Path, None] = {}
     for path in map(Path, paths):

@@ -1,12 +1,12 @@
 """A saga definition after parsing: normalised, checked, immutable.
 
-Everything a run needs is in here: durations are seconds, short forms are expanded, defaults are applied,
-``needs`` is explicit, and the facts about actions that decide what the engine may do (where the guard row
-lives, whether the participant honours the key) are copied in. The definition travels with the run, so a
-later change of a file or of an action's decorator never changes a saga that has started.
+A definition contains everything that a run needs: durations are seconds, short forms are expanded, defaults are
+applied, ``needs`` is explicit, and the facts about actions that decide what the engine may do (where the guard row is,
+whether the participant honours the key) are copied in. It travels with the run, so a later change of a file or of an
+action's decorator never changes a saga that has started.
 
-Values that may hold ``${{ … }}`` expressions (``with_``, ``output``, ``labels`` …) are kept as plain JSON with the
-expressions in their source form; sagas/expressions compiles and evaluates them.
+Values that may contain ``${{ … }}`` expressions (``with_``, ``output``, ``labels`` …) are plain JSON with the
+expressions in source form; sagas/expressions compiles and evaluates them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]
 Guarantee = Literal["guarded", "participant-keyed", "at-least-once"]
 Milestone = Literal["completed", "compensated", "parked", "residue", "overdue"]
-"""What a saga can notify somebody of."""
+"""The events of a saga that can trigger a notification."""
 
 NOTIFICATION_INTERVALS = (1.0, 5.0, 30.0, 300.0, 1800.0, 7200.0)
-"""Seconds between the attempts of a notification where the author says nothing."""
+"""Default intervals in seconds between the attempts of a notification."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how patiently an operation is tried. Times in seconds.
+    """The retry policy of an operation. Times are in seconds.
 
-    ``intervals`` replaces the exponential back-off: the wait before attempt 2, 3 …; the last one repeats.
-    ``give_up_after`` bounds the total time over all attempts.
+    ``intervals`` replaces the exponential backoff: the waits before attempt 2, 3 …; the last one repeats.
+    ``give_up_after`` limits the total time of all attempts.
     """
 
     max_attempts: int = 12
@@ -44,15 +44,15 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked of a participant: a forward action, a compensation, a confirm, a probe.
+    """A call of a participant: a forward action, a compensation, a confirm or a probe.
 
-    ``with_`` None means: the argument values of the forward call, frozen when it was made (the short form).
+    ``with_`` None is the short form: the argument values of the forward call, frozen when it was made.
     ``connection`` is the SQL connection whose database holds the guard row, None for an unguarded action.
-    ``local`` is True where the action is registered in this project (a Python action, ``sql``, ``http``, …); False
-    means foreign: some worker, perhaps in another language, serves it on ``task_queue``.
-    ``idempotent`` says that the participant honours the key; ``seals`` that a probe seals it while answering.
-    ``holds`` (of forward actions): True: its events with `hold` wait for the commit point; False: they are published at
-    once, because there is nothing to wait for; None: it has none.
+    ``local`` is True if the action is registered in this project (a Python action, ``sql``, ``http``, …); otherwise the
+    action is foreign: a worker, perhaps in another language, serves it on ``task_queue``.
+    ``idempotent``: the participant honours the key. ``seals``: a probe seals the key when it answers.
+    ``holds`` (forward actions only): True if its events with `hold` wait for the commit point; False if they are
+    published immediately, because the step does not run before the commit point; None if it has no such events.
     """
 
     uses: str
@@ -70,13 +70,13 @@ class Operation:
 
     @property
     def guarded(self) -> bool:
-        """True when the effect and a guard row are written in one local transaction."""
+        """True if the effect and its guard row are written in one local transaction."""
         return self.connection is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
-    """What undoes a step: alternates in the order in which they are tried.
+    """The compensation of a step: alternates in the order of their attempts.
 
     ``confirmed`` undoes the step after its confirm; without it a confirmed step cannot be undone.
     """
@@ -89,8 +89,8 @@ class Compensation:
 class Probe:
     """How to find out whether an unknown attempt took effect.
 
-    Without expressions the action itself returns Done(result), Absent or Unknown. With them ``done`` and ``absent``
-    are CEL over ``response`` (the action's result), ``result`` gives the step's result when done.
+    Without expressions the action itself returns Done(result), Absent or Unknown. Otherwise ``done`` and ``absent`` are
+    CEL conditions over ``response`` (the action's result), and ``result`` gives the step's result if it is done.
     """
 
     operation: Operation
@@ -101,7 +101,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
-    """One step of the graph. ``needs`` is always explicit here, whatever the author left out."""
+    """One step of the graph. ``needs`` is always explicit, even if the author left it out."""
 
     id: str
     name: str
@@ -128,10 +128,10 @@ class StepDefinition:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTrigger:
-    """Starts a saga for each event of a topic; with ``signal`` it wakes the waiting saga ``id`` instead.
+    """Starts a saga for each event of a topic; with ``signal`` it signals the waiting saga ``id`` instead.
 
-    ``id``, ``input`` and ``filter`` (``${{ }}``, true or false) are expressions over ``trigger``, the event. Without
-    ``id`` the definition's own id holds, and without that one the id of the event.
+    ``id``, ``input`` and the condition ``filter`` contain expressions over ``trigger``, the event. ``id`` defaults to
+    the definition's own id, and that to the id of the event.
     """
 
     topic: str
@@ -143,9 +143,9 @@ class KafkaTrigger:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Tells somebody, best effort, when the saga comes to one of the moments ``when``.
+    """A best-effort call when the saga reaches one of the milestones ``when``.
 
-    ``intervals`` are the waits (seconds) before attempt 2, 3 …; when the last attempt has failed it is given up.
+    ``intervals`` are the waits in seconds before attempt 2, 3 …; after the last failed attempt it is given up.
     """
 
     when: tuple[Milestone, ...]
@@ -155,11 +155,11 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A whole saga. ``steps`` are in topological order, ties in the order of the file.
+    """A whole saga. ``steps`` are in topological order, ties in file order.
 
-    ``digest`` is ``sha256:…`` over the canonical JSON of everything that decides what happens; texts for people
-    (``description``, step names) and the layout of the file are left out of it. ``triggers`` start runs and are no
-    part of one: they neither travel with it nor count in the digest.
+    ``digest`` is ``sha256:…`` over the canonical JSON of everything that affects execution; it excludes descriptive
+    texts (``description``, step names) and the layout of the file. ``triggers`` start runs but are not part of one:
+    they neither travel with it nor count in the digest.
     """
 
     saga: str
@@ -178,7 +178,7 @@ class Definition:
     triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata={"travels": False})
 
     def step(self, id: str) -> StepDefinition:
-        """The step with this id. Raises KeyError when there is none."""
+        """The step with this id. Raises KeyError if it does not exist."""
         for step in self.steps:
             if step.id == id:
                 return step
@@ -190,20 +190,17 @@ class Definition:
         return next((step for step in self.steps if step.pivot), None)
 
 
-# How long to wait before an attempt that the machine schedules itself.
-
-
 def backoff(retry: Retry, attempts: int) -> float:
-    """Seconds between attempt ``made`` and the next one."""
+    """Seconds to wait after ``attempts`` attempts, for retries that the state machine schedules itself."""
     if retry.intervals:
         return retry.intervals[min(max(attempts, 1), len(retry.intervals)) - 1]
-    # The exponent is bounded, so that thousands of attempts do not overflow a float.
+    # The exponent is limited, so that thousands of attempts do not overflow a float.
     growth = retry.backoff_coefficient ** min(max(attempts - 1, 0), 64)
     return min(retry.initial_interval * growth, max(retry.max_interval, retry.initial_interval))
 
 
 def is_read(step: StepDefinition) -> bool:
-    """A read has no effect, so there is nothing to seal, to undo or to ask about."""
+    """True for a step without an effect: there is nothing to seal, to undo or to probe."""
     return step.kind == "read" or step.do.uses in ("wait", "require")
 
 

@@ -1,4 +1,4 @@
-"""From a written operation to the model: defaults, short forms, and the facts about its action."""
+"""Builds the operations of a step: expands short forms, applies defaults, and adds what the engine itself needs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _WRAPPED = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)
 
 
 def unwrap(expression: str) -> str:
-    """The CEL source without `${{ }}` around it."""
+    """The CEL source without the surrounding `${{ }}`."""
     match = _WRAPPED.fullmatch(expression)
     return (match.group(1) if match else expression).strip()
 
 
 def wrap(expression: str) -> str:
-    """The CEL source as `${{ … }}`, so that rendering it gives its value."""
+    """The CEL source as `${{ … }}`, which renders to its value."""
     return "${{ " + unwrap(expression) + " }}"
 
 
 def build_retry(parsed: ParsedMapping | None) -> Retry:
-    """The written retry with the language's defaults for what it leaves out."""
+    """The retry policy as written, with the language's defaults for missing fields."""
     if parsed is None:
         return Retry()
     usual = Retry()
@@ -54,7 +54,7 @@ def build_retry(parsed: ParsedMapping | None) -> Retry:
 
 @dataclass(frozen=True, slots=True)
 class ActionTraits:
-    """What is known about a call's action before anything runs."""
+    """Static facts about the action of a call."""
 
     connection: str | None = None
     local: bool = True
@@ -79,13 +79,13 @@ class BuildContext:
         return self.defaults.get(name) if self.defaults else None
 
     def connection_kind(self, connection: str) -> str | None:
-        """`sql` or `http`; None when the connections are not known here."""
+        """`sql` or `http`; None if the project's connections are unknown."""
         if self.connections is None or connection not in self.connections:
             return None
         return str(self.connections[connection].get("kind", "sql"))
 
     def long_form_arguments(self, uses: str, written: Mapping[str, Any], after_commit: bool = False) -> dict[str, Any]:
-        """The arguments in their long form, with the default connection where one is missing."""
+        """The arguments in the long form, with the default connection if none is given."""
         arguments = dict(written)
         builtin = BUILTINS.get(uses)
         if builtin is None:
@@ -114,7 +114,7 @@ class BuildContext:
     def action_traits(
         self, uses: str, arguments: Mapping[str, Any], idempotent: bool | None, has_own_queue: bool
     ) -> ActionTraits:
-        """``idempotent`` is what the step says about its participant, None when it says nothing."""
+        """The static facts of a call. ``idempotent`` is what the step declares about its participant, or None."""
         action = self.actions.get(uses)
         if action is not None:
             honoured = action.idempotent and idempotent is not False
@@ -122,7 +122,7 @@ class BuildContext:
             return ActionTraits(action.connection, True, honoured or guarded, action.rejects, action.seals)
         builtin = BUILTINS.get(uses)
         if builtin is None:
-            # Foreign, or unknown here, which is an error of its own.
+            # A foreign action, or an unknown one, which the checks report.
             return ActionTraits(
                 None, local=not has_own_queue, idempotent=idempotent is not False, rejects=has_own_queue
             )
@@ -139,7 +139,7 @@ class BuildContext:
                 rejects=rejects,
                 settle=parse_duration(settle) if isinstance(settle, str) else None,
             )
-        # Without a home it is an error of its own; the name keeps the step guarded until that is reported.
+        # The checks report a missing outbox or ledger; the placeholder keeps the step guarded until then.
         if uses == messaging.PUBLISH:
             return ActionTraits((self.kafka.outbox if self.kafka else None) or "kafka", rejects=rejects)
         if uses == builtins_spark.SPARK:
@@ -158,7 +158,7 @@ class BuildContext:
         task_queue: str | None,
         idempotent: bool | None,
     ) -> Operation:
-        """``arguments`` None: the frozen ones of the forward call, which are ``forward``."""
+        """The operation of ``parsed``. ``arguments`` None means those of the forward call, ``forward``, frozen."""
         uses = parsed.get("uses", "")
         queue = parsed.get("task_queue", task_queue)
         facts = self.action_traits(uses, forward if arguments is None else arguments, idempotent, queue is not None)
@@ -183,7 +183,7 @@ class BuildContext:
 
 
 def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """`run` as a list of statements, whatever the author wrote."""
+    """The arguments with `run` as a list of statements."""
     run = arguments.get("run")
     beside = {name: arguments.pop(name) for name in ("params", "expect_rows", "rejected") if name in arguments}
     if isinstance(run, str):
@@ -193,31 +193,29 @@ def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-# Half messages: what the engine adds to a step whose events wait for the commit point.
-#
-# The guard's transaction of `confirm` releases them, that of `undo` drops them, whatever action runs there. So a step
-# that has neither gets one that does nothing more.
+# Held events. The guard's transaction of `confirm` releases them and that of `undo` drops them, whatever action runs
+# there, so a step that lacks either operation gets one that does nothing else.
 
 NO_OP_ACTIONS = (RELEASE, DROP)
 
 
 def with_hold(do: Operation, arguments: Mapping[str, Any], action: Action | None, kind: StepKind) -> Operation:
-    """The forward operation with its fact ``holds``: only before the commit point there is something to wait for."""
+    """The forward operation with ``holds`` set: events are held only if the step is compensatable."""
     declared = action.holds if action is not None else any(map(is_held, events_of(do.uses, arguments)))
     return replace(do, holds=kind == "compensatable") if declared else do
 
 
 def guard_only_operation(do: Operation, uses: str) -> Operation:
-    """An operation without an action of its own, in the database of the forward one."""
+    """An operation without an action, which only runs the guard's transaction in the database of ``do``."""
     return replace(do, uses=uses, with_={}, heartbeat=None, retry=Retry(), rejects=False, holds=None)
 
 
 def with_held_event_operations(
     do: Operation, arguments: Mapping[str, Any], compensate: Compensation | None, confirm: Operation | None
 ) -> tuple[Compensation | None, Operation | None]:
-    """The `compensate` and the `confirm` of a step, with what its held events need.
+    """The `compensate` and the `confirm` of a step, extended for its held events.
 
-    Released is no obstacle for the author's own compensation: what has been published stays, the rest can be undone.
+    The release does not block the author's compensation: published events stay, all other effects can be undone.
     """
     if not do.holds:
         return compensate, confirm
@@ -231,33 +229,33 @@ def with_held_event_operations(
     return compensate, guard_only_operation(do, RELEASE)
 
 
-# What the engine adds to a `kafka.request` step: the time a reply may take, and a probe that looks for a late one.
+# `kafka.request` steps
 
 
 def reply_probe(do: Operation) -> Probe:
-    """Looks whether the reply was recorded. Where the command was never written it sees to it that none will be."""
+    """The probe that checks for a recorded reply. If no command was written, it prevents a later write."""
     operation = replace(do, uses=REPLY_PROBE, with_={}, timeout=30.0, retry=Retry(), rejects=False, seals=True)
     return Probe(operation)
 
 
 def has_reply_probe(step: StepDefinition) -> bool:
-    """True for a request whose author wrote no probe of his own."""
+    """True for a request without a probe by the author."""
     return step.probe is not None and step.probe.operation.uses == REPLY_PROBE
 
 
 def allowed_heartbeat(uses: str, heartbeat: float | None) -> float | None:
-    """Nobody beats for an attempt that no worker holds: Temporal would take it for dead."""
+    """No heartbeat for requests: no worker holds such an attempt, so Temporal would time it out."""
     return None if uses == REQUEST else heartbeat
 
 
-# What the engine adds to a `spark` step: publish after the commit point, discard or take back when going backward.
+# `spark` steps
 
 
 def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation | None, Operation]:
-    """The `compensate` (none where nothing leads backward) and the `confirm` of a `spark` step.
+    """The `compensate` (None after the commit point) and the `confirm` of a `spark` step.
 
-    All of them get the frozen arguments of the forward call, keep their rows beside the step's own, and beat as often:
-    the attempt of a dead worker is repeated soon.
+    All of them take the frozen arguments of the forward call, keep their rows in the same database as the step, and
+    have the same heartbeat, so that the attempt of a dead worker is soon retried.
     """
 
     def operation(uses: str) -> Operation:

@@ -1,7 +1,7 @@
-"""A Definition as plain JSON and back, exactly: the form in which it travels with a run.
+"""Converts a Definition to plain JSON and back without loss, computes its digest, and compares replacements.
 
-Runs inside Temporal workflows, so it only moves values: no validation, no schema, nothing but the standard library.
-Fields that have their default are left out, which keeps the header of a run small.
+Snapshots are read inside Temporal workflows, so conversion only moves values: no validation and no schema. Fields
+with their default value are left out, which keeps the header of a run small.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _pack(value: Any) -> Any:
 
 
 def to_snapshot(definition: Definition) -> dict[str, Any]:
-    """The definition as JSON data; ``from_snapshot`` gives an equal one back."""
+    """The definition as JSON data; ``from_snapshot`` returns an equal one."""
     return _pack(definition)
 
 
 def from_snapshot(data: Mapping[str, Any]) -> Definition:
-    """The definition a run carries. Raises KeyError or TypeError for data that is no snapshot."""
+    """The definition of a run. Raises KeyError or TypeError for invalid data."""
     values = {**data, "steps": tuple(_step(step) for step in data["steps"])}
     if notify := data.get("notify"):
         values["notify"] = tuple(_notification(one) for one in notify)
@@ -94,16 +94,15 @@ def _operation(data: Mapping[str, Any]) -> Operation:
     return Operation(**{**data, "retry": Retry(**values)})
 
 
-# The digest of a definition: equal exactly when two definitions mean the same.
-
+# Digest
 
 _ANNOTATIONS = ("title", "description", "$comment", "examples")
 
 
 def digest_of(definition: Definition) -> str:
-    """``sha256:…`` over the canonical JSON of everything that decides what happens.
+    """``sha256:…`` over the canonical JSON of everything that affects execution.
 
-    Texts for people and the order of the file are left out: `needs` says all about the order of steps.
+    Descriptive texts and the order of steps in the file are left out: `needs` determines the order completely.
     """
     data = to_snapshot(replace(definition, description="", digest=""))
     steps = {}
@@ -119,7 +118,7 @@ def digest_of(definition: Definition) -> str:
 
 
 def _normalized_expressions(value: Any) -> Any:
-    """Blanks around an expression mean nothing; those inside it stay, they may be in a string."""
+    """Strip whitespace around expressions; whitespace inside them stays, because it may be part of a string."""
     if isinstance(value, Mapping):
         return {key: _normalized_expressions(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -131,7 +130,7 @@ def _normalized_expressions(value: Any) -> Any:
 
 
 def _without_annotations(schema: Any) -> Any:
-    """A JSON Schema without its annotations for people; names of properties are kept whatever they are."""
+    """A JSON Schema without annotations; properties keep their names even if these look like annotations."""
     if not isinstance(schema, dict):
         return schema
     result = {}
@@ -151,14 +150,13 @@ def _without_annotations(schema: Any) -> Any:
     return result
 
 
-# Whether a running saga can go on with a corrected definition (`saga resolve --definition`, rule 10).
-#
-# What was asked under the old definition has to stay answerable under the new one: where each effect was made, in which
-# database it is guarded, and how many ways there are to undo it. Expressions, arguments and patience may change.
+# Replacing the definition of a running saga (`saga resolve --definition`, rule 10). Calls made under the old definition
+# must stay valid under the new one: where each effect is, which database guards it, and how many alternates can undo
+# it. Expressions, arguments and timeouts may change.
 
 
 def replacement_refusal(running: Definition, snapshot: Mapping[str, Any]) -> str | None:
-    """Why the saga cannot go on with this definition, in one sentence; None when it can."""
+    """Why the running saga cannot continue with this definition, as one sentence; None if it can."""
     try:
         mended = from_snapshot(snapshot)
         found = [(step.id, step.needs) for step in mended.steps]
@@ -198,12 +196,12 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
 
 
 def _leading_locations(alternates: tuple[Operation, ...], undo: Any) -> list[Any]:
-    """As many alternates as there were; more may follow."""
+    """The locations of the first alternates, as many as the old definition has; additional ones are allowed."""
     return [_effect_location(one) for one in alternates[: len(undo.alternates) if undo else None]]
 
 
 def _effect_location(action: Operation | None) -> tuple[str | None, str | None] | None:
-    """Where an action has its effect: its database, and whether the engine itself performs it."""
+    """Where an action has its effect: its connection, and its name if the state machine performs it."""
     if action is None:
         return None
     own = action.uses if action.uses in ("saga", "wait", "require") else None

@@ -1,4 +1,4 @@
-"""The graph of a saga's steps: explicit needs, topological order, who comes before whom."""
+"""The graph of a saga's steps: explicit needs, topological order, ancestors, and what runs after the commit point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CycleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepGraph:
-    """``order`` is topological, ties in the order of the file; ``needs`` leaves out what other needs imply."""
+    """``order`` is topological, ties in file order; ``needs`` is transitively reduced."""
 
     order: tuple[str, ...]
     needs: Mapping[str, tuple[str, ...]]
@@ -29,18 +29,18 @@ class StepGraph:
     _ancestors: Mapping[str, int]
 
     def is_ancestor(self, ancestor: str, step: str) -> bool:
-        """True when ``ancestor`` is certainly over before ``step`` starts."""
+        """True if ``ancestor`` always ends before ``step`` starts."""
         return bool(self._ancestors[step] & self._bit[ancestor])
 
     def ancestors(self, step: str) -> tuple[str, ...]:
-        """All ancestors in topological order."""
+        """All ancestors, in topological order."""
         return tuple(one for one in self.order if self.is_ancestor(one, step))
 
 
 def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
-    """The graph of steps in file order. None: the step needs everything above it.
+    """The graph of the steps, given in file order. None as needs means all steps above.
 
-    Every need has to be a step. Raises CycleError. Sets are kept as bit masks, so 300 steps cost next to nothing.
+    Every need must be a step. Raises CycleError. Sets are bit masks, so that 300 steps stay cheap.
     """
     ids = list(needs)
     position = {id: index for index, id in enumerate(ids)}
@@ -52,7 +52,7 @@ def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
     reduced: dict[str, tuple[str, ...]] = {}
     for id in order:
         covered, kept, seen = 0, [], 0
-        # From the latest need to the earliest: what a later one implies is left out.
+        # From the latest need to the earliest, leaving out those that a later one implies.
         for need in sorted(wanted[id], key=rank.__getitem__, reverse=True):
             seen |= bit[need] | ancestors[need]
             if not covered & bit[need]:
@@ -85,7 +85,7 @@ def _topological(wanted: Mapping[str, Sequence[str]], position: Mapping[str, int
 
 
 def _cycle(wanted: Mapping[str, Sequence[str]], done: set[str]) -> list[str]:
-    """One circle among the steps that never became ready: walk needs until a step repeats."""
+    """One cycle among the steps that never became ready: follow needs until a step repeats."""
     path: list[str] = [next(id for id in wanted if id not in done)]
     while True:
         following = next(need for need in wanted[path[-1]] if need not in done)
@@ -94,14 +94,17 @@ def _cycle(wanted: Mapping[str, Sequence[str]], done: set[str]) -> list[str]:
         path.append(following)
 
 
-# Facts about the graph of a definition, worked out once in time linear in its size; machines may share them.
+# Execution plan
 
 BUILT_IN = frozenset({"wait", "require", "saga"})
-"""The actions the machine performs itself, or through a nested machine."""
+"""The actions that the state machine performs itself, or through a nested saga."""
 
 
 class ExecutionPlan:
-    """Who waits for whom, who lies beyond the pivot, and what there is to confirm."""
+    """Facts about the graph of a definition: dependants, steps after the pivot, and steps to confirm.
+
+    They are computed once, in time linear in the size of the graph; state machines may share a plan.
+    """
 
     def __init__(self, definition: Definition) -> None:
         self.steps: dict[str, StepDefinition] = {step.id: step for step in definition.steps}
@@ -127,12 +130,12 @@ class ExecutionPlan:
         return found
 
     def compiled_template(self, path: tuple[str, ...], value: Any) -> Template:
-        """The compiled form of the value at this place of the definition. Raises ExpressionError."""
+        """The compiled template at this path of the definition, cached. Raises ExpressionError."""
         found = self._templates.get(path)
         if found is None:
             found = self._templates[path] = compile_value(value)
         return found
 
     def runs_after_commit(self, step: str) -> bool:
-        """True for a step that runs when the commit point has passed, so that it is confirmed right after itself."""
+        """True for a step that runs after the commit point, so that it is confirmed as soon as it is done."""
         return self.forward_only or step in self.after_pivot

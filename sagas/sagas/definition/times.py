@@ -1,4 +1,4 @@
-"""Durations as people write them (`90s`, `10m`, `2h`, `7d`, `500ms`, also `1h30m`) and as seconds."""
+"""Parses and formats durations (`90s`, `10m`, `2h`, `7d`, `500ms`, `1h30m`) and timestamps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DURATION_PATTERN = f"^{_PATTERN}$"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ValueError when ``text`` is not a duration."""
+    """The duration in seconds. Raises ValueError if ``text`` is not a duration."""
     if not re.fullmatch(_PATTERN, text, re.ASCII):
         raise ValueError(f"`{text}` is not a duration")
     return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)), 6)
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest exact way to write it: 90.0 → `90s`, 600.0 → `10m`."""
+    """The shortest exact form: 90.0 → `90s`, 600.0 → `10m`."""
     for unit in ("d", "h", "m", "s"):
         count = seconds / _UNITS[unit]
         if count >= 1 and count == int(count):
@@ -28,19 +28,19 @@ def format_duration(seconds: float) -> str:
     return f"{round(seconds * 1000, 3):g}ms"
 
 
-# Points in time and lengths of time as the machine reads and writes them. It has no clock of its own.
+# Timestamps for the state machine, which has no clock of its own
 
 
 @lru_cache(maxsize=4096)
 def format_timestamp(at: float | None) -> str | None:
-    """Seconds since the epoch as RFC 3339 in UTC. Every expression of a run sees the same few moments."""
+    """Seconds since the epoch as RFC 3339 in UTC. Cached, because the expressions of a run share few timestamps."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_seconds(value: object) -> float:
-    """A duration of the language (``90s``) or a number of seconds. Raises ValueError."""
+    """Seconds from a duration of the language (``90s``) or a number of seconds. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is not a duration")
     length = parse_duration(value) if isinstance(value, str) else float(value)
@@ -50,7 +50,7 @@ def to_seconds(value: object) -> float:
 
 
 def parse_timestamp(value: object) -> float:
-    """RFC 3339 text as seconds since the epoch; without an offset it is UTC. Raises ValueError."""
+    """An RFC 3339 string as seconds since the epoch, in UTC unless it has an offset. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a point in time")
     moment = datetime.fromisoformat(value)

@@ -1,8 +1,8 @@
-"""YAML 1.2 with the place of every node.
+"""Parses YAML 1.2 into nodes with positions.
 
-The characters are scanned by ruamel.yaml: by its C event stream where that is installed (thirty times faster),
-by its pure parser otherwise, and always by the pure one when the text is wrong, because it explains better. Events
-become :class:`Node` trees here, so anchors, merge keys and the YAML 1.2 core types have one meaning on both.
+ruamel.yaml scans the text: with its C event stream if that is installed (thirty times faster), otherwise with its pure
+Python parser, which also re-reads invalid text because its errors are clearer. The events become :class:`YamlNode`
+trees here, so that anchors, merge keys and the YAML 1.2 core types have the same meaning with both parsers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sagas.definition.diagnostics import Position, Report
 
 try:
     from _ruamel_yaml import CParser  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
-except ImportError:  # no wheel for this platform: the pure parser does the same, slower
+except ImportError:  # no wheel for this platform; the pure Python parser is equivalent but slower
     CParser = None
 
 MAX_DEPTH = 100
@@ -45,10 +45,10 @@ _CONSTANTS: dict[str, Any] = {
 
 
 class YamlNode:
-    """A value with its place. ``value`` is a scalar, a ``dict[str, Node]`` or a ``list[Node]``.
+    """A value with its position. ``value`` is a scalar, a ``dict[str, YamlNode]`` or a ``list[YamlNode]``.
 
-    ``keys`` holds the places of a mapping's keys; ``quoted`` is None for a block scalar, else whether the scalar
-    stands in quotes.
+    ``key_positions`` holds the positions of a mapping's keys; ``quoted`` is None for a block scalar, else whether the
+    scalar is quoted.
     """
 
     __slots__ = ("column", "key_positions", "line", "quoted", "value")
@@ -61,13 +61,13 @@ class YamlNode:
         self.key_positions: dict[str, Position] = {}
 
     def position_at(self, offset: int) -> Position:
-        """The place of a character of a one-line string."""
+        """The position of a character of a single-line string; for other values that of the node."""
         if not isinstance(self.value, str) or self.quoted is None or "\n" in self.value:
             return Position(self.line, self.column)
         return Position(self.line, self.column + offset + (1 if self.quoted else 0))
 
     def key_position(self, name: str) -> Position:
-        """The place of a key, or of the mapping when the key came from elsewhere."""
+        """The position of a key; that of the mapping if the key was merged in."""
         return self.key_positions.get(name) or Position(self.line, self.column)
 
     def to_json(self) -> Any:
@@ -86,7 +86,7 @@ class _InvalidYaml(Exception):
 
 
 def load_yaml(text: str, report: Report) -> YamlNode | None:
-    """The root node of the only document in ``text``; None after a mistake, which is then in ``report``."""
+    """The root node of the single document in ``text``; None after reporting a mistake."""
     try:
         try:
             return _Composer(_events(text, fast=True), report).compose()
@@ -132,7 +132,7 @@ class _Composer:
         return root
 
     def _node(self, event: Any, depth: int) -> tuple[YamlNode, int]:
-        """A node and how many nodes it stands for once its aliases are expanded."""
+        """A node, and the number of nodes it stands for after its aliases are expanded."""
         place = _position(event)
         if depth > MAX_DEPTH:
             raise _InvalidYaml("SAGA100", place, f"values are nested deeper than {MAX_DEPTH} levels")
@@ -204,7 +204,7 @@ class _Composer:
 
 
 def _merge(node: YamlNode, merge: YamlNode) -> None:
-    """Keys of ``node`` win over merged ones; of several merged mappings the first wins."""
+    """Merge keys into ``node``: its own keys win, and of several merged mappings the first wins."""
     sources = merge.value if isinstance(merge.value, list) else [merge]
     for source in sources:
         if not isinstance(source.value, dict):
@@ -236,7 +236,7 @@ def _compose_scalar(event: Any, place: Position) -> YamlNode:
 
 
 def _core_value(text: str, place: Position, kind: str | None) -> Any:
-    """The value of a plain scalar in the core schema of YAML 1.2 (so `yes`, `on` and dates are strings)."""
+    """The value of a plain scalar in the core schema of YAML 1.2, in which `yes`, `on` and dates are strings."""
     if text in _CONSTANTS:
         value: Any = _CONSTANTS[text]
     elif _INTEGER.match(text):
@@ -279,7 +279,7 @@ def _report_yaml_error(error: YAMLError, text: str, report: Report) -> None:
 
 
 def _unquoted_expression(line: str) -> int | None:
-    """Where an expression begins outside quotes; None when every one on the line is quoted."""
+    """The index of the first expression outside quotes; None if all expressions on the line are quoted."""
     quote = ""
     for index, char in enumerate(line):
         if quote:

@@ -1,4 +1,4 @@
-"""Expressions: CEL with exact decimals, evaluated the same on every replay.
+"""CEL expressions with exact decimals; evaluation is deterministic, so a replay gives the same values.
 
 compile_expression("sum(steps.reserve.results.map(r, decimal(r.line_total)))").evaluate(context)
 compile_value({"key": "order-${{ input.id }}"}).render(context)

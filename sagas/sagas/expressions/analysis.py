@@ -1,4 +1,4 @@
-"""What the source alone tells: is a value text, is a call possible."""
+"""Static analysis of an expression: string results, invalid calls, and references with their null handling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sagas.expressions.nodes import (
 
 
 def is_text(node: ExpressionNode) -> bool:
-    """True where the source alone shows that the value is text."""
+    """True if the source alone shows that the value is a string."""
     match node:
         case Constant(value=str()):
             return True
@@ -38,7 +38,7 @@ def is_text(node: ExpressionNode) -> bool:
 
 
 def call_error(node: FunctionCall) -> str | None:
-    """What is wrong with a call before it is made: its name, its form or the number of its arguments."""
+    """The error in a call's name, its form (``x.f()`` or ``f(x)``) or its number of arguments; None if it is valid."""
     function = FUNCTIONS.get(node.name)
     if function is None:
         if node.name in UNSUPPORTED:
@@ -71,8 +71,7 @@ def null_test_operand(node: Binary) -> ExpressionNode | None:
     return None
 
 
-# What an expression names outside itself, and whether a null there is handled.
-
+# References
 
 NamePath = tuple[str, ...]
 _NO_PATHS: frozenset[NamePath] = frozenset()
@@ -80,10 +79,10 @@ _NO_PATHS: frozenset[NamePath] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One use of a name. ``path`` ends before an index that is no constant string: ``a.b[0].c`` gives ("a", "b").
+    """One use of a name. ``path`` ends before an index that is not a constant string: ``a.b[0].c`` gives ("a", "b").
 
-    ``guarded``: a null in the path is handled where it is used, inside ``default()`` or ``has()``, compared with
-    null, or behind such a test in ``?:``, ``&&`` or ``||``.
+    ``guarded``: a null in the path is handled, because the reference is inside ``default()`` or ``has()``, is compared
+    with null, or follows such a test in ``?:``, ``&&`` or ``||``.
     """
 
     path: NamePath
@@ -92,7 +91,7 @@ class Reference:
 
 
 def find_references(node: ExpressionNode) -> tuple[Reference, ...]:
-    """All references in the order of the source."""
+    """All references, in source order."""
     collector = _Collector()
     collector.visit(node, frozenset(), _NO_PATHS, False)
     return tuple(sorted(set(collector.found), key=lambda found: (found.offset, found.path, found.guarded)))
@@ -122,7 +121,7 @@ class _Collector:
                 self.visit(then, bound, known | non_null_paths(condition, True), safe)
                 self.visit(otherwise, bound, known | non_null_paths(condition, False), safe)
             case Logic(op=op, left=left, right=right):
-                # Both ways: an error on the left is absorbed when the right side decides.
+                # In both directions, because an error on the left is absorbed if the right side decides.
                 self.visit(left, bound, known | non_null_paths(right, op == "&&"), safe)
                 self.visit(right, bound, known | non_null_paths(left, op == "&&"), safe)
             case Comprehension(source=source, variable=variable):
@@ -135,7 +134,7 @@ class _Collector:
 
 
 def non_null_paths(condition: ExpressionNode, outcome: bool) -> frozenset[NamePath]:
-    """The paths that cannot be null when the condition had this outcome."""
+    """The paths that cannot be null if the condition has this outcome."""
     match condition:
         case Unary(op="!", operand=operand):
             return non_null_paths(operand, not outcome)
@@ -151,7 +150,7 @@ def non_null_paths(condition: ExpressionNode, outcome: bool) -> frozenset[NamePa
 
 
 def _done_step_paths(test: Binary) -> frozenset[NamePath]:
-    """``steps.x.state == "DONE"`` says that ``steps.x.result`` is there."""
+    """``steps.x.state == "DONE"`` implies that ``steps.x.result`` is present."""
     match test:
         case Binary(left=operand, right=Constant(value="DONE")) | Binary(left=Constant(value="DONE"), right=operand):
             path = path_of(operand)
@@ -165,7 +164,7 @@ def _with_prefixes(path: NamePath | None) -> frozenset[NamePath]:
 
 
 def _is_known_non_null(path: NamePath, known: frozenset[NamePath]) -> bool:
-    """Whether the nullable part of a path is known to be there: ``steps.x.result``, else anything behind the root."""
+    """Whether the nullable part of a path is known to be present: ``steps.x.result``, else anything below the root."""
     if path[0] == "steps":
         return path[:3] in known
     return any(path[:length] in known for length in range(2, len(path) + 1))

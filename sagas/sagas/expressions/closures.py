@@ -1,4 +1,4 @@
-"""Reading names, fields and elements, and the sentences for what is not there."""
+"""Closures for names, fields, elements and comprehensions, with the error messages for missing values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_FIELDS = 8
 
 
 def name_access(name: str, offset: int) -> Code:
-    """A name of the context."""
+    """The closure that reads a name of the context."""
 
     def root(run: Evaluation) -> Any:
         try:
@@ -41,7 +41,7 @@ def field_access(operand: Code, name: str, owner: str, offset: int) -> Code:
 
 
 def lenient_field_access(operand: Code, name: str, owner: str, offset: int, *, missing: bool) -> Code:
-    """``owner.name``, null where the owner is null; with ``missing`` also where it has no such field."""
+    """``owner.name``, or null if the owner is null; with ``missing`` also if the owner has no such field."""
 
     def select(run: Evaluation) -> Any:
         value = operand(run)
@@ -69,7 +69,7 @@ def field_presence(operand: Code, name: str, owner: str, offset: int) -> Code:
 
 
 def element_access(operand: Code, key: Code, owner: str, offset: int) -> Code:
-    """``owner[key]``: an element of a list, or a field by its name."""
+    """``owner[key]``: an element of a list, or a field of a map."""
 
     def index(run: Evaluation) -> Any:
         value, at = operand(run), key(run)
@@ -108,11 +108,11 @@ def _no_field(owner: str, value: Any, field: str, offset: int) -> ExpressionErro
     return MissingError(f"{owner} has no field '{shown}'; {has}{suggestion(field, known)}", offset)
 
 
-# The comprehensions: all, exists, exists_one, filter, map. Each iteration uses up steps of the Run.
+# Comprehensions (all, exists, exists_one, filter, map). Each iteration is charged to the Evaluation.
 
 
 def iterated_items(source: Code, text: str, offset: int, loop: str) -> Code:
-    """The items of a list, or the keys of a map in alphabetical order: the order in the JSON must not matter."""
+    """The items of a list, or the sorted keys of a map, so that the order of fields in the JSON has no influence."""
 
     def items(run: Evaluation) -> list[Any]:
         value = source(run)
@@ -129,7 +129,7 @@ def iterated_items(source: Code, text: str, offset: int, loop: str) -> Code:
 
 
 def comprehension(node: Comprehension, items: Code, slot: int, condition: Code | None, body: Code) -> Code:
-    """The closure of a comprehension whose parts have been compiled."""
+    """The closure of a comprehension from its compiled parts; ``slot`` holds its variable."""
     inner = [node.body] if node.condition is None else [node.body, node.condition]
     weight = 1 + sum(1 for part in inner for _ in walk(part)) // NODES_PER_STEP
     if node.kind == "map":
@@ -172,7 +172,7 @@ def _filter(items: Code, slot: int, body: Code, weight: int, *, count: bool) -> 
 
 
 def _any_or_all(items: Code, slot: int, body: Code, weight: int, *, decisive: bool) -> Code:
-    """``all`` is decided by one false, ``exists`` by one true; then errors of other items do not matter (CEL)."""
+    """``all`` is decided by one false, ``exists`` by one true; errors in other items are then ignored, as in CEL."""
 
     def decided(run: Evaluation) -> bool:
         slots, problem = run.slots, None

@@ -1,7 +1,7 @@
-"""Nodes to Python closures, once per source; evaluating is then only calls.
+"""Compiles the nodes of an expression to Python closures, once per source.
 
-Each closure takes the Run and returns a value that has been pulled. Depth is bounded by the parser, loops by the
-Run's steps, so evaluation ends and never exhausts the stack.
+Each closure takes the Evaluation and returns a value that has been converted by ``to_cel``. The parser bounds the
+depth and the Evaluation's steps bound the loops, so evaluation terminates and never exhausts the stack.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHOWN_SOURCE = 50
 
 
 class Compiler:
-    """Compiles one expression; ``slots`` is then the number of comprehension variables a Run needs."""
+    """Compiles one expression; afterwards ``slots`` is the number of comprehension variables an Evaluation needs."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -153,12 +153,12 @@ class Compiler:
         return binary
 
     def _null_test(self, node: ExpressionNode, op: str) -> Code:
-        """``x.y == null`` also holds where x is null, so that the test itself needs no test."""
+        """``x.y == null`` also holds if x is null, so that the test needs no guard of its own."""
         operand, wanted = self._lenient(node, missing=False), op == "=="
         return lambda run: (operand(run) is None) is wanted
 
     def _lenient(self, node: ExpressionNode, *, missing: bool) -> Code:
-        """The value of a path, null where a part of it is null; with ``missing`` also where a field is not there."""
+        """The value of a path, or null if a part of it is null; with ``missing`` also if a field is missing."""
         if not isinstance(node, Select):
             return self.compile(node)
         operand = self._lenient(node.operand, missing=missing)
@@ -194,7 +194,7 @@ class Compiler:
             except LimitError:
                 raise
             except ExpressionError:
-                # CEL: an error on one side does not matter when the other side decides alone.
+                # CEL ignores an error on one side if the other side decides the result.
                 if right(run) is decisive:
                     return decisive
                 raise

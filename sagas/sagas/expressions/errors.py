@@ -1,4 +1,4 @@
-"""What can go wrong in an expression, said in one sentence."""
+"""Errors of parsing and evaluating expressions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExpressionError(SagaError):
 
 
 def _printable(message: str) -> str:
-    """Quoted user text may hold line ends or terminal codes; they are shown as escapes."""
+    """Escape line breaks and terminal codes, which quoted user text may contain."""
     if message.isprintable():
         return message
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
@@ -43,6 +43,6 @@ class LimitError(ExpressionError):
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """A closing half sentence: the nearest known name, else nothing."""
+    """The end of a message that proposes the closest known name; empty if none is close."""
     near = difflib.get_close_matches(wrong, list(known)[:200], n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

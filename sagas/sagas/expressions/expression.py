@@ -1,4 +1,4 @@
-"""One expression, ready to be evaluated."""
+"""Compiled expressions, and templates: JSON values whose strings may contain ``${{ … }}``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from sagas.expressions.values import from_cel
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled expression; immutable, and the same object for the same source.
+    """A compiled expression; immutable, and cached by source.
 
-    ``source`` is without ``${{ }}`` and outer spaces; all offsets count its characters. ``node`` is the parsed form.
+    ``source`` excludes ``${{ }}`` and surrounding whitespace; all offsets count its characters. ``node`` is the syntax
+    tree.
     """
 
     source: str
@@ -33,10 +34,10 @@ class Expression:
     _slots: int = field(repr=False, compare=False)
 
     def evaluate(self, context: Mapping[str, Any]) -> Any:
-        """The JSON value in this context; decimals leave as strings.
+        """The result in this context as JSON; decimals become strings.
 
-        A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError with
-        one sentence when a part cannot be evaluated or the work or the result is too large.
+        A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError if a
+        part cannot be evaluated, and LimitError if the work or the result is too large.
         """
         try:
             return from_cel(self._code(Evaluation(context, self._slots)))
@@ -51,7 +52,7 @@ class Expression:
 
 
 def compile_expression(source: str) -> Expression:
-    """Compile CEL, with or without ``${{ }}`` around it; raises ExpressionError with message and offset."""
+    """Compile CEL source, bare or in ``${{ }}``; raises ExpressionError with message and offset."""
     return _compile_source(_without_braces(source))
 
 
@@ -73,8 +74,7 @@ def _compile_source(source: str) -> Expression:
     return Expression(source, find_references(node), node, code, compiler.slots)
 
 
-# JSON values in whose strings ``${{ … }}`` may stand.
-
+# Templates
 
 ValuePath = tuple[str | int, ...]
 _Occurrence = tuple[ValuePath, Expression, int]
@@ -85,8 +85,8 @@ _Render = Callable[[Mapping[str, Any]], Any]
 class Template:
     """A value compiled by :func:`compile_value`.
 
-    ``expressions`` are all expressions with the place in the value where each stands, in the order of the value.
-    ``offsets`` says for each where its source begins in its string.
+    ``expressions`` lists all expressions with their paths in the value, in document order. ``offsets`` has for each of
+    them the position in its string at which the source begins.
     """
 
     expressions: tuple[tuple[ValuePath, Expression], ...]
@@ -95,7 +95,7 @@ class Template:
 
     @property
     def constant(self) -> bool:
-        """No expression in it: :meth:`render` returns the value itself, not a copy."""
+        """True if the value has no expressions: :meth:`render` then returns the value itself, not a copy."""
         return not self.expressions
 
     def render(self, context: Mapping[str, Any]) -> Any:
@@ -104,11 +104,11 @@ class Template:
 
 
 def compile_value(value: Any) -> Template:
-    """Compile every expression in a JSON value; raises ExpressionError whose ``path`` and ``offset`` say where.
+    """Compile every expression in a JSON value; raises ExpressionError with the ``path`` and ``offset`` of the error.
 
-    A string that is one expression keeps the type of its result; inside a longer string the result is formatted:
-    decimals plain, booleans ``true`` and ``false``, lists and maps as JSON with sorted keys; null is an error.
-    Map keys are taken as they are.
+    A string that is a single expression keeps the type of its result. Inside a longer string the result is formatted:
+    decimals without exponent, booleans ``true`` and ``false``, lists and maps as JSON with sorted keys; null is an
+    error. Map keys are never evaluated.
     """
     found: list[_Occurrence] = []
     render = _compile_node(value, (), found)
@@ -117,7 +117,7 @@ def compile_value(value: Any) -> Template:
 
 
 def _compile_node(value: Any, path: ValuePath, found: list[_Occurrence]) -> _Render | None:
-    """How to render a value; None when it is its own result."""
+    """The function that renders a value; None if the value has no expressions."""
     if len(path) > MAX_DATA_DEPTH:
         raise ExpressionError(f"a value of more than {MAX_DATA_DEPTH} levels inside each other is refused", 0)
     if isinstance(value, str):

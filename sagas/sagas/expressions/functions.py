@@ -1,4 +1,4 @@
-"""The functions of expressions, beside the macros that the parser knows (has, default, all, exists, map, filter …)."""
+"""The functions of expressions; the macros (has, default, all, exists, map, filter …) belong to the parser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _PATTERN_MEMORY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """``result`` and ``numbers`` serve the static check: the kind it returns, and that it takes only numbers."""
+    """A function and the facts for static checks: ``result`` is its type in words of JSON Schema, ``takes_numbers``
+    says that it accepts only numbers."""
 
     call: Callable[..., Any]
     min_arguments: int
@@ -97,7 +98,7 @@ def _min_or_max(name: str, choose: Callable[[list[Any]], Any]) -> Callable[..., 
 
 
 def rounded(run: Evaluation, value: Any, digits: Any = None) -> Any:
-    """An integer, or with ``digits`` a decimal of exactly that many; halves go away from zero, as on invoices."""
+    """An integer, or with ``digits`` a decimal with exactly that scale; halves are rounded away from zero."""
     number = _as_number("round", value)
     if digits is None:
         if number.__class__ is int:
@@ -113,7 +114,7 @@ def _quantize(number: Decimal, unit: Decimal) -> Decimal:
 
 
 def sort(run: Evaluation, items: Any) -> list[Any]:
-    """Ascending and stable. Numbers, or strings by code point: text is ordered as text, whatever it looks like."""
+    """Ascending and stable. Strings are ordered by code point, even if they look like numbers."""
     run.charge(len(_as_list("sort", items)) * max(1, len(items).bit_length() // 2))
     pulled = [to_cel(item) for item in items]
     kinds = {Decimal if item.__class__ is int else item.__class__ for item in pulled}
@@ -159,7 +160,7 @@ def _string_test(name: str, test: Callable[[str, str], bool]) -> Callable[..., b
 
 @lru_cache(maxsize=256)
 def _compile_pattern(source: str) -> Any:
-    import re2  # here: a C extension that most sagas never need
+    import re2  # imported on first use: a C extension that most sagas never need
 
     options = re2.Options()
     options.log_errors = False
@@ -176,7 +177,7 @@ def _decoded(reason: Any) -> str:
 
 
 def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
-    """RE2 (linear time), anywhere in the text unless the pattern has ``^`` and ``$``."""
+    """RE2 search (linear time): matches anywhere in the text unless the pattern has ``^`` and ``$``."""
     if len(_as_string("matches", pattern)) > _PATTERN_LENGTH:
         raise ExpressionError(f"a regular expression may have at most {_PATTERN_LENGTH:,} characters")
     run.charge_pattern(pattern)
@@ -188,7 +189,7 @@ def matches(run: Evaluation, text: Any, pattern: Any) -> bool:
 
 
 def integer(run: Evaluation, value: Any) -> int:
-    """Of a decimal the whole part (towards zero), of a timestamp the seconds since 1970, of text the number."""
+    """A decimal truncated towards zero, a timestamp as seconds since the epoch, or a string parsed as an integer."""
     kind = value.__class__
     if kind is int:
         return value
@@ -209,7 +210,7 @@ def decimal(run: Evaluation, value: Any) -> Decimal:
 
 
 def double(run: Evaluation, value: Any) -> Decimal:
-    """CEL's conversion; there are no floats here, so it is ``decimal`` under its other name."""
+    """CEL's conversion, as an alias of ``decimal``: expressions have no floats."""
     return _decimal("double", value)
 
 
@@ -258,7 +259,7 @@ def duration(run: Evaluation, value: Any) -> timedelta:
 
 
 def date(run: Evaluation, value: Any) -> str:
-    """``YYYY-MM-DD`` of a timestamp, in UTC."""
+    """``YYYY-MM-DD`` of a timestamp in UTC, or of a string."""
     return (
         value.date().isoformat() if value.__class__ is datetime else values.date_from_string(_as_string("date", value))
     )
@@ -290,7 +291,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 STRING_FUNCTIONS = frozenset({"string", "join", "lower", "upper", "date"})
-"""Functions whose result is text by its nature, so ``+`` next to them means putting text together."""
+"""Functions that always return a string, so ``+`` next to one is concatenation."""
 
 UNSUPPORTED = {
     "uint": "unsigned integers are not supported; use int",

@@ -1,6 +1,7 @@
-"""Text to tokens, after the lexis of the CEL specification (github.com/google/cel-spec, doc/langdef.md).
+"""Splits ``${{ … }}`` templates into parts, and an expression into tokens.
 
-Differences: a number with a fraction is an exact decimal; unsigned integers and bytes are refused.
+The tokens follow the CEL specification (github.com/google/cel-spec, doc/langdef.md), with two differences: a number
+with a fraction is an exact decimal, and unsigned integers and bytes are refused.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """One token. ``value`` is the value of a constant; ``end`` is exclusive."""
+
     kind: TokenKind
     text: str
     offset: int
@@ -40,7 +43,7 @@ class Token:
 
 
 def tokenize(source: str) -> list[Token]:
-    """All tokens and one of kind ``end``; raises ExpressionError at the first text that is none."""
+    """All tokens, followed by one of kind ``end``; raises ExpressionError at the first invalid token."""
     if len(source) > MAX_SOURCE_LENGTH:
         raise ExpressionError(f"an expression may have at most {MAX_SOURCE_LENGTH:,} characters", 0)
     found: list[Token] = []
@@ -107,7 +110,7 @@ def _string(source: str, at: int, opening: re.Match[str]) -> Token:
 
 
 def closing_quote(source: str, start: int, quote: str, *, raw: bool) -> int | None:
-    """Where the closing quote of a string stands whose text begins at ``start``; None without one."""
+    """The offset of the quote that closes a string whose content begins at ``start``; None if it is not closed."""
     at = start
     while at < len(source):
         if source.startswith(quote, at):
@@ -142,8 +145,7 @@ def _unescape(body: str, offset: int) -> str:
     return "".join(parts) + body[at:]
 
 
-# Finds ``${{ … }}`` in a string. ``$${{`` is the escape for a literal ``${{``.
-
+# Templates. ``$${{`` is the escape for a literal ``${{``.
 
 OPENING = "${{"
 CLOSING = "}}"
@@ -152,7 +154,7 @@ _ESCAPED_OPENING = "$${{"
 
 @dataclass(frozen=True, slots=True)
 class TemplatePart:
-    """Literal text, or the source between ``${{`` and ``}}``. ``offset``: where the text stands in the string."""
+    """Literal text, or the source between ``${{`` and ``}}``. ``offset``: where the part begins in the string."""
 
     text: str
     offset: int
@@ -184,7 +186,7 @@ def split_template(string: str) -> list[TemplatePart]:
 
 
 def _find_closing(string: str, begin: int) -> int:
-    """Where the ``}}`` stands that is neither inside a string nor the end of a map."""
+    """The offset of the closing ``}}``, ignoring braces inside string literals and those that end a map."""
     at, braces = begin, 0
     while at < len(string):
         if quote := QUOTE.match(string, at):

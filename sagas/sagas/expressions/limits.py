@@ -1,4 +1,4 @@
-"""How much one expression may ask for, and the state of one evaluation that counts it."""
+"""Limits of expressions, and the Evaluation that counts the work of one evaluation."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any, NoReturn
 from sagas.expressions.errors import LimitError
 
 MAX_STEPS = 100_000
-"""Steps of one evaluation: an iteration, an element looked at by a function, a kibibyte of text handled."""
+"""Steps of one evaluation: an iteration, an element that a function reads, or 1 KiB of text."""
 
 MAX_SOURCE_LENGTH = 65_536
 """Characters of one expression."""
 
 MAX_NESTING = 64
-"""Parentheses, brackets and calls inside each other."""
+"""Depth of nested parentheses, brackets and calls."""
 
 MAX_DATA_DEPTH = 100
-"""Levels of data that are compared, rendered or returned."""
+"""Depth of data that is compared, rendered or returned."""
 
 MAX_TREE_DEPTH = 150
-"""Levels of the parsed expression, where ``a + b + c`` has two."""
+"""Depth of the syntax tree. ``a + b + c`` has three levels, because operators associate to the left."""
 
 MAX_INTEGER_DIGITS = 4_000
-"""Digits of an integer. Python refuses to write integers of more than 4,300 digits as JSON text."""
+"""Digits of an integer. Python refuses to convert integers of more than 4,300 digits to strings."""
 
 MAX_INTEGER_BITS = 13_287
-"""The largest number of bits that always fits in :data:`MAX_INTEGER_DIGITS` digits."""
+"""The largest number of bits that always fits into :data:`MAX_INTEGER_DIGITS` digits."""
 
 MAX_STRING_LENGTH = 1_048_576
-"""Characters of one string that an expression makes."""
+"""Characters of one string that an expression builds."""
 
 MAX_RESULT_VALUES = 1_000_000
 """Values (elements, fields) of one result."""
 
 MAX_RESULT_CHARACTERS = 16 * MAX_STRING_LENGTH
-"""Characters of all strings of one result."""
+"""Characters of all strings of one result together."""
 
 STEPS_PER_PATTERN = 100
 CHARACTERS_PER_STEP = 1_024
@@ -43,7 +43,7 @@ NODES_PER_STEP = 16
 
 
 class Evaluation:
-    """One evaluation: the names it sees, the comprehension variables, the steps it has left."""
+    """The state of one evaluation: its context, comprehension variables and remaining steps."""
 
     __slots__ = ("context", "patterns", "slots", "steps_left")
 
@@ -54,19 +54,21 @@ class Evaluation:
         self.patterns: set[str] | None = None
 
     def charge(self, steps: int) -> None:
-        """Use up steps; raises LimitError when none are left."""
+        """Consume steps; raises LimitError when none are left."""
         self.steps_left -= steps
         if self.steps_left < 0:
             raise_too_many_steps()
 
     def charge_pattern(self, pattern: str) -> None:
-        """Compiling costs much more than matching; counted once per pattern, so that a cache changes nothing."""
+        """Charge a regular expression. Compiling costs far more than matching, and is charged once per evaluation and
+        pattern, so that the result does not depend on the process-wide cache."""
         if self.patterns is None:
             self.patterns = set()
         self.charge(1 if pattern in self.patterns else STEPS_PER_PATTERN)
         self.patterns.add(pattern)
 
     def charge_text(self, characters: int) -> None:
+        """Charge for processing a string of this length; raises LimitError when no steps are left."""
         self.charge(characters // CHARACTERS_PER_STEP)
 
 
@@ -75,13 +77,13 @@ def raise_too_many_steps(offset: int = -1) -> NoReturn:
 
 
 def check_integer(value: int) -> int:
-    """The integer itself; raises LimitError when it has too many digits."""
+    """Return the integer; raises LimitError if it has too many digits."""
     if value.bit_length() > MAX_INTEGER_BITS:
         raise LimitError(f"an integer of more than {MAX_INTEGER_DIGITS:,} digits is refused")
     return value
 
 
 def check_string_length(length: int) -> None:
-    """Raises LimitError for a string longer than :data:`MAX_STRING_LENGTH`."""
+    """Raise LimitError for a string longer than :data:`MAX_STRING_LENGTH`."""
     if length > MAX_STRING_LENGTH:
         raise LimitError("a string of more than 1 MiB is refused")

@@ -1,4 +1,4 @@
-"""The parsed form of an expression. Offsets count characters of the source; ``end`` is the first one after."""
+"""The syntax tree of an expression. Offsets count characters of the source; ``end`` is exclusive."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ ComprehensionKind = Literal["all", "exists", "exists_one", "filter", "map"]
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode:
+    """Base of all nodes. ``depth`` is the height of the subtree, 1 for a leaf."""
+
     offset: int
     end: int
     depth: int
@@ -92,7 +94,7 @@ class Binary(ExpressionNode):
 
 @dataclass(frozen=True, slots=True)
 class Logic(ExpressionNode):
-    """``&&`` and ``||``: not in Binary because an error on one side may be absorbed by the other."""
+    """``&&`` and ``||``: separate from Binary because an error on one side may be absorbed by the other."""
 
     op: Literal["&&", "||"]
     left: ExpressionNode
@@ -124,7 +126,7 @@ class Has(ExpressionNode):
 
 @dataclass(frozen=True, slots=True)
 class Default(ExpressionNode):
-    """``default(value, fallback)``: not a function because a missing field in ``value`` is no error."""
+    """``default(value, fallback)``: not a FunctionCall because a missing field in ``value`` is not an error."""
 
     value: ExpressionNode
     fallback: ExpressionNode
@@ -135,7 +137,7 @@ class Default(ExpressionNode):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall(ExpressionNode):
-    """``name(args)``, or with ``method`` ``args[0].name(args[1:])``."""
+    """``name(args)``; with ``method``, ``args[0].name(args[1:])``."""
 
     name: str
     args: tuple[ExpressionNode, ...]
@@ -147,7 +149,7 @@ class FunctionCall(ExpressionNode):
 
 @dataclass(frozen=True, slots=True)
 class Comprehension(ExpressionNode):
-    """``source.loop(variable, body)``; ``map`` may have a ``condition`` between the two."""
+    """``source.kind(variable, body)``; ``map`` may have a ``condition`` before the body."""
 
     kind: ComprehensionKind
     source: ExpressionNode
@@ -161,7 +163,7 @@ class Comprehension(ExpressionNode):
 
 
 def walk(node: ExpressionNode) -> Iterator[ExpressionNode]:
-    """The node and everything in it, in the order of the source for equal levels."""
+    """The node and all its descendants, depth first, in pre-order."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
@@ -170,7 +172,7 @@ def walk(node: ExpressionNode) -> Iterator[ExpressionNode]:
 
 
 def path_of(node: ExpressionNode) -> tuple[str, ...] | None:
-    """``a.b["c"]`` as ("a", "b", "c"); None for anything that is not a name with fields."""
+    """``a.b["c"]`` as ("a", "b", "c"); None for anything but a name followed by fields."""
     fields: list[str] = []
     while True:
         match node:

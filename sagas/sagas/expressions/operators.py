@@ -1,4 +1,4 @@
-"""What operators do with values. Every function gets the Run to charge work that grows with the data."""
+"""The operators of expressions. Each takes the Evaluation and charges it for work that grows with the data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unsuitable_operands(reason: str = "") -> UnsuitableOperandsError:
 
 
 def compute_exactly(compute: Callable[[Decimal, Decimal], Decimal], left: Decimal, right: Decimal) -> Decimal:
-    """The unrounded result; raises LimitError when it has too many digits."""
+    """The exact result; raises LimitError if it has too many digits."""
     try:
         return compute(left, right)
     except (decimal.Inexact, decimal.Overflow, decimal.Underflow, decimal.InvalidOperation):
@@ -59,9 +59,9 @@ def add(run: Evaluation, left: Any, right: Any) -> Any:
 
 
 def concatenate(run: Evaluation, left: Any, right: Any) -> Any:
-    """``+`` where the source shows that text is meant: one side is a literal or makes text by its nature.
+    """``+`` as concatenation, chosen if the source shows that one side is a string.
 
-    Elsewhere adding two strings is an error: amounts travel as strings, and "1.00" + "2.00" is no amount.
+    Otherwise adding two strings is an error: amounts are passed as strings, and "1.00" + "2.00" is not an amount.
     """
     if left.__class__ is str and right.__class__ is str:
         check_string_length(len(left) + len(right))
@@ -92,7 +92,7 @@ def multiply(run: Evaluation, left: Any, right: Any) -> Any:
 
 
 def divide(run: Evaluation, left: Any, right: Any) -> Any:
-    """Of integers the whole part, towards zero, as in CEL; else a decimal of 28 digits, halves away from zero."""
+    """The quotient of integers truncated towards zero, as in CEL; else a decimal of 28 digits."""
     if not (is_number(left) and is_number(right)):
         raise unsuitable_operands()
     if right == 0:
@@ -104,7 +104,7 @@ def divide(run: Evaluation, left: Any, right: Any) -> Any:
 
 
 def remainder(run: Evaluation, left: Any, right: Any) -> Any:
-    """Of integers only, with the sign of the left side, as in CEL."""
+    """The remainder of integers, with the sign of the dividend, as in CEL."""
     if not (left.__class__ is int and right.__class__ is int):
         raise unsuitable_operands("it takes integers")
     if right == 0:
@@ -131,14 +131,14 @@ def _calendar_arithmetic(compute: Callable[[Any, Any], Any], left: Any, right: A
 
 
 def equals(run: Evaluation, left: Any, right: Any) -> bool:
-    """Deep equality. Values of different kinds are unequal, but a number next to a string is a mistake."""
+    """Deep equality. Values of different types are unequal, but comparing a number with a string is an error."""
     if (left.__class__ is str and is_number(right)) or (right.__class__ is str and is_number(left)):
         raise unsuitable_operands(_DECIMAL_HELP)
     return deep_equal(run, left, right, 0)
 
 
 def deep_equal(run: Evaluation, left: Any, right: Any, level: int) -> bool:
-    """Equality of any two values, without the check of :func:`equals`."""
+    """Equality of any two values; unlike :func:`equals` it accepts a number and a string."""
     left, right = to_cel(left), to_cel(right)
     kind = left.__class__
     if kind is not right.__class__:
@@ -162,7 +162,7 @@ def differs(run: Evaluation, left: Any, right: Any) -> bool:
 
 
 def contained(run: Evaluation, left: Any, right: Any) -> bool:
-    """``left in right``: an element of a list or a key of a map."""
+    """``left in right``: an element of a list, or a key of a map."""
     if right.__class__ is dict:
         return left.__class__ is str and left in right
     if right.__class__ is list:
@@ -183,7 +183,7 @@ def _ordering(compare: Callable[[Any, Any], bool]) -> Operator:
 
 
 def check_order(run: Evaluation, left: Any, right: Any) -> None:
-    """Raises where ``<`` has no meaning; also for two numbers that are text, where "9.00" > "10.00" would hold."""
+    """Raise if the values have no order, or are two numeric strings, for which "9.00" > "10.00" would hold."""
     if is_number(left) and is_number(right):
         return
     kind = left.__class__
@@ -212,7 +212,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def operand_error_message(op: str, left: str, left_value: Any, right: str, right_value: Any, reason: str) -> str:
-    """The sentence for :class:`UnsuitableOperandsError`; ``left`` and ``right`` are the operands' source."""
+    """The message of an :class:`UnsuitableOperandsError`; ``left`` and ``right`` are the source of the operands."""
     both = f"'{op}' cannot take {_describe_operand(left, left_value)} and {_describe_operand(right, right_value)}"
     if reason == "?":
         strings = str in (left_value.__class__, right_value.__class__)

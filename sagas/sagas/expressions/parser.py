@@ -1,4 +1,4 @@
-"""Tokens to nodes: an operator-precedence parser (Pratt, "Top down operator precedence", POPL 1973) for CEL."""
+"""Parses tokens to nodes: an operator-precedence parser (Pratt, "Top down operator precedence", POPL 1973) for CEL."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RESERVED_WORDS = frozenset(
 
 
 def parse_expression(source: str) -> ExpressionNode:
-    """The tree of an expression; raises ExpressionError with the offset of what cannot be read."""
+    """The syntax tree of an expression; raises ExpressionError with the offset of the error."""
     return _Parser(tokenize(source)).parse()
 
 
@@ -150,7 +150,7 @@ class _Parser:
             return self._make(ListLiteral, token.offset, self._take().end, items)
         if self._accept("{"):
             return self._map(token.offset)
-        leading_dot = self._accept(".")  # CEL's mark of a root name; every name here is one
+        leading_dot = self._accept(".")  # marks a root name in CEL; all names are root names here
         if self._next.kind != "name":
             raise self._unexpected("a name" if leading_dot else "a value")
         name = self._take()
@@ -162,7 +162,7 @@ class _Parser:
         return self._make(Identifier, token.offset, name.end, name.text)
 
     def _items(self, closing: str) -> tuple[ExpressionNode, ...]:
-        """Comma-separated expressions up to the closing bracket, which is left to be taken."""
+        """Comma-separated expressions up to the closing bracket, which is not consumed."""
         items: list[ExpressionNode] = []
         while not self._is(closing):
             items.append(self._expression())

@@ -1,7 +1,7 @@
-"""Mistakes that show before anything is evaluated: wrong functions, wrong arity, arithmetic on strings.
+"""Static type checks of expressions: unknown functions, wrong arity, arithmetic on strings.
 
-Kinds are the words of JSON Schema (string, integer, number, boolean, array, object, null); None is unknown, and
-what is unknown is never reported.
+Types are those of JSON Schema (string, integer, number, boolean, array, object, null). None means unknown, and an
+unknown type is never reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sagas.expressions.nodes import (
 TypeOf = Callable[[tuple[str, ...]], str | None]
 
 ANY_ELEMENT = "[]"
-"""Stands in a path for any element of a list: ``input.lines.map(l, l.sku)`` asks for ("input","lines","[]","sku")."""
+"""Any element of a list, in a path: ``input.lines.map(l, l.sku)`` looks up ("input", "lines", "[]", "sku")."""
 
 _NUMBERS = ("integer", "number")
 _ADVICE = "write decimal(x) to calculate with a number that is text"
@@ -42,7 +42,7 @@ _ADVICE = "write decimal(x) to calculate with a number that is text"
 
 @dataclass(frozen=True, slots=True)
 class _InferredType:
-    """What is known of a value: its kind, the path it was read from, what its elements are."""
+    """What is known about a value: its type, the path it was read from, and the type of its elements."""
 
     kind: str | None = None
     path: tuple[str, ...] | None = None
@@ -53,9 +53,9 @@ _UNKNOWN_TYPE = _InferredType()
 
 
 def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]]:
-    """(offset, sentence) of every mistake, in the order of the source.
+    """(offset, message) of every error, in source order.
 
-    ``type_of`` gives the kind of what a path leads to, or None when unknown; paths may contain :data:`ELEMENT`.
+    ``type_of`` returns the type of the value at a path, or None if unknown; paths may contain :data:`ANY_ELEMENT`.
     """
     checker = _TypeChecker(expression.source, type_of)
     checker.infer(expression.node, {})
@@ -63,7 +63,7 @@ def check_types(expression: Expression, type_of: TypeOf) -> list[tuple[int, str]
 
 
 def infer_type(expression: Expression, type_of: TypeOf) -> str | None:
-    """The kind of the expression's value; None when it is not known. ``type_of`` as for :func:`check_types`."""
+    """The type of the expression's value; None if unknown. ``type_of`` as for :func:`check_types`."""
     found = _TypeChecker(expression.source, type_of).infer(expression.node, {})
     return found.kind
 
@@ -91,7 +91,7 @@ class _TypeChecker:
         )
 
     def infer(self, node: ExpressionNode, scope: Mapping[str, _InferredType]) -> _InferredType:
-        """What is known of a node's value; reports the mistakes in it."""
+        """The type of a node's value; reports the errors in it."""
         match node:
             case Constant(value=value):
                 return _InferredType(_constant_type(value))

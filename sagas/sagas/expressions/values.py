@@ -1,9 +1,9 @@
-"""The values of expressions and the two borders: JSON in, JSON out.
+"""The values of expressions, and their conversion from and to JSON.
 
-Inside there are None, bool, int, Decimal, str, list, dict (string keys), and datetime and timedelta for
-``timestamp`` and ``duration``. There are no floats: arithmetic on money has to be exact and the same everywhere.
-Containers of the context are not converted as a whole; :func:`pull` converts a value when it is looked at, since
-an expression names a small part of what it could see.
+The types are None, bool, int, Decimal, str, list, dict (string keys), and datetime and timedelta for ``timestamp`` and
+``duration``. There are no floats: arithmetic on money must be exact and deterministic. Containers of the context are
+not converted as a whole; :func:`to_cel` converts a value when it is read, because an expression uses only a small
+part of its context.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ EXACT = decimal.Context(
     Emin=-DECIMAL_DIGITS,
     traps=[*_TRAPS, decimal.Inexact],
 )
-"""Adds, subtracts and multiplies without ever rounding. Python's own operators would round to the thread's context."""
+"""Addition, subtraction and multiplication without rounding; Python's operators round to the thread's context."""
 ROUNDING = decimal.Context(prec=DECIMAL_DIGITS, Emax=DECIMAL_DIGITS, Emin=-DECIMAL_DIGITS, traps=_TRAPS)
 DIVIDING = decimal.Context(
     prec=28, rounding=decimal.ROUND_HALF_UP, Emax=DECIMAL_DIGITS, Emin=-DECIMAL_DIGITS, traps=_TRAPS
 )
+"""Division, rounded to 28 digits; halves are rounded away from zero."""
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?", re.ASCII)
 _NATIVE_TYPES = frozenset({str, int, bool, type(None), dict, list, Decimal, datetime, timedelta})
@@ -50,12 +51,12 @@ _TYPE_NAMES = {
 
 
 def type_name(value: Any) -> str:
-    """What a value is, for a sentence: ``a string``."""
+    """The type of a value with its article, for messages: ``a string``."""
     return _TYPE_NAMES.get(value.__class__, "no JSON value")
 
 
 def parse_decimal(text: str) -> Decimal:
-    """An exact decimal of ordinary or exponent notation; raises ExpressionError for anything else."""
+    """An exact decimal in plain or exponent notation; raises ExpressionError for anything else."""
     if len(text) > DECIMAL_DIGITS + 10 or not _DECIMAL.fullmatch(text):
         shown = text if len(text) <= 40 else text[:40] + "…"
         raise ExpressionError(f"'{shown}' is not a decimal number")
@@ -66,14 +67,14 @@ def parse_decimal(text: str) -> Decimal:
 
 
 def format_decimal(number: Decimal) -> str:
-    """Without exponent and without a negative zero; raises ExpressionError for what no JSON number can be."""
+    """The number without exponent or negative zero; raises ExpressionError if it is not finite or out of range."""
     if not number.is_finite() or abs(number.adjusted()) > 2 * DECIMAL_DIGITS:
         raise ExpressionError("a decimal that is not finite or out of range is no JSON value")
     return format(number if number else number.copy_abs(), "f")
 
 
 def to_cel(value: Any) -> Any:
-    """A value of the context as expressions see it; raises ExpressionError when it is no JSON value."""
+    """Convert a value of the context; raises ExpressionError if it is not a JSON value."""
     return value if value.__class__ in _NATIVE_TYPES else _convert(value)
 
 
@@ -82,7 +83,7 @@ def _convert(value: Any) -> Any:
         case float():
             if not math.isfinite(value):
                 raise ExpressionError(f"{value} is no JSON number")
-            return parse_decimal(repr(value))  # repr is the shortest text that reads back as the same number
+            return parse_decimal(repr(value))  # repr is the shortest string that parses to the same float
         case str():
             return str.__str__(value)
         case int():
@@ -95,7 +96,7 @@ def _convert(value: Any) -> Any:
 
 
 class _ResultEncoder:
-    """Copies one result to JSON; counts, because a small expression can name the same big value often."""
+    """Copies a result to JSON and counts its size, because a small expression can repeat a large value many times."""
 
     def __init__(self) -> None:
         self._values = MAX_RESULT_VALUES
@@ -130,7 +131,7 @@ class _ResultEncoder:
 
 
 def scalar_from_cel(value: Any) -> Any:
-    """A value without parts as JSON: decimals, timestamps and durations leave as strings."""
+    """A value that is not a container, as JSON; decimals, timestamps and durations become strings."""
     match value:
         case int():
             return check_integer(value)
@@ -144,13 +145,13 @@ def scalar_from_cel(value: Any) -> Any:
 
 
 def from_cel(value: Any) -> Any:
-    """The result as JSON, independent of the context it came from."""
+    """The result as JSON, sharing no containers with the context."""
     if value.__class__ in (list, dict):
         return _ResultEncoder().encode(value, 0)
     return scalar_from_cel(value)
 
 
-# Timestamps (RFC 3339, kept in UTC) and durations (``1h30m``, ``1.5s``), exact to the microsecond.
+# Timestamps (RFC 3339, kept in UTC) and durations (``1h30m``, ``1.5s``), with microsecond precision
 
 _DATE_PATTERN = r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
 _TIME_PATTERN = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -171,7 +172,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def timestamp_from_string(text: str) -> datetime:
-    """The moment in UTC; raises ExpressionError for other notations and for fractions below a microsecond."""
+    """The timestamp in UTC; raises ExpressionError for other notations and for fractions below a microsecond."""
     found = _TIMESTAMP.fullmatch(text)
     if found is None:
         raise ExpressionError(f"'{text[:40]}' is not a timestamp such as 2026-05-01T10:30:00Z")
@@ -197,7 +198,7 @@ def timestamp_to_string(moment: datetime) -> str:
 
 
 def date_from_string(text: str) -> str:
-    """``YYYY-MM-DD`` of a date or, in UTC, of a timestamp."""
+    """``YYYY-MM-DD`` of a date, or of a timestamp in UTC."""
     day = _DATE_ONLY.fullmatch(text)
     if day is None:
         return timestamp_from_string(text).date().isoformat()
@@ -208,7 +209,7 @@ def date_from_string(text: str) -> str:
 
 
 def duration_from_string(text: str) -> timedelta:
-    """A length of time; raises ExpressionError for other notations and for parts below a microsecond."""
+    """Parse a duration; raises ExpressionError for other notations and for fractions below a microsecond."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ExpressionError(f"'{text[:40]}' is not a duration such as 90s or 1h30m")
@@ -227,7 +228,7 @@ def duration_from_string(text: str) -> timedelta:
 
 
 def duration_to_string(length: timedelta) -> str:
-    """Seconds, as CEL and Protocol Buffers write them: ``5400s``, ``1.5s``."""
+    """Seconds, as in CEL and Protocol Buffers: ``5400s``, ``1.5s``."""
     microseconds = length // _MICROSECOND
     sign, (seconds, rest) = "-" if microseconds < 0 else "", divmod(abs(microseconds), 1_000_000)
     fraction = f".{rest:06d}".rstrip("0") if rest else ""

@@ -1,6 +1,6 @@
-"""The saga machine: pure, deterministic, serialisable. See machine.py.
+"""The saga machine: pure, deterministic and serialisable; see machine.py.
 
-Nothing is imported here: the commands alone are all a client needs of it.
+This module imports nothing, so that clients do not load the whole machine.
 """
 
 from __future__ import annotations

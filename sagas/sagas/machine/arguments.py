@@ -1,7 +1,7 @@
-"""What expressions see, and the values of ``with``, ``if``, ``for_each``, ``probe`` and ``output``.
+"""Evaluates the expressions of a definition (``with``, ``if``, ``for_each``, ``probe``, ``output`` …).
 
-Everything raises :class:`DefinitionError` when an expression fails: the step is then FAILED without a retry, because
-the same expression fails the same way every time.
+A failing expression raises :class:`DefinitionError`. The step is then FAILED without a retry, because evaluation is
+deterministic. The module also keeps the budget for the values that a saga stores (rule 9).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class DefinitionError(Exception):
 
 
 def definition_outcome(error: DefinitionError) -> Outcome:
-    """The outcome of an attempt that could not even be formulated."""
+    """The outcome of an attempt whose arguments could not be evaluated."""
     return Outcome("failed", failure=Failure(DEFINITION_FAILURE, str(error)), attempt=1, retryable=False)
 
 
 def expression_context(
     run: SagaRun, entry: LedgerEntry | None = None, *, key: str | None = None, with_own_result: bool = False
 ) -> dict[str, Any]:
-    """The names an expression may use. ``own``: also the entry's own result, as in a compensation."""
+    """The names an expression may use. ``with_own_result``: include the entry's own result, as in a compensation."""
     names: dict[str, Any] = {
         "input": run.input,
         "steps": run.step_values,
@@ -63,7 +63,7 @@ def _saga_names(run: SagaRun) -> dict[str, Any]:
 
 
 def failure_cause(entry: LedgerEntry) -> dict[str, object]:
-    """The reason that this entry's end gives: the last attempt's own word, whatever the joined outcome."""
+    """The cause of rollback for this entry: the error of its last attempt, whatever the merged outcome."""
     error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not answer", "details": {}}
     return {
         "kind": entry.word or "failed",
@@ -75,7 +75,7 @@ def failure_cause(entry: LedgerEntry) -> dict[str, object]:
 
 
 def forward_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
-    """The arguments of a forward attempt. A person's corrected arguments win."""
+    """The arguments of a forward attempt. An operator's corrected arguments take precedence."""
     if entry.override is not None:
         return entry.override
     step = run.step(entry)
@@ -85,21 +85,21 @@ def forward_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
 def operation_arguments(
     run: SagaRun, entry: LedgerEntry, place: str, op: Operation, key: str, override: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The arguments of a compensation, a confirm or a probe; its short form takes those of the forward attempt."""
+    """The arguments of a compensation, confirm or probe; the short form reuses those of the forward attempt."""
     if override is not None:
         return dict(override)
     if op.with_ is None:
         return dict(entry.arguments or {})
     names = expression_context(run, entry, key=key, with_own_result=True)
     if run.reason is None:
-        # `on_failure: continue` undoes a step alone: its own end is the reason, for the saga goes on.
+        # `on_failure: continue` compensates one step while the saga goes on: the step's own failure is the reason.
         names["saga"]["reason"] = failure_cause(entry)
     return _render_arguments(run, (entry.step, place), op, names)
 
 
 def _render_arguments(run: SagaRun, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(op.with_ or {})
-    # `result` of http is an expression over the response, evaluated where the response is.
+    # `result` of http is an expression over the response, evaluated by the worker that receives it.
     late = {"result": given.pop("result")} if op.uses == "http" and "result" in given else {}
     try:
         return {**run.plan.compiled_template(place, given).render(names), **late}
@@ -108,7 +108,7 @@ def _render_arguments(run: SagaRun, place: tuple[str, ...], op: Operation, names
 
 
 def notification_arguments(run: SagaRun, number: int, op: Operation, event: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a notification: all steps can be named, those that never ran with a null result."""
+    """The arguments of a notification. All steps are visible; the result of one that never ran is null."""
     names = expression_context(run)
     names["saga"] = {**names["saga"], "state": run.state}
     names["event"] = event
@@ -142,7 +142,7 @@ def evaluate_output(run: SagaRun) -> Any:
 
 
 def evaluate_labels(run: SagaRun) -> dict[str, str]:
-    """What people search for; the values are text."""
+    """The labels for search; the values are strings."""
     made = (
         _evaluate(run, ("labels",), dict(run.definition.labels), expression_context(run))
         if run.definition.labels
@@ -152,11 +152,11 @@ def evaluate_labels(run: SagaRun) -> dict[str, str]:
 
 
 FAIRNESS_KEY_BYTES = 64
-"""Temporal refuses longer ones, and by failing the task for ever."""
+"""Temporal rejects longer keys by failing the workflow task, which would repeat forever."""
 
 
 def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
-    """Temporal's fairness key of the step's operations, from the names that the forward attempt may use."""
+    """Temporal's fairness key of the step's operations, evaluated with the names of the forward attempt."""
     source = run.step(entry).fairness_key
     if source is None or "${{" not in source:
         key = source
@@ -168,7 +168,7 @@ def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
 
 
 def probe_verdict(run: SagaRun, entry: LedgerEntry, probe: Probe, outcome: Outcome) -> tuple[str, Any]:
-    """What a probe's answer says: ``done`` with the result, ``absent`` or ``unknown``."""
+    """The verdict of a probe's response: ``done`` with the result, ``absent`` or ``unknown``."""
     response = outcome.result
     if outcome.marker == "absent":
         return "absent", None
@@ -196,7 +196,7 @@ def _evaluate_condition(run: SagaRun, step: str, place: str, source: str, names:
 
 
 def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[str, Any]) -> Any:
-    """A field that is one expression, with or without its ``${{ }}``, or a plain value with expressions in it."""
+    """Evaluate a field: one expression, with or without ``${{ }}``, or a value that contains expressions."""
     try:
         if isinstance(source, str) and "${{" not in source and place[-1] not in ("for_each", "output"):
             return compile_expression(source).evaluate(names)
@@ -206,7 +206,7 @@ def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[
 
 
 def publish_result(run: SagaRun, record: StepRecord) -> None:
-    """Make a step's end visible to expressions. Constant cost, whatever the number of steps."""
+    """Make a settled step visible to expressions. The cost does not depend on the number of steps."""
     step = run.plan.steps[record.id]
     if step.for_each is not None:
         run.step_values[record.id] = {"result": None, "results": record.results or [], "state": overall_state(record)}
@@ -217,33 +217,33 @@ def publish_result(run: SagaRun, record: StepRecord) -> None:
 
 
 def overall_state(record: StepRecord) -> str:
-    """One word for a step: of its only entry, or of the first item that is not DONE."""
+    """The state of a step: that of its only entry, or of the first item that is not DONE."""
     for entry in record.entries:
         if entry.state not in ("DONE", "CONFIRMED") or record.items is None:
             return entry.state
     return "DONE" if record.settled else "RUNNING" if record.begun else "PENDING"
 
 
-# How much a saga may remember (rule 9): its state travels in one payload whenever the run continues as a new one.
+# --- state budget (rule 9): the state must fit into one payload when the run continues as new ------------------------
 #
-# The size of every value is estimated once, when it arrives, and added up; the state is never serialised for this. The
-# estimate stands for the compressed size, yet no compressor is asked: its output differs between versions, and a
-# replay on another worker must come to the same decision. Integers only, for the same reason.
+# The size of every value is estimated once, when it is stored, and added up; the state is never serialised for this.
+# The compressed size is estimated without a compressor, whose output differs between versions: a replay on another
+# worker must come to the same decision. Integer arithmetic only, for the same reason.
 
 STATE_BUDGET = 3 * 512 * 1024
-"""Bytes, compressed, for the input, the lists of all for_each and all results together (1.5 MiB)."""
+"""Compressed bytes for the input, the lists of all for_each and all results together (1.5 MiB)."""
 
 ALWAYS_KEPT = 64
-"""Bytes of JSON below which leaving a value out would save nothing."""
+"""Bytes of JSON up to which a value is always stored, because a placeholder would save nothing."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def estimated_size(data: bytes) -> int:
-    """The compressed size of a text in bytes, estimated from above.
+    """An upper estimate of the compressed size of ``data``, in bytes.
 
-    Shannon's code (1948): a byte that makes up the share p of the text takes ⌈log2 1/p⌉ bits. A real compressor
-    also finds repetitions, so it needs less.
+    Shannon's code (1948): a byte with relative frequency p takes ⌈log2 1/p⌉ bits. A real compressor also finds
+    repetitions, so it needs less.
     """
     total = len(data)
     bits = sum(count * (-(-total // count) - 1).bit_length() for count in Counter(data).values())
@@ -251,10 +251,10 @@ def estimated_size(data: bytes) -> int:
 
 
 def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
-    """The value as it is kept, and the new total of what is kept.
+    """Return the value to store and the new total of the budget in use.
 
-    A value that no longer fits becomes ``{"omitted": "size", "bytes": n}``, n being its size as JSON. The step is
-    DONE all the same: its effect is there, and the guard of a guarded step still has the result.
+    A value that does not fit becomes ``{"omitted": "size", "bytes": n}``, where n is its size as JSON. The step is
+    still DONE: its effect exists, and the guard of a guarded step keeps the result.
     """
     text = _encode(value)
     if len(text) <= ALWAYS_KEPT:
@@ -266,7 +266,7 @@ def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
 
 
 def budgeted_size(value: Any) -> int:
-    """What a value that is always kept takes (an input, the list of a for_each)."""
+    """The budget taken by a value that is always stored (an input, the list of a for_each)."""
     return estimated_size(_encode(value))
 
 

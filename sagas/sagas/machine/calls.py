@@ -1,6 +1,6 @@
-"""From what the machine wants to know to the Call that asks for it.
+"""Builds the Call commands of the machine.
 
-A Call is a function of the state, so that a restored machine can ask everything in flight again.
+A Call is a function of the state, so that a restored machine can reissue everything in flight.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MARK_UNDO = "saga.undo"
 MARK_CONFIRM = "saga.confirm"
 SEAL = "saga.seal"
 RECORD_RESULT = "saga.done"
-"""Puts a person's `done` into the guard's row of the operation; a row that is there wins."""
+"""Records an operator's `done` in the guard's row of the operation; an existing row takes precedence."""
 
 
 def send_call(
     run: SagaRun, entry: LedgerEntry, kind: CallKind, purpose: LookupPurpose = "", *, background: bool = False
 ) -> None:
-    """Ask, and note that an answer is owed. Raises DefinitionError when the arguments cannot be evaluated."""
+    """Send a call and register its flight. Raises DefinitionError when the arguments cannot be evaluated."""
     flight = Flight(_call_id(run, entry, kind, purpose), "call", entry.id, kind, run.now, purpose)
     call = build_call(run, entry, flight)
     run.start_flight(flight.id, "call", entry, kind, purpose, background=background)
@@ -36,7 +36,7 @@ def send_call(
 
 
 def build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
-    """The Call of a flight. Raises DefinitionError when the arguments cannot be evaluated."""
+    """Build the Call of a flight. Raises DefinitionError when the arguments cannot be evaluated."""
     match flight.ask:
         case "do":
             return _forward_call(run, entry, flight)
@@ -113,7 +113,8 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
         key, made = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.made
     given = {"result": (entry.decision or {}).get("result")}
     call = _new_call(run, entry, flight, action, RECORD_RESULT, given, f"✎ {op} {step.name}: done, says a person")
-    # The row is written where it decides: at the step's own guard, unless that has sent us elsewhere already.
+    # The row is written where it is decisive: in the step's own guard, unless that guard has already decided
+    # `elsewhere`, or the step has none.
     confirmed = (RECORD_RESULT, given) if op == "undo" else None
     guard = GuardSpec(_required_connection(action if mode == "own" else step.do), mode, confirmed=confirmed)
     return replace(call, op=op, key=key, guard=guard, earlier_attempts=made, heartbeat=None, cancellable=False)
@@ -137,7 +138,8 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         undo.arguments = arguments.operation_arguments(run, entry, place, action, key, undo.override)
     guard = None
     if action.connection is not None:
-        # Decided elsewhere already, an alternate at home has its own row too: the row of `undo` is taken by that word.
+        # After a decision of `elsewhere`, even an alternate on the step's connection writes its own row: the row of
+        # `undo` already holds that decision.
         if step.do.connection == action.connection and not undo.use_confirmed and not undo.marked:
             guard = GuardSpec(action.connection, "decide", known, _confirmed_undo(run, entry, step, key))
         else:
@@ -213,7 +215,7 @@ def _new_call(
 
 
 def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> str | None:
-    """A mistake in the key shows when the step is tried; it only orders work, so it never holds up a way back."""
+    """The fairness key. It only orders work, so an error in it fails a forward attempt but never blocks a rollback."""
     try:
         return arguments.fairness_key(run, entry)
     except arguments.DefinitionError:
@@ -227,7 +229,7 @@ def _with_at_least_one_attempt(retry: Retry) -> Retry:
 
 
 def is_single_attempt(step: StepDefinition) -> bool:
-    """The participant does not honour the key: no attempt may be repeated without a probe that says absent."""
+    """True when the participant does not honour the key: an attempt is repeated only after a probe returns absent."""
     return not step.do.guarded and not step.do.idempotent and step.kind != "read"
 
 
@@ -239,14 +241,14 @@ def call_retry(step: StepDefinition) -> Retry:
 
 
 def _left(entry: LedgerEntry, retry: Retry) -> Retry:
-    """The retries of a call that follows an attempt which did not count: what the calls before it have left."""
+    """The remaining retries of a call that follows an uncounted attempt."""
     if not entry.uncounted:
         return retry
     return replace(retry, max_attempts=max(retry.max_attempts - max(entry.made - entry.tries_from, 0), 1))
 
 
 def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
-    """The action that undoes the step now."""
+    """The current compensation of the step: the alternate in use, or `compensate.confirmed`."""
     assert step.compensate is not None
     if undo.use_confirmed and step.compensate.confirmed is not None:
         return step.compensate.confirmed
@@ -254,14 +256,17 @@ def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
 
 
 def guard_decides_first(step: StepDefinition, action: Action) -> bool:
-    """True when the guard of the step and the action live in different places, so that the guard decides first."""
+    """True when the action does not run on the connection of the step's guard, so that the guard decides first."""
     return step.do.guarded and action.connection != step.do.connection
 
 
 def _confirmed_undo(
     run: SagaRun, entry: LedgerEntry, step: StepDefinition, key: str
 ) -> tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None:
-    """What undoes a confirmed effect in the same transaction, when it lives in the database of the guard."""
+    """The action and arguments that undo a confirmed effect in the guard's transaction.
+
+    ``elsewhere``: that action uses another connection. None: there is none, or it cannot be needed.
+    """
     action = step.compensate.confirmed if step.compensate else None
     if action is None or step.confirm is None:
         return None
@@ -274,11 +279,11 @@ def _confirmed_undo(
     except arguments.DefinitionError:
         if known:
             raise
-        return None  # a mistake in the undo of a confirmed effect holds up nothing as long as none is confirmed
+        return None  # the effect is not confirmed, so an error in the undo of a confirmed effect must not block
 
 
 def compact_json(given: Mapping[str, Any]) -> str:
-    """Arguments as a person types them."""
+    """Arguments as compact JSON, for a command line."""
     return json.dumps(dict(given), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -294,14 +299,14 @@ STATE_BY_OUTCOME: dict[OutcomeKind, StepState] = {
     "unknown": "UNKNOWN",
     "late": "COMPENSATED",
 }
-"""The state of an entry whose forward attempts have ended like this."""
+"""The state of an entry whose forward attempts have ended with this outcome."""
 
 
-# After a restore: what was in flight is asked again, under the same ids and keys, or counts as lost.
+# --- after a restore: reissue what was in flight with the same ids and keys, or count it as lost ---------------------
 
 
 def reissue(run: SagaRun, at: float) -> list[Command]:
-    """The commands of everything in flight, in the order in which it was asked first."""
+    """The commands of everything in flight, in their original order."""
     commands: list[Command] = []
     for id, (fires_at, summary) in run.timers.items():
         commands.append(StartTimer(id, max(0.0, fires_at - at), summary))
@@ -328,7 +333,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
 
 
 def lost_calls(run: SagaRun, at: float) -> list[CallEnded]:
-    """The ends of the calls in flight whose answers nobody will ever hear: each may have had its effect or not."""
+    """End events with outcome unknown for the calls in flight whose results are lost."""
     failure = Failure("Infrastructure", "the run was terminated while this was in flight")
     outcome = Outcome("unknown", failure=failure, infrastructure=True)
     return [CallEnded(flight.id, outcome, at) for flight in run.flights.values() if flight.kind == "call"]

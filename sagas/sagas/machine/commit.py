@@ -1,4 +1,4 @@
-"""The commit point and what follows from it: confirms, and the end of a saga that went forward (rule 13)."""
+"""The commit point, the confirms that follow it, and the completion of a saga (rule 13)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sagas.protocol.outcomes import Outcome
 
 
 def reach_commit_point(run: SagaRun) -> None:
-    """The point of no return."""
+    """Pass the point of no return: cancel the deadline and start the confirms."""
     run.phase, run.state = "committed", "COMMITTED"
     run.committed_at = run.now
     run.cancel_timer("deadline")
     run.deadline_at = None
     run.recorded = None
     for id in run.recorded_entries:
-        # It failed beside the pivot; the pivot decided forward, so now a person has to.
+        # It failed in parallel with the pivot. The pivot succeeded, so rollback is impossible and an operator decides.
         entry = run.entry(id)
         if entry is not None:
             run.park(entry, "do", entry.error["message"] if entry.error else "it failed beside the pivot")
@@ -44,7 +44,7 @@ def reach_commit_point(run: SagaRun) -> None:
 
 
 def confirm_step(run: SagaRun, record: StepRecord) -> None:
-    """Confirm the entries of one step, as many at a time as the step may run; then its dependants' turn comes."""
+    """Confirm the entries of one step, at most `max_parallel` at a time, then those of its dependants."""
     stack = [record]
     while stack:
         record = stack.pop()
@@ -60,7 +60,7 @@ def confirm_step(run: SagaRun, record: StepRecord) -> None:
 
 
 def _confirm_entries(run: SagaRun, record: StepRecord) -> bool:
-    """Ask for more confirms; True when every entry of the step is confirmed or needs none."""
+    """Start more confirms; True when every entry of the step is confirmed or needs no confirm."""
     step = run.plan.steps[record.id]
     if step.confirm is None:
         return True
@@ -92,7 +92,7 @@ def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
 def confirm_ended(
     run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, mark: bool = False
 ) -> None:
-    """A confirm has ended. It is asked without limit; only a rejection or a FAILED without retry parks."""
+    """Handle the end of a confirm. It is retried without limit; only a rejection or non-retryable failure parks it."""
     confirm = entry.confirm
     assert confirm is not None
     action = run.step(entry).confirm
@@ -134,7 +134,7 @@ def mark_confirmed(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def continue_after_confirm(run: SagaRun, entry: LedgerEntry) -> None:
-    """Go on after a confirm: its dependants' confirms, or, for a step past the pivot, its dependants."""
+    """Continue after a confirm with the dependants' confirms, or, past the pivot, with the dependants themselves."""
     if run.plan.runs_after_commit(entry.step):
         run.post(EntrySettled(entry, True))
         return
@@ -149,7 +149,7 @@ def confirm_failure(entry: LedgerEntry) -> str:
 
 
 def finish_forward(run: SagaRun) -> None:
-    """All steps and confirms are through: evaluate `output`, or park at the pseudo-step of that name."""
+    """All steps and confirms are done: evaluate `output`, or park at the pseudo-step of that name if that fails."""
     if OUTPUT_STEP in run.parked:
         return
     if run.definition.output is not None and run.output is None:

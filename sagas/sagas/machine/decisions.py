@@ -1,4 +1,4 @@
-"""What may be asked of a saga from outside: decisions of a person, and the undo of a finished run."""
+"""Operator decisions about stuck operations: which are allowed (the table in cli.md), and how they are carried out."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from sagas.protocol.payloads import idempotency_key
 DECISIONS: tuple[str, ...] = get_args(Decision)
 
 DECIDABLE_AFTER = 15 * 60
-"""Seconds of retrying after which a person may decide about an operation that is not parked."""
+"""Seconds of retries after which an operator may decide about an operation that is not parked."""
 
 
 def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
-    """Why this decision cannot be accepted, in one sentence; None when it can."""
+    """Why this decision is refused, as one sentence; None when it is accepted."""
     wrong = _malformed_decision(decision)
     if wrong is not None:
         return wrong
@@ -72,7 +72,10 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
 
 
 def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[str]:
-    """The row of the table in cli.md; without `retry` where the participant must not be asked twice."""
+    """The decisions allowed for an operation (the table in cli.md).
+
+    There is no `retry` where the effect is unknown and the participant must not be called twice.
+    """
     if op in ("undo", "confirm"):
         return ["retry", "done", "skip"]
     step = run.step(entry)
@@ -96,7 +99,7 @@ def _impossible_decision(decision: DecisionMade, allowed: list[str], where: str)
 
 
 def _malformed_decision(decision: DecisionMade) -> str | None:
-    """It comes from outside as JSON, so every field may hold anything."""
+    """Check the types of a decision: it is external JSON, so every field may have any type."""
     for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
         if not isinstance(value, str) or not value.strip():
             return f"a decision needs the text `{name}`, not {value!r}"
@@ -112,7 +115,7 @@ def _malformed_decision(decision: DecisionMade) -> str | None:
 
 
 def json_type(value: Any) -> str:
-    """What JSON calls this value."""
+    """The JSON type of a value, for messages."""
     match value:
         case bool():
             return "true or false"
@@ -168,7 +171,7 @@ def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, 
 
 
 def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
-    """What must not be repeated after an attempt that may have happened, where no guard can tell."""
+    """Why a retry is unsafe: an earlier attempt may have had its effect, and there is no guard to check."""
     step = run.step(entry)
     if decision.decision != "retry" or op != "do" or is_read(step) or step.do.guarded or is_nested(step):
         return None
@@ -191,11 +194,11 @@ def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     return snapshot.replacement_refusal(run.definition, decision.definition)
 
 
-# What a person may decide about a stuck operation, and how it is carried out (the table in cli.md).
+# --- carrying out decisions ------------------------------------------------------------------------------------------
 
 
 def receive_decision(run: SagaRun, event: DecisionMade) -> None:
-    """Note an accepted decision, and carry it out as soon as nothing of the operation is in flight."""
+    """Record an accepted decision and carry it out as soon as nothing of the operation is in flight."""
     row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
     run.operator.append({"at": format_timestamp(event.at), **row})
     if event.definition is not None:
@@ -212,10 +215,10 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     decision = {**row, "arguments": event.arguments, "result": event.result}
     flight = run.flights.get(entry.flight) if entry.flight else None
     if flight is not None and flight.kind == "call":
-        # The attempt in flight may still succeed, and then that wins.
+        # The attempt in flight may still succeed, which then overrides the decision.
         entry.decision = decision
         if flight.background:
-            # The probe of a parked pivot: from now on the decision waits for it, so it is waited for.
+            # The probe of a parked pivot: the decision waits for it, so it is no longer in the background.
             run.bring_to_foreground(flight)
             run.unpark(entry)
         if not flight.cancelled:
@@ -228,7 +231,7 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
 
 
 def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
-    """Carry out a decision about an entry that is not in flight any more."""
+    """Carry out a decision about an entry that is no longer in flight."""
     parked = run.unpark(entry)
     op: EntryOperation = parked.op if parked else current_operation(run, entry)
     entry.decision = dict(decision)
@@ -241,7 +244,7 @@ def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> 
 
 
 def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
-    """Which operation of the entry is going on. Asking whether it happened belongs to its undo on the way back."""
+    """The current operation of the entry. During a rollback, looking up its effect is part of the undo."""
     if entry.undo is not None and (entry.undo.state in ("RUNNING", "PARKED") or run.rolling):
         return "undo"
     if entry.confirm is not None and entry.confirm.state in ("RUNNING", "PARKED"):
@@ -296,10 +299,10 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
         entry.decision = None
         entry.rounds, entry.tries_from, entry.tries_since = 0, entry.made, run.now
         if guarded and step.pivot and run.recorded is not None:
-            # Rule 5: a cancel or the deadline was recorded, so nothing starts any more; only its row decides.
+            # Rule 5: a cancel or the deadline is recorded, so no attempt may start; only the guard's row decides.
             run.post(LookUpEffect(entry, "pivot"))
         elif not never and calls.is_single_attempt(step):
-            # The participant does not honour the key: a probe has to say absent before it is asked again.
+            # The participant does not honour the key: it is called again only after a probe returns absent.
             run.post(LookUpEffect(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
         else:
             run.post(StartAttempt(entry))
@@ -310,9 +313,9 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
 
 
 def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
-    """Run the entry again under a new key: the old one is rejected, failed or sealed for good."""
+    """Run the entry again under a new key: the old one is finally rejected, failed or sealed."""
     if run.recorded is not None and run.step(entry).pivot:
-        # A cancel or the deadline came while the seal decided. Nothing starts any more.
+        # A cancel or the deadline was recorded while the seal was in flight, so no attempt may start.
         entry.decision = None
         run.post(PivotFailed(entry, arguments.failure_cause(entry)))
         return
@@ -377,17 +380,17 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
 
 
 def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None:
-    """A decision that cannot be formulated leaves the operation where it was."""
+    """Park the operation again: the arguments for its decision cannot be evaluated."""
     op = current_operation(run, entry)
     entry.decision = None
     run.park(entry, op, str(error))
 
 
-# What follows when a person says that an operation is done, leaves it out or gives it up.
+# --- results of decisions --------------------------------------------------------------------------------------------
 
 
 def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
-    """A person leaves the step out; past the commit point its effect is missing, and the saga says so."""
+    """Skip the step; past the commit point its missing effect is recorded as residue."""
     entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
     entry.continued = True
     if run.committed:
@@ -396,7 +399,7 @@ def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def give_up_pivot(run: SagaRun, entry: LedgerEntry) -> None:
-    """The pivot is sealed, or a person vouches that it did not happen."""
+    """Give up the pivot: it is sealed, or an operator vouches that it did not happen."""
     cause = operator_cause(entry, entry.decision or {})
     entry.decision = None
     run.post(PivotFailed(entry, cause))
@@ -431,7 +434,10 @@ def mark_confirmed_manually(run: SagaRun, entry: LedgerEntry) -> None:
 def manual_result_ended(
     run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose, attempts: int | None
 ) -> None:
-    """The guard has taken a person's `done`, or had a row that wins; a guard in trouble is asked again."""
+    """Handle the end of recording an operator's `done` in the guard.
+
+    An existing row overrides the decision; a retryable error of the guard is retried without limit.
+    """
     op: EntryOperation = "undo" if purpose == "backward" else "confirm" if purpose == "not_done" else "do"
     step = run.step(entry)
     counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
@@ -462,7 +468,7 @@ def manual_result_ended(
 
 
 def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:
-    """Name what stays or is missing, where, under which key, and what would mend it."""
+    """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
     action = step.do
     given: Mapping[str, Any] = entry.arguments or {}

@@ -1,7 +1,7 @@
-"""Finding out whether an UNKNOWN step took effect: by a seal in the guard, or by the author's probe.
+"""Determines whether an UNKNOWN step had its effect: by a seal in the guard, or by the author's probe.
 
-A seal decides: after it the step has happened or never will. A probe only tells, so its `absent` is believed when the
-participant sealed the key while answering, or when every attempt ended longer ago than `settle`.
+A seal is decisive: after it the step has happened or never will. A probe only observes, so its `absent` is accepted
+only if the participant sealed the key with its response, or if every attempt ended longer than `settle` ago.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 
 
 def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
-    """Ask. Where nobody can be asked the answer is `unknown`."""
+    """Send a seal or a probe. With neither guard nor probe the verdict is `unknown`."""
     step = run.step(entry)
     if is_read(step) or entry.resolved:
         run.post(EffectLookedUp(entry, purpose, "absent"))
@@ -47,7 +47,7 @@ def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, 
 
 
 def seal_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose) -> None:
-    """A seal has ended. It is asked without limit, because only its row decides."""
+    """Handle the end of a seal. It is retried without limit, because only its row decides."""
     if outcome.kind == "done" and outcome.marker == "sealed":
         _record_verdict(run, entry, purpose, "absent")
     elif outcome.kind == "done":
@@ -58,17 +58,17 @@ def seal_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: Look
     elif outcome.park_reason is not None or (not outcome.retryable and not outcome.infrastructure):
         _park_lookup(run, entry, purpose, outcome)
     elif entry.decision is not None and _decision_takes_over(run, purpose):
-        run.post(CarryOutDecision(entry, entry.decision))  # a person decided meanwhile
+        run.post(CarryOutDecision(entry, entry.decision))  # an operator has decided in the meantime
     else:
         _schedule_lookup(run, entry, purpose, run.step(entry).do.retry.max_interval)
 
 
 def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flight) -> None:
-    """A probe has ended."""
+    """Handle the end of a probe."""
     step, purpose = run.step(entry), flight.purpose
     probe = step.probe
     assert probe is not None
-    # A person decided meanwhile: only a `done` wins over that, and anything else leaves it to the decision.
+    # An operator has decided in the meantime: only a `done` of the probe overrides that decision.
     decided = entry.decision is not None and purpose in ("retry", "end", "pivot")
     if outcome.kind != "done":
         if decided:
@@ -93,7 +93,7 @@ def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flig
     elif said == "absent" and not decided:
         rest = 0.0 if probe.operation.seals else (entry.last_end or run.now) + step.settle - run.now
         if rest > 0:
-            # An attempt that ended a moment ago may still arrive: ask again when it no longer can.
+            # An attempt that ended within `settle` may still arrive: probe again when it no longer can.
             _schedule_lookup(run, entry, purpose, rest, background=flight.background)
         else:
             _record_verdict(run, entry, purpose, "absent")
@@ -102,14 +102,14 @@ def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flig
 
 
 def _decision_takes_over(run: SagaRun, purpose: LookupPurpose) -> bool:
-    """A person's decision can take over: it is not what asks, and it belongs to the direction the saga goes."""
+    """True unless the decision itself caused this lookup, or the lookup belongs to the other direction of the saga."""
     if run.phase == "backward":
         return purpose == "backward"
     return purpose in ("retry", "end", "continue", "not_done", "pivot")
 
 
 def retry_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
-    """Ask again after a while, because the last answer said nothing."""
+    """Repeat the lookup after a backoff, because the last one was inconclusive."""
     retry = run.step(entry).do.retry
     seconds = retry.max_interval if purpose == "pivot" else backoff(retry, entry.rounds)
     _schedule_lookup(run, entry, purpose, seconds, background=background)
@@ -123,7 +123,7 @@ def lookup_timer_fired(run: SagaRun, entry: LedgerEntry, flight: Flight) -> None
 
 
 def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
-    """Write the knowledge into the entry: a seal that lost or a probe that says done sets the outcome to done."""
+    """Store the verdict in the entry: a seal that lost to `do`, or a probe's `done`, sets the outcome to done."""
     step = run.step(entry)
     if verdict == "done":
         entry.outcome, entry.state, entry.ended_at = "done", "DONE", run.now
@@ -163,7 +163,7 @@ def _park_for_definition(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpos
 
 
 def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outcome: Outcome) -> None:
-    """Rule 10: a probe that cannot even be asked needs a person."""
+    """Rule 10: a lookup that cannot be made waits for an operator."""
     op: EntryOperation = "undo" if purpose == "backward" else "do"
     sentence = outcome.park_reason or (
         outcome.failure.message if outcome.failure else "nobody can say whether it happened"
@@ -173,11 +173,11 @@ def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outco
     run.park(entry, op, sentence)
 
 
-# What follows when it has become known (or stays unknown) whether a step happened; by why it was asked.
+# --- continuing after a lookup, by its purpose -----------------------------------------------------------------------
 
 
 def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
-    """Carry on from the answer to :class:`Resolve`."""
+    """Continue after the result of :class:`LookUpEffect`."""
     if purpose == "backward":
         rollback.compensate_after_lookup(run, entry, verdict)
     elif (
@@ -211,7 +211,7 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
     elif verdict == "absent":
         forward.end_without_effect(run, entry)
     else:
-        # It goes backward at once, if it does: the same question again would learn nothing.
+        # If rollback follows, it starts at once, and a second lookup would learn nothing new.
         entry.asked = run.step(entry).on_failure == "compensate"
         entry.state, entry.ended_at = "UNKNOWN", run.now
         forward.apply_on_failure(run, entry)
@@ -223,7 +223,7 @@ def _can_be_compensated(run: SagaRun, entry: LedgerEntry) -> bool:
 
 
 def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -> None:
-    """`idempotent: false`: only a probe that says absent allows another attempt."""
+    """`idempotent: false`: only a probe that returns absent allows another attempt."""
     if verdict == "absent":
         forward.retry_after_probe(run, entry)
         return
@@ -265,7 +265,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
 
 
 def continue_after_compensation(run: SagaRun, entry: LedgerEntry) -> None:
-    """The compensation of an entry is closed: going backward the next one's turn comes; alone, the saga goes on."""
+    """After a compensation: in a rollback, compensate the next entry; with `on_failure: continue`, go forward."""
     if run.phase == "backward":
         if run.rolling:
             rollback.compensate_step(run, entry.step)

@@ -1,4 +1,4 @@
-"""The graph going forward: which steps may start, how many items at a time, and when a step is through."""
+"""Forward execution: which steps may start, how many items run in parallel, forward attempts and their results."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 
 
 def start_ready_steps(run: SagaRun) -> None:
-    """Start every step that is ready, in the order of the definition."""
+    """Start every ready step, in the order of the definition."""
     if run.phase == "backward" or not run.ready:
         return
-    # While something waits for the pivot to decide, nothing new is begun beside it.
+    # While a recorded rollback waits for the pivot's outcome, no other step starts.
     if run.recorded is not None:
         return
     held: list[str] = []
@@ -44,7 +44,7 @@ def start_ready_steps(run: SagaRun) -> None:
             if beyond and (not run.committed or run.confirm_steps_open):
                 held.append(id)
             else:
-                # A skipped or empty step is through at once, and may make others ready.
+                # A skipped or empty step settles at once and may make others ready.
                 _start_step(run, run.steps[id])
     run.ready = held
 
@@ -70,7 +70,7 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
     record.results = [None] * len(record.items)
     if not record.items:
         entry = run.new_entry(record, None)
-        # DONE, but nothing of it ever ran: there is nothing to confirm and nothing to undo.
+        # DONE without items: nothing to confirm and nothing to undo.
         entry.state, entry.outcome, entry.resolved = "DONE", "done", True
         entry.started_at = entry.ended_at = run.now
         entry.undo = OperationState() if step.compensate is not None else None
@@ -80,7 +80,7 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
 
 
 def restart_step(run: SagaRun, record: StepRecord) -> None:
-    """A person's retry of a step whose `if` or `for_each` could not be evaluated: it is evaluated again."""
+    """Evaluate `if` and `for_each` again after an operator's retry."""
     override = record.entries[0].override
     record.entries.clear()
     record.running = 0
@@ -98,7 +98,7 @@ def _skip_step(run: SagaRun, record: StepRecord) -> None:
 
 
 def start_items(run: SagaRun, record: StepRecord) -> None:
-    """Begin items while there is room; going backward, or after a failed item, none."""
+    """Start items up to `max_parallel`; none after a failed item or during a rollback."""
     step = run.plan.steps[record.id]
     if record.items is None or record.stopped or run.phase == "backward" or run.recorded is not None:
         return
@@ -109,7 +109,7 @@ def start_items(run: SagaRun, record: StepRecord) -> None:
 
 
 def entry_settled(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
-    """Count a finished entry, make room for the next item, and see whether the whole step is through."""
+    """Count a finished entry, start the next item, and settle the step when all its items are done."""
     record = run.record(entry)
     record.running -= 1
     if not ok:
@@ -139,15 +139,15 @@ def _settle_step(run: SagaRun, record: StepRecord) -> None:
             run.ready.append(dependant)
 
 
-# Forward attempts of a step: making them, what their ends mean, and what follows.
+# --- forward attempts ------------------------------------------------------------------------------------------------
 
 
 def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
-    """Make a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
+    """Start a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
     step = run.step(entry)
     if run.phase == "backward":
-        return  # going backward starts no attempt and no item
-    entry.state, entry.resolved = "RUNNING", False  # whatever was known, this attempt may have an effect
+        return
+    entry.state, entry.resolved = "RUNNING", False  # not resolved any more: this attempt may have an effect
     if entry.started_at is None:
         entry.started_at = run.now
     _register_operations(run, entry)
@@ -175,14 +175,14 @@ def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
-    """A forward call has ended. What it says goes into the joined outcome; the phase decides how it goes on."""
+    """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
     before = entry.made
     retry = calls.call_retry(step)
     entry.made, entry.attempts = outcomes.count_attempts(entry.made, attempts, entry.attempts, outcome, retry)
     murky = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
     if murky:
-        # Perhaps one more than known: no longer alone, though it does not count against the retries.
+        # There may have been one more attempt: it is not the only one any more, but does not use up a retry.
         entry.made, entry.tries_from = entry.made + 1, entry.tries_from + 1
     entry.last_end = run.now
     uncounted = outcome.not_started or not outcome.counted
@@ -234,12 +234,12 @@ def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: 
 
 
 def _pivot_is_blocked(run: SagaRun, entry: LedgerEntry) -> bool:
-    """A recorded cancel or deadline lets no new attempt of the pivot start."""
+    """True when a recorded cancel or deadline forbids a new attempt of the pivot."""
     return run.recorded is not None and run.step(entry).pivot
 
 
 def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
-    """No more attempts. An unguarded UNKNOWN is asked about first; then on_failure decides."""
+    """End the attempts of an entry. An unguarded UNKNOWN is probed first; then `on_failure` decides."""
     step = run.step(entry)
     entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
     entry.ended_at = run.now
@@ -250,7 +250,7 @@ def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
-    """The step's own retries allow another attempt; a person's retry starts the count anew."""
+    """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
     retry = run.step(entry).do.retry
     if entry.made - entry.tries_from >= retry.max_attempts:
         return False
@@ -259,12 +259,12 @@ def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
 
 
 def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
-    """Past the commit point a step is tried for as long as it takes, unless its `on_failure` says otherwise."""
+    """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
     return run.committed and run.step(entry).on_failure == "compensate"
 
 
 def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
-    """A probe said absent: the participant may be asked again, if the retries allow it."""
+    """After a probe's `absent`: call the participant again if the retry policy allows it."""
     retry = run.step(entry).do.retry
     if retries_without_limit(run, entry):
         schedule_retry(run, entry, retry.max_interval)
@@ -276,7 +276,7 @@ def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def end_without_effect(run: SagaRun, entry: LedgerEntry) -> None:
-    """The retries have ended, and it is known that nothing happened."""
+    """End an entry whose retries are exhausted and which is known to have no effect."""
     if entry.outcome == "unknown":
         entry.state = "NOTHING_TO_UNDO"
     entry.ended_at = run.now
@@ -289,7 +289,7 @@ def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
 
 
 def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
-    """Past the commit point there is only forward: again and again, or a person when trying again cannot help."""
+    """Past the commit point a failure cannot roll back: retry without limit, or park if a retry cannot help."""
     if outcome.kind == "rejected" or (outcome.kind == "failed" and not outcome.retryable):
         run.park(entry, "do", forward_failure(entry))
         return
@@ -300,7 +300,7 @@ def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> 
 
 
 def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
-    """Rule 16: it has been undone behind our back (a reused id, a reset). Never counted as success."""
+    """Rule 16: the step was undone outside this run (a reused id, a reset). This is never a success."""
     if run.committed:
         entry.resolved = True
         run.park(entry, "do", "the step had already been undone when this attempt came")
@@ -319,7 +319,7 @@ def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def _pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
-    """Rule 5: only the pivot's row decides. What the last attempt said is only the reason."""
+    """Rule 5: only the pivot's row is decisive. The last attempt's error is only the reason."""
     step = run.step(entry)
     if not step.do.guarded and _was_only_attempt(entry, outcome, before):
         if calls.is_single_attempt(step) and outcome.kind == "failed" and outcome.retryable and run.recorded is None:
@@ -339,17 +339,17 @@ def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool
 
 
 def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
-    """The effect is there, exactly once."""
+    """Mark the entry as done: its effect exists exactly once."""
     step = run.step(entry)
     entry.result, run.kept_bytes = arguments.fit_into_budget(run.kept_bytes, result)
     entry.outcome, entry.error = "done", None
     entry.state, entry.ended_at, entry.word = "DONE", run.now, "done"
     entry.resolved = False
     if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":
-        entry.undo = None  # a probe had found nothing, then a person made it by hand: now there is something
-    _register_operations(run, entry)  # a person's `done` may come before any attempt
+        entry.undo = None  # a probe found no effect, then an operator made it by hand: now there is one to undo
+    _register_operations(run, entry)  # an operator's `done` may come before any attempt
     if entry.decision is not None:
-        # The row wins over a person's decision.
+        # A recorded effect overrides an operator's decision.
         entry.decision = None
     if not _arguments_needed_later(run, entry):
         entry.arguments = None
@@ -365,7 +365,7 @@ def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
 
 
 def _arguments_needed_later(run: SagaRun, entry: LedgerEntry) -> bool:
-    """Short forms take the argument values of the forward call, frozen."""
+    """True when a confirm or compensation in short form reuses the arguments of the forward call."""
     step = run.step(entry)
     later = [step.confirm] if step.confirm else []
     if step.compensate is not None:
@@ -374,12 +374,12 @@ def _arguments_needed_later(run: SagaRun, entry: LedgerEntry) -> bool:
 
 
 def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
-    """Going backward, of what a person decided before only `done` still matters: there is an effect to undo."""
+    """True unless a rollback makes the decision obsolete; `done` stays valid, as there is an effect to undo."""
     return run.phase != "backward" or decision["decision"] == "done"
 
 
 def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
-    """Going backward, an entry whose attempts have ended is left to its turn."""
+    """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.rollback`."""
     if entry.state in ("RUNNING", "PARKED"):
         known_absent = entry.resolved and entry.outcome == "unknown"
         entry.state = "NOTHING_TO_UNDO" if known_absent else calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
@@ -390,7 +390,7 @@ def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
-    """`on_failure` of a step whose retries have ended."""
+    """Apply `on_failure` to an entry whose retries are exhausted."""
     step = run.step(entry)
     if run.phase == "backward":
         leave_to_rollback(run, entry)
@@ -411,7 +411,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def continue_without(run: SagaRun, entry: LedgerEntry) -> None:
-    """Rule 11: as if the step had not run."""
+    """Rule 11: go on as if the step had not run."""
     entry.continued, entry.result = True, None
     entry.ended_at = run.now
     if run.committed:
@@ -420,7 +420,7 @@ def continue_without(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def forward_failure(entry: LedgerEntry) -> str:
-    """One sentence about what is stuck."""
+    """The reason for parking: the last error of the forward operation."""
     if entry.error is None:
         return f"{entry.id} has not succeeded"
     return f"{entry.error['type']}: {entry.error['message']}"

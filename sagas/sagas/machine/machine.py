@@ -1,8 +1,7 @@
-"""The saga machine: events in, commands out, and nothing else.
+"""The saga machine: a deterministic state machine that turns events into commands.
 
-It has no clock, no randomness and no input or output of its own, so the same events always give the same commands:
-Temporal replays it, `saga simulate` plays with it, and the tests drive it through every fault. The rules it keeps are
-numbered in docs/explanation/guarantees.md.
+It has no clock, randomness or I/O, so the same events always produce the same commands: Temporal replays it, and
+`saga simulate` and the tests drive it through every fault. Rule numbers refer to docs/explanation/guarantees.md.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ CancelResponse = Literal["accepted", "recorded", "already", "past the point of n
 
 
 class Machine:
-    """One saga. Feed it every event; carry out every command it returns."""
+    """One saga. The caller passes every event to :meth:`next` and executes every command it returns."""
 
     def __init__(
         self,
@@ -78,10 +77,10 @@ class Machine:
         parent: str | None = None,
         plan: ExecutionPlan | None = None,
     ) -> None:
-        """``plan`` is the plan of this very definition, if the caller has made it already; machines may share it."""
+        """``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it."""
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan)
 
-    # --- what callers see --------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def definition(self) -> Definition:
@@ -103,12 +102,12 @@ class Machine:
 
     @property
     def started_at(self) -> float | None:
-        """When the saga began, seconds since the epoch; None before it did."""
+        """Start time of the saga in seconds since the epoch; None before it."""
         return self._run.started_at
 
     @property
     def child_running(self) -> bool:
-        """A nested saga is in flight; it reports to this very run, so the run must not continue as a new one."""
+        """A nested saga is in flight. It reports to this Temporal run, so the run must not continue as new."""
         return any(flight.kind == "saga" for flight in self._run.flights.values())
 
     @property
@@ -118,15 +117,15 @@ class Machine:
 
     @property
     def row_count(self) -> int:
-        """How many rows the story has at most."""
+        """The maximum number of rows of the view."""
         return sum(max(1, len(record.items or ())) for record in self._run.steps.values())
 
     def labels(self) -> dict[str, str]:
-        """The labels people search for. Raises DefinitionError when they cannot be made from this input."""
+        """The labels for search. Raises DefinitionError when they cannot be evaluated for this input."""
         return arguments.evaluate_labels(self._run)
 
     def cancel_response(self) -> CancelResponse:
-        """What a cancel that came now would be told (rule 6)."""
+        """The response to a cancel request received now (rule 6)."""
         run = self._run
         if run.finished:
             return "finished"
@@ -137,36 +136,36 @@ class Machine:
         return "recorded" if rollback.must_wait_for_pivot(run) else "accepted"
 
     def check_decision(self, decision: DecisionMade) -> str | None:
-        """Why this decision cannot be accepted, in one sentence; None when it can."""
+        """Why this decision is refused; None when it is accepted."""
         return decisions.decision_refusal(self._run, decision)
 
     def view(self, at: float) -> dict[str, Any]:
-        """The `saga show` document, without what only the platform knows."""
+        """The `saga show` document, without the fields that only the platform knows."""
         return tell(self._run, at)
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """The whole state as JSON."""
         return stored.dump_run(self._run)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Machine:
-        """The machine of a snapshot. Ask :meth:`outstanding` what was in flight."""
+        """Restore a machine from a snapshot; :meth:`reissue` returns the commands that were in flight."""
         machine = cls.__new__(cls)
         machine._run = stored.load_run(snapshot)
         return machine
 
     def reissue(self, at: float) -> list[Command]:
-        """Everything that is in flight, asked again; timers with the time that remains."""
+        """The commands of everything in flight, with the remaining time for timers."""
         return calls.reissue(self._run, at)
 
     def lost_calls(self, at: float) -> list[CallEnded]:
-        """The ends of all calls in flight, of a run that was terminated and is taken up by another."""
+        """End events for all calls in flight, for a new run that continues a terminated one."""
         return calls.lost_calls(self._run, at)
 
     # --- events ------------------------------------------------------------------------------------------------
 
     def next(self, event: MachineEvent) -> list[Command]:
-        """Take in one event and say what is to be done. Events that no longer matter give no commands."""
+        """Apply one event and return the resulting commands. Obsolete events produce no commands."""
         run = self._run
         run.now, run.commands = event.at, []
         dispatch(run, event)
@@ -179,11 +178,11 @@ class Machine:
 __all__ = ["CancelResponse", "Machine"]
 
 
-# Every event goes to the part of the machine that it concerns.
+# --- event dispatch --------------------------------------------------------------------------------------------------
 
 
 def dispatch(run: SagaRun, event: MachineEvent) -> None:
-    """Note what the event says. Events that no longer matter change nothing."""
+    """Pass the event to its handler. Obsolete events change nothing."""
     match event:
         case Started():
             _saga_started(run)
@@ -223,7 +222,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
     flight = run.flights.get(event.id)
     entry = run.entry(flight.entry) if flight is not None else None
     if flight is None or entry is None or flight.kind != "call":
-        return  # a duplicate, or the end of something that no longer matters
+        return  # a duplicate, or an obsolete call
     run.end_flight(flight)
     outcome = event.outcome
     match flight.ask:
@@ -288,7 +287,7 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
 
 def _cancel_requested(run: SagaRun, event: CancelRequested) -> None:
     if event.kind == "parent":
-        run.reported = None  # the parent takes it that nothing blocks it now, and hears when that is not so
+        run.reported = None  # the parent assumes that nothing is blocked any more, so a report must follow if it is
     if run.finished or run.committed or run.cancel_requested:
         return
     run.cancel_requested = True
@@ -319,11 +318,11 @@ def _external_cause(kind: str, type: str, message: str, details: dict[str, Any])
     return {"kind": kind, "step": None, "type": type, "message": message, "details": details}
 
 
-# Works off what the parts of the machine tell each other, until the saga waits, or is over.
+# --- internal events -------------------------------------------------------------------------------------------------
 
 
 def drain(run: SagaRun) -> None:
-    """Work off what the parts told each other, until nothing more follows from it."""
+    """Process internal events until the saga waits for an external event or has ended."""
     while True:
         while run.agenda:
             _handle_internal_event(run, run.agenda.popleft())
@@ -336,7 +335,7 @@ def drain(run: SagaRun) -> None:
 
 
 def _settle_phase(run: SagaRun) -> bool:
-    """The end, the commit point, or PARKED. True when more may follow from it."""
+    """Check for the end, the commit point and PARKED. True when more internal events may follow."""
     if run.phase == "backward":
         if run.rolling and run.undo_open == 0:
             rollback.finish_rollback(run)

@@ -1,4 +1,4 @@
-"""Nested sagas (rule 14): a step that is a saga of its own, with the step's key as its id."""
+"""Nested sagas (rule 14): a step that runs as a child saga, whose id is the step's key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sagas.protocol.payloads import idempotency_key
 
 
 def start_child(run: SagaRun, entry: LedgerEntry) -> None:
-    """Start the child. Raises DefinitionError when its name or input cannot be evaluated."""
+    """Start the nested saga. Raises DefinitionError when its name or input cannot be evaluated."""
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry)
     command = start_command(run, entry)
@@ -40,13 +40,13 @@ def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:
 
 
 def forget_report(child: dict[str, Any]) -> None:
-    """Nothing in the nested saga waits for a person any more; see :mod:`sagas.machine.parked`."""
+    """Drop the report of a nested saga that has no parked operations any more; see :mod:`sagas.machine.parked`."""
     child.pop("waits", None)
     child.pop("blocked", None)
 
 
 def cancel_command(run: SagaRun, entry: LedgerEntry, message: str) -> CancelSaga:
-    run.children[entry.id].pop("blocked", None)  # it may go on now; if it cannot, it reports once more
+    run.children[entry.id].pop("blocked", None)  # the cancel may unblock it; if not, it reports again
     return CancelSaga(entry.id, child_saga_id(run, entry), message)
 
 
@@ -57,7 +57,7 @@ def undo_command(run: SagaRun, entry: LedgerEntry) -> UndoSaga:
 
 
 def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flight) -> Outcome:
-    """What the end of the child, or of its undo, means for the step."""
+    """The outcome of the step after the end of the nested saga or of its undo."""
     story = event.view or {}
     child = run.children.get(entry.id)
     if child is not None:

@@ -1,7 +1,6 @@
-"""Best-effort notifications: who is told, and what, at the moments a saga comes through.
+"""Best-effort notifications when a saga reaches a milestone.
 
-Telling changes nothing here: no answer comes back, nothing waits, and an expression that fails is told with the
-notification, never held against the saga.
+They never affect the saga: nothing waits for them, and an expression that fails is reported with the notification.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sagas.protocol.payloads import NOTIFICATION_PREFIX, idempotency_key, notifi
 
 
 def notify_milestone(run: SagaRun, milestone: Milestone) -> None:
-    """The saga has come to this moment, now; told to everybody whose ``when`` names it."""
+    """Send every notification whose ``when`` contains this milestone, which the saga has just reached."""
     for number, notification in enumerate(run.definition.notify):
         if milestone in notification.when:
             _notify(run, number, notification, milestone)
@@ -66,12 +65,12 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
 
 
 def _receiver_name(uses: str, given: dict[str, Any]) -> str:
-    """Whom the Web UI names: the connection of a request or the topic of an event, else the action."""
+    """The receiver shown in the Web UI: the connection of a request or the topic of an event, else the action."""
     return str(given.get("connection") or given.get("topic") or uses)
 
 
 def _event_payload(run: SagaRun, key: str, milestone: Milestone) -> dict[str, Any]:
-    """What a receiver is told unless ``with`` says otherwise. The id is the same in every attempt."""
+    """The default payload, unless ``with`` gives another. The id is the same in every attempt."""
     data: dict[str, Any] = {
         "id": run.saga_id,
         "saga": run.definition.saga,

@@ -1,7 +1,7 @@
-"""What waits for a person, as people see it: the parked operations of a saga, and those of its nested sagas.
+"""The parked operations of a saga and of its nested sagas, as the view and reports to the parent show them.
 
-A nested saga reports its parked operations to its parent, which passes them on to its own. So each saga of a chain
-names the one that blocks it, without asking any other.
+A nested saga reports its parked operations to its parent, which forwards them to its own parent. So each saga of a
+chain names the one that blocks it, without a query to another saga.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperatio
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 
 MOST_REPORTED = 10
-"""Parked operations in one report: it names what blocks the parent, and is no list for bulk work."""
+"""Maximum parked operations in one report: it names what blocks the parent; it is not meant for bulk processing."""
 
 LONGEST_WHY = 300
-"""Characters of the reason in a report."""
+"""Maximum characters of the reason in a report."""
 
 
 def rows(run: SagaRun) -> list[dict[str, Any]]:
-    """The field ``parked`` of the story: what is parked here, then each step that a nested saga blocks."""
+    """The field ``parked`` of the view: the operations parked here, then each step blocked by a nested saga."""
     nested = [
         {
             "step": child["step"],
@@ -40,7 +40,7 @@ def rows(run: SagaRun) -> list[dict[str, Any]]:
 
 
 def children(run: SagaRun) -> list[dict[str, Any]]:
-    """The field ``children`` of the story. ``blocks`` says whether the saga or only the step waits for the child."""
+    """The field ``children`` of the view. ``blocks``: whether the whole saga or only the step waits for the child."""
     told = []
     for child in run.children.values():
         row = {name: value for name, value in child.items() if name != "blocked"}
@@ -51,7 +51,7 @@ def children(run: SagaRun) -> list[dict[str, Any]]:
 
 
 def report(run: SagaRun) -> None:
-    """Tell the parent what waits here, when that has changed. The end of a saga needs no report."""
+    """Report the parked operations to the parent when they have changed. The end of a saga needs no report."""
     if run.parent is None:
         return
     told = None
@@ -64,10 +64,10 @@ def report(run: SagaRun) -> None:
 
 
 def reported(run: SagaRun, event: ChildParked) -> None:
-    """Keep what a nested saga in flight has reported."""
+    """Store the report of a nested saga in flight."""
     flight = next((one for one in run.flights.values() if _is_of(run, one, event)), None)
     if flight is None:
-        return  # it is over
+        return  # the nested saga has ended
     child = run.children[flight.entry]
     if event.waits and not child.get("waits") and run.state != "PARKED":
         run.emit(RecordState(run.state, flight.entry, None))  # `saga parked` finds the parent by it
@@ -84,7 +84,7 @@ def _is_of(run: SagaRun, flight: Flight, event: ChildParked) -> bool:
 
 
 def _is_blocked(run: SagaRun) -> bool:
-    """Nothing can run here until a person decides: all that is in flight are nested sagas of which the same holds."""
+    """True when nothing can run until an operator decides: only nested sagas are in flight, and all are blocked."""
     waiting = [flight for flight in run.flights.values() if not flight.background]
     return run.state == "PARKED" or (
         waiting != [] and all(f.kind == "saga" and run.children.get(f.entry, {}).get("blocked") for f in waiting)
@@ -125,14 +125,14 @@ def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, d
     return command
 
 
-# What a `saga show` document says of the nested sagas that block it; see :mod:`sagas.machine.parked`.
+# --- reading a `saga show` document ----------------------------------------------------------------------------------
 
 
 def blocked_steps(story: Mapping[str, Any]) -> set[str]:
-    """The ledger ids of the steps that wait for a nested saga in which something waits for a person."""
+    """The ledger ids of the steps that wait for a nested saga with parked operations."""
     return {child["step"] for child in story.get("children") or () if child.get("waits")}
 
 
 def waits_for_a_person(story: Mapping[str, Any]) -> bool:
-    """Nothing can run until a person decides, here or in a nested saga."""
+    """True when nothing can run until an operator decides, here or in a nested saga."""
     return story["state"] == "PARKED" or any(child.get("blocks") == "saga" for child in story.get("children") or ())

@@ -1,4 +1,4 @@
-"""Going backward: what leads there, in which order steps are undone, and how it ends."""
+"""Rollback: what starts it, in which order steps are compensated, single compensations (rule 3), and how it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sagas.protocol.outcomes import Outcome
 
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry | None = None) -> None:
-    """Something leads backward. While the pivot is undecided it is only recorded (rule 5)."""
+    """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
     if run.finished or run.phase == "backward":
         return
     if run.committed:
@@ -45,7 +45,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry 
 
 
 def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
-    """The pivot, if it was begun and nobody knows yet how it ended."""
+    """The pivot, if it has begun and its outcome is not known yet."""
     if run.plan.pivot is None or run.committed:
         return None
     entries = run.steps[run.plan.pivot.id].entries
@@ -64,7 +64,7 @@ def must_wait_for_pivot(run: SagaRun) -> bool:
 
 
 def _stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
-    """No new attempt of a guarded pivot; an unguarded one may be asked again, to learn the truth."""
+    """Stop the attempts of a guarded pivot; an unguarded one may be retried, to learn its outcome."""
     guarded = run.step(entry).do.guarded
     flight = run.flights.get(entry.flight) if entry.flight else None
     never = entry.made == 0 and entry.outcome in (None, "rejected", "failed")
@@ -83,7 +83,7 @@ def _stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mapping[str, Any]) -> None:
-    """The pivot never will happen: the first recorded cause leads backward."""
+    """The pivot will never happen: start the rollback with the first recorded cause."""
     entry.ended_at = entry.ended_at or run.now
     if entry.state in ("RUNNING", "PARKED"):
         forward.leave_to_rollback(run, entry)
@@ -93,7 +93,7 @@ def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mappin
 
 
 def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
-    """Turn round. Compensations wait until every attempt in flight has settled (rule 2)."""
+    """Enter the rollback. Compensations wait until every attempt in flight has settled (rule 2)."""
     run.phase = "backward"
     run.reason = dict(cause)
     run.recorded = None
@@ -125,7 +125,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
             message = str((run.reason or {}).get("message") or "the parent saga goes backward")
             run.emit(nested.cancel_command(run, entry, message))
     elif flight.ask == "write":
-        return  # a person says that the effect is there: it is undone once the guard knows of it
+        return  # an operator's `done` is being recorded: the effect is undone once the guard has it
     else:
         run.end_timer_flight(flight)
         if flight.kind == "wait":
@@ -135,7 +135,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
 
 
 def start_compensating(run: SagaRun) -> None:
-    """Start undoing once nothing forward is in flight."""
+    """Start compensations once no forward call is in flight."""
     if run.phase != "backward" or run.rolling or run.forward_busy or run.finished:
         return
     run.rolling = True
@@ -149,7 +149,7 @@ def start_compensating(run: SagaRun) -> None:
 
 
 def compensate_step(run: SagaRun, id: str) -> None:
-    """Undo the entries of a step whose dependants are all closed, the last item first; then free what it needed."""
+    """Compensate the entries of a step whose dependants are all closed, the last item first; then release its needs."""
     record = run.steps[id]
     if record.undo_closed:
         return
@@ -158,7 +158,7 @@ def compensate_step(run: SagaRun, id: str) -> None:
     while record.undo_cursor >= 0:
         entry = record.entries[record.undo_cursor]
         if _is_compensating(entry):
-            return  # undone alone already, and still at it
+            return  # `on_failure: continue` has started its compensation, which is not finished
         if needs_compensation(run, entry):
             if entry.outcome == "unknown" and not entry.asked:
                 entry.asked = True
@@ -183,7 +183,7 @@ def _is_compensating(entry: LedgerEntry) -> bool:
 
 
 def needs_compensation(run: SagaRun, entry: LedgerEntry) -> bool:
-    """DONE and unresolved UNKNOWN entries are compensated, each once."""
+    """True for DONE and unresolved UNKNOWN entries that have not been compensated."""
     if entry.resolved or entry.outcome not in ("done", "unknown"):
         return False
     if entry.undo is not None and entry.undo.state in ("DONE", "NOTHING_TO_UNDO", "SKIPPED"):
@@ -193,16 +193,16 @@ def needs_compensation(run: SagaRun, entry: LedgerEntry) -> bool:
 
 
 def compensate_after_lookup(run: SagaRun, entry: LedgerEntry, verdict: str) -> None:
-    """The answer about an UNKNOWN entry whose turn it is."""
+    """Continue with an UNKNOWN entry in the rollback after the lookup of its effect."""
     if verdict in ("done", "unknown"):
-        # A person has perhaps decided meanwhile how it shall be undone.
+        # An operator may have decided in the meantime how to undo it.
         run.post(CompensateEntry(entry) if entry.decision is None else CarryOutDecision(entry, entry.decision))
     else:
         run.post(CompensationSettled(entry))
 
 
 def finish_rollback(run: SagaRun) -> None:
-    """Everything is undone, or closed by a person."""
+    """End the saga: everything is compensated, or closed by an operator."""
     run.ended_at = run.now
     run.cancel_timer("warn_after")
     run.state = "RESIDUE" if run.residue else "COMPENSATED"
@@ -211,11 +211,11 @@ def finish_rollback(run: SagaRun) -> None:
     run.emit(Finish(run.state, False, None, run.reason))
 
 
-# Undoing one entry: where the guard decides, which action runs, and what its end means (rule 3).
+# --- compensation of one entry (rule 3) ------------------------------------------------------------------------------
 
 
 def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
-    """Compensate an entry that is, or may be, done."""
+    """Compensate an entry that is done or may be done."""
     step = run.step(entry)
     if entry.undo is None:
         entry.undo = OperationState()
@@ -249,7 +249,7 @@ def _send_undo(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def undo_mark_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
-    """The guard where the step ran has decided about an undo whose action lives elsewhere."""
+    """Handle the decision of the step's guard about an undo whose action runs on another connection."""
     undo = entry.undo
     assert undo is not None
     if outcome.kind != "done" or outcome.marker == "unknown_effect":
@@ -281,14 +281,14 @@ def _handle_guard_failure(run: SagaRun, entry: LedgerEntry, outcome: Outcome) ->
     elif outcome.park_reason is not None or hopeless:
         run.park(entry, "undo", outcome.park_reason or undo_failure(entry))
     else:
-        # The mark has no effect of its own, so it may be asked for as long as it takes.
+        # The mark has no effect of its own, so it is retried without limit.
         _schedule_undo(run, entry, run.step(entry).do.retry.max_interval)
 
 
 def undo_ended(
     run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, counted: bool = True
 ) -> None:
-    """A compensation has ended."""
+    """Handle the end of a compensation."""
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
     before = undo.made
@@ -343,7 +343,7 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int
         _schedule_undo(run, entry, action.retry.max_interval)
         return
     if outcome.kind == "failed" and not outcome.retryable:
-        # Rule 10: bad arguments are a bug; no alternate mends it, a person does.
+        # Rule 10: invalid arguments are a bug that no alternate fixes; an operator has to.
         run.park(entry, "undo", undo_failure(entry))
         return
     if outcome.infrastructure:
@@ -369,7 +369,7 @@ def _schedule_undo(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
 
 
 def retry_undo(run: SagaRun, entry: LedgerEntry) -> None:
-    """Its retry timer has fired."""
+    """Retry a compensation after its timer has fired."""
     if entry.undo is not None:
         entry.state, entry.undo.state = "COMPENSATING", "RUNNING"
     _send_undo(run, entry)
@@ -381,7 +381,7 @@ def undo_failure(entry: LedgerEntry) -> str:
 
 
 def can_undo(run: SagaRun) -> bool:
-    """Rule 15: completed, no pivot, and every confirmed step can be undone after its confirm."""
+    """Rule 15: True for a completed saga without a pivot whose done steps, confirmed ones too, can be undone."""
     if run.state != "COMPLETED" or run.plan.pivot is not None or run.plan.forward_only or run.undoing_finished:
         return False
     for record in run.steps.values():

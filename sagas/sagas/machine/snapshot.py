@@ -1,4 +1,4 @@
-"""The whole state as JSON, and back."""
+"""Converts the state of a machine to a JSON snapshot and back."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ PLAIN_FIELDS = (
     "children",
     "trouble_shown",
 )
-"""The fields of a Run that are JSON as they are."""
+"""The fields of a SagaRun that need no conversion."""
 
 
 def dump_run(run: SagaRun) -> dict[str, Any]:
-    """JSON of a run between two events. The values are shared with the run: serialise before the next event."""
+    """The snapshot of a run between two events. It shares values with the run: serialise it before the next event."""
     data: dict[str, Any] = {
         "version": SNAPSHOT_VERSION,
         "definition": to_snapshot(run.definition),
@@ -67,7 +67,7 @@ def dump_run(run: SagaRun) -> dict[str, Any]:
 
 
 def load_run(data: Mapping[str, Any]) -> SagaRun:
-    """The run of :func:`dump`. Raises ValueError for a snapshot of a version this engine does not know."""
+    """Restore the run from the result of :func:`dump_run`. Raises ValueError for an unknown snapshot version."""
     if data.get("version") != SNAPSHOT_VERSION:
         raise ValueError(f"a machine of version {data.get('version')!r}; this engine reads version {SNAPSHOT_VERSION}")
     run = SagaRun(
@@ -80,10 +80,10 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
     )
     for name in PLAIN_FIELDS:
         value = data[name]
-        # Own containers, so that two machines of one snapshot do not share their state.
+        # Copy containers, so that two machines restored from one snapshot do not share state.
         setattr(run, name, value.copy() if isinstance(value, dict | list) else value)
     run.now = data["now"]
-    run.kept_bytes = data.get("kept_bytes", 0)  # snapshots made before the budget have none
+    run.kept_bytes = data.get("kept_bytes", 0)  # absent in snapshots from before the budget
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.timers = {id: (timer[0], timer[1]) for id, timer in data["timers"].items()}
@@ -99,7 +99,7 @@ def load_run(data: Mapping[str, Any]) -> SagaRun:
 
 
 def pack_record(record: Any) -> dict[str, Any]:
-    """A record as JSON, without the fields that still have their default."""
+    """A record as JSON, without the fields that have their default value."""
     data: dict[str, Any] = {}
     for item in fields(record):
         value = getattr(record, item.name)

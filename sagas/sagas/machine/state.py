@@ -1,7 +1,7 @@
-"""What a running saga knows about itself: small mutable records, and their JSON.
+"""The mutable state of a running saga (`SagaRun` and its records) and the internal events of the machine.
 
-Nothing here decides anything. A record becomes JSON by leaving out what still has its default, so that the state of
-a saga with thousands of finished items stays small.
+This module makes no decisions. A record's JSON leaves out fields that have their default (see snapshot.py), so that
+the state of a saga with thousands of finished items stays small.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from sagas.protocol.payloads import entry_id
 EntryOperation = Literal["do", "undo", "confirm"]
 FlightKind = Literal["call", "timer", "wait", "saga"]
 CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "confirm", "confirm-mark"]
-"""What a flight asks for. ``write`` puts a person's `done` into the guard."""
+"""The kind of call in flight. ``write`` records an operator's `done` in the guard."""
 
 LookupPurpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate"]
-"""Why an UNKNOWN step is being resolved, which decides how it goes on afterwards."""
+"""Why the effect of an UNKNOWN step is looked up, which determines how the saga continues afterwards."""
 
 
 @dataclass(slots=True)
 class OperationState:
-    """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``made`` counts at least that many.
+    """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``made`` is a lower bound of it.
 
-    ``marked``: the guard where the step ran has decided, the action itself lives elsewhere. ``tries_from``: the
-    attempts that a person's retry does not count any more.
+    ``marked``: the step's guard has decided; the action itself runs on another connection. ``tries_from``: attempts
+    that no longer count after an operator's retry.
     """
 
     state: OperationStatus = "PENDING"
@@ -62,11 +62,12 @@ class OperationState:
 class LedgerEntry:
     """One row of the ledger: a step, or one item of a for_each.
 
-    ``made`` counts the attempts of this generation at the least, ``attempts`` all of them (None: unknown).
-    ``resolved``: nothing of the forward action is there, and nothing will be. ``asked``: a probe had its say going
-    backward. ``tries_from``, ``tries_since``: what a person's retry does not count any more. ``uncounted``: how many
-    attempts in a row have ended without counting. ``continued``: its failure is treated as if it had not run.
-    ``decision``: what a person decided, until it is carried out.
+    ``made`` is a lower bound of the attempts of this generation, ``attempts`` the total (None: unknown).
+    ``word`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action has no
+    effect and will have none. ``asked``: a rollback needs no further lookup of the effect. ``tries_from`` (attempts)
+    and ``tries_since`` (time): what came before no longer counts after an operator's retry. ``uncounted``: consecutive
+    attempts that did not count. ``continued``: its failure is treated as if it had not run. ``decision``: an
+    operator's decision that is not carried out yet.
     """
 
     id: str
@@ -100,9 +101,9 @@ class LedgerEntry:
 
 @dataclass(slots=True)
 class Flight:
-    """Something asked of the world that has not answered yet.
+    """A call, timer, wait or nested saga that has not ended yet.
 
-    ``background``: it goes on, but nobody needs to wait for it (probing a parked pivot).
+    ``background``: the saga does not wait for it (probing a parked pivot).
     """
 
     id: str
@@ -119,7 +120,7 @@ class Flight:
 
 @dataclass(slots=True)
 class StepRecord:
-    """Where one step stands: its entries, and the counters that keep every event cheap."""
+    """The progress of one step: its entries, and counters that keep the cost of every event constant."""
 
     id: str
     needs_open: int = 0
@@ -143,7 +144,7 @@ class StepRecord:
 
 @dataclass(slots=True)
 class ParkedOperation:
-    """An operation only a person can move on."""
+    """An operation that waits for an operator's decision."""
 
     step: str
     op: EntryOperation
@@ -151,32 +152,31 @@ class ParkedOperation:
     why: str
 
 
-# What one part of the machine tells the others.
+# --- internal events -------------------------------------------------------------------------------------------------
 #
-# The parts (forward, resolve, backward, commit …) do not call each other: each posts facts, and machine.py hands every
-# fact to the part that it concerns. That keeps the imports free of circles and the stack flat.
-
+# The modules of the machine (forward, effect_lookup, rollback, commit …) post internal events, which machine.py passes
+# to the responsible module. This avoids deep call stacks.
 
 LookupVerdict = Literal["done", "absent", "late", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Make (another) forward attempt of this entry."""
+    """Start a forward attempt of this entry, the first or another one."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardFailed:
-    """The retries of a forward entry have ended without success; its ``on_failure`` decides."""
+    """The retries of a forward entry are exhausted; its ``on_failure`` decides."""
 
     entry: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySettled:
-    """Nothing more will be asked of a forward entry. ``ok``: its dependants may run."""
+    """The forward operation of an entry is final. ``ok``: its dependants may run."""
 
     entry: LedgerEntry
     ok: bool
@@ -184,7 +184,7 @@ class EntrySettled:
 
 @dataclass(frozen=True, slots=True)
 class LookUpEffect:
-    """Find out whether the effect of an entry is there, by the guard or by a probe."""
+    """Determine whether an entry had its effect, by a seal in the guard or by a probe."""
 
     entry: LedgerEntry
     purpose: LookupPurpose
@@ -192,7 +192,7 @@ class LookUpEffect:
 
 @dataclass(frozen=True, slots=True)
 class EffectLookedUp:
-    """The answer to :class:`Resolve`."""
+    """The result of :class:`LookUpEffect`."""
 
     entry: LedgerEntry
     purpose: LookupPurpose
@@ -201,7 +201,7 @@ class EffectLookedUp:
 
 @dataclass(frozen=True, slots=True)
 class StartRollback:
-    """Something leads backward. ``cause`` becomes the saga's reason unless one was recorded earlier."""
+    """A rollback is requested. ``cause`` becomes the saga's reason unless one was recorded earlier."""
 
     cause: Mapping[str, Any]
     entry: LedgerEntry | None = None
@@ -209,7 +209,7 @@ class StartRollback:
 
 @dataclass(frozen=True, slots=True)
 class PivotFailed:
-    """The pivot has definitely not happened and never will: what was recorded meanwhile may lead backward now."""
+    """The pivot had no effect and never will: a recorded rollback may start now."""
 
     entry: LedgerEntry
     cause: Mapping[str, Any]
@@ -217,7 +217,7 @@ class PivotFailed:
 
 @dataclass(frozen=True, slots=True)
 class CompensateStep:
-    """Look at this step going backward: its dependants are all closed."""
+    """Compensate this step in the rollback: all its dependants are closed."""
 
     step: str
 
@@ -231,7 +231,7 @@ class CompensateEntry:
 
 @dataclass(frozen=True, slots=True)
 class CompensationSettled:
-    """The compensation of this entry is closed, one way or another."""
+    """The compensation of this entry is closed: done, skipped or not needed."""
 
     entry: LedgerEntry
 
@@ -257,7 +257,7 @@ class ConfirmSettled:
 
 @dataclass(frozen=True, slots=True)
 class CarryOutDecision:
-    """A person's decision about this entry can be carried out now."""
+    """An operator's decision about this entry can be carried out now."""
 
     entry: LedgerEntry
     decision: Mapping[str, Any]
@@ -281,8 +281,7 @@ InternalEvent = (
 )
 
 
-# The whole mutable state of one saga, and the few things every part does with it.
-
+# --- the state of one saga -------------------------------------------------------------------------------------------
 
 OUTPUT_STEP = "output"
 """The pseudo-step that evaluates the saga's `output`."""
@@ -291,7 +290,7 @@ FORWARD_CALLS = frozenset({"do", "probe", "seal", "write"})
 
 
 class SagaRun:
-    """State of one saga. Only this object changes; definition and plan never do (but for a person's new definition)."""
+    """State of one saga. Definition and plan are immutable; only an operator's new definition replaces them."""
 
     def __init__(
         self,
@@ -315,7 +314,7 @@ class SagaRun:
         self.phase: Phase = "forward"
         self.reason: dict[str, Any] | None = None
         self.recorded: dict[str, Any] | None = None
-        """A cause that waits for the pivot in flight to decide."""
+        """A cause of rollback that waits for the outcome of the pivot in flight."""
         self.recorded_entries: list[str] = []
         self.started_at: float | None = None
         self.committed_at: float | None = None
@@ -327,7 +326,7 @@ class SagaRun:
         self.undoing_finished = False
         self.output: Any = None
         self.kept_bytes = 0
-        """What the values that are kept take of the budget (budget.py)."""
+        """The part of the state budget in use, in estimated compressed bytes (arguments.py)."""
 
         self.steps: dict[str, StepRecord] = {
             step.id: StepRecord(step.id, needs_open=len(step.needs)) for step in definition.steps
@@ -344,11 +343,11 @@ class SagaRun:
         self.not_done: list[str] = []
         self.children: dict[str, dict[str, Any]] = {}
         self.reported: dict[str, Any] | None = None
-        """What the parent saga was told last about parked operations; None: that there are none."""
+        """The last report of parked operations to the parent saga; None: nothing is parked."""
         self.notifications: list[dict[str, Any]] = []
-        """Who was told what, and when; what became of it only the runs that deliver know."""
+        """The notifications sent; only the runs that deliver them know their status."""
 
-        # Derived or of one event only: never part of a snapshot.
+        # Derived, or valid for one event only: `now` and `trouble_shown` are part of a snapshot, the others are not.
         self.now = 0.0
         self.commands: list[Command] = []
         self.agenda: deque[InternalEvent] = deque()
@@ -356,10 +355,10 @@ class SagaRun:
         self.busy = 0
         self.forward_busy = 0
         self.step_values: dict[str, Any] = {}
-        """What expressions see as ``steps``."""
+        """The value of ``steps`` in expressions."""
         self.trouble_shown = False
 
-    # --- where things are --------------------------------------------------------------------------------------
+    # --- lookup ------------------------------------------------------------------------------------------------
 
     def step(self, entry: LedgerEntry) -> StepDefinition:
         return self.plan.steps[entry.step]
@@ -368,7 +367,7 @@ class SagaRun:
         return self.steps[entry.step]
 
     def entry(self, id: str) -> LedgerEntry | None:
-        """The entry of this ledger id, if it has begun."""
+        """The entry with this ledger id; None when it has not begun."""
         step, mark, index = id.partition("#")
         record = self.steps.get(step)
         if record is None:
@@ -392,11 +391,11 @@ class SagaRun:
         return self.state in ("COMPLETED", "COMPENSATED", "RESIDUE")
 
     def replace_definition(self, definition: Definition) -> None:
-        """Go on with a mended definition of the same steps."""
+        """Continue with a corrected definition of the same steps."""
         self.definition = definition
         self.plan = ExecutionPlan(definition)
 
-    # --- commands and facts ------------------------------------------------------------------------------------
+    # --- commands and internal events --------------------------------------------------------------------------
 
     def emit(self, command: Command) -> None:
         self.commands.append(command)
@@ -405,12 +404,12 @@ class SagaRun:
         self.agenda.append(fact)
 
     def change_state(self, state: SagaState, step: str | None = None) -> None:
-        """Enter a state that people search for."""
+        """Enter a state and record it for search."""
         if self.state != state:
             self.state = state
             self.emit(RecordState(state, step, self.reason["kind"] if self.reason else None))
 
-    # --- what is in flight -------------------------------------------------------------------------------------
+    # --- flights and timers ------------------------------------------------------------------------------------
 
     def start_flight(
         self,
@@ -424,7 +423,7 @@ class SagaRun:
         summary: str = "",
         background: bool = False,
     ) -> Flight:
-        """Note that something is asked of the world for this entry; a timer is started here too."""
+        """Register a flight for this entry; with ``seconds`` also start its timer."""
         fires_at = None if seconds is None else self.now + seconds
         flight = Flight(id, kind, entry.id, call_kind, self.now, purpose, fires_at, summary, background)
         self.flights[id] = flight
@@ -435,12 +434,12 @@ class SagaRun:
         return flight
 
     def restore_flight(self, flight: Flight) -> None:
-        """A flight of a snapshot, when the run is restored."""
+        """Register a flight of a snapshot when the run is restored."""
         self.flights[flight.id] = flight
         self._count_flight(flight, 1)
 
     def end_flight(self, flight: Flight) -> None:
-        """It has answered, or is no longer waited for."""
+        """Remove a flight that has ended or is no longer waited for."""
         if self.flights.pop(flight.id, None) is not None:
             self._count_flight(flight, -1)
         entry = self.entry(flight.entry)
@@ -448,7 +447,7 @@ class SagaRun:
             entry.flight = None
 
     def bring_to_foreground(self, flight: Flight) -> None:
-        """Something waits for it now."""
+        """Wait for a background flight from now on."""
         self._count_flight(flight, -1)
         flight.background = False
         self._count_flight(flight, 1)
@@ -466,7 +465,7 @@ class SagaRun:
             self.forward_busy += by
 
     def start_timer(self, id: str, seconds: float, summary: str) -> None:
-        """A timer of the whole saga (deadline, warning)."""
+        """Start a timer of the whole saga (deadline, warning)."""
         self.timers[id] = (self.now + seconds, summary)
         self.emit(StartTimer(id, seconds, summary))
 
@@ -477,7 +476,7 @@ class SagaRun:
     # --- parking -----------------------------------------------------------------------------------------------
 
     def park(self, entry: LedgerEntry, op: EntryOperation, why: str) -> None:
-        """Only a person can move this operation on."""
+        """Park this operation until an operator decides."""
         if entry.id not in self.parked:
             self.parked[entry.id] = ParkedOperation(entry.id, op, self.now, why)
         if op == "do":
@@ -490,7 +489,7 @@ class SagaRun:
             entry.confirm.state = "PARKED"
 
     def unpark(self, entry: LedgerEntry) -> ParkedOperation | None:
-        """The operation moves again."""
+        """Resume the parked operation of this entry, if any, and return it."""
         parked = self.parked.pop(entry.id, None)
         if parked is None or entry.state != "PARKED":
             return parked

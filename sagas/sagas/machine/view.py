@@ -1,4 +1,4 @@
-"""The `saga show` document, and how it is made to fit."""
+"""The view: the `saga show` document, and how it is shrunk to a size limit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sagas.protocol.payloads import entry_id
 
 
 def build_view(run: SagaRun, at: float) -> dict[str, Any]:
-    """Everything there is to tell about the run. ``at`` is the moment of the telling."""
-    del at  # the document holds points in time, no ages; the caller renders those
+    """The view of the run at the time ``at`` (seconds since the epoch)."""
+    del at  # the document contains timestamps only; the caller computes ages
     return {
         "id": run.saga_id,
         "saga": run.definition.saga,
@@ -40,7 +40,7 @@ def build_view(run: SagaRun, at: float) -> dict[str, Any]:
         "steps_omitted": None,
         "parent": run.parent,
         "children": parked.children(run),
-        "web_ui": None,  # the caller knows where the server's pages are
+        "web_ui": None,  # the caller knows the address of the Web UI
         "steps": [row for step in run.definition.steps for row in _rows(run, step)],
         "parked": parked.rows(run),
         "not_done": list(run.not_done),
@@ -57,11 +57,11 @@ UNKNOWN_DELIVERY: dict[str, Any] = {
     "next_attempt_at": None,
     "ended_at": None,
 }
-"""What a saga itself cannot know of a notification; whoever tells the story asks the run that delivers it."""
+"""The fields of a notification that the saga does not know; the caller reads them from the run that delivers it."""
 
 
 def blank_view(saga_id: str, saga: str) -> dict[str, Any]:
-    """The document of a run that has not begun: every field is there."""
+    """The view of a run that has not begun, with every field present."""
     plain = Definition(saga, ())
     return {**build_view(SagaRun(plain, None, saga_id, 1, {}, None), 0.0), "digest": None, "reason": None}
 
@@ -70,7 +70,7 @@ def _labels(run: SagaRun) -> dict[str, str]:
     try:
         return evaluate_labels(run)
     except DefinitionError:
-        return {}  # nobody starts such a saga: the client refuses the input, and the worker refuses the run
+        return {}  # such a saga never runs: the client refuses the input, and the worker refuses the run
 
 
 def _rows(run: SagaRun, step: StepDefinition) -> list[dict[str, Any]]:
@@ -128,9 +128,9 @@ OMITTED = "omitted"
 
 
 def shrink_view(story: dict[str, Any], limit_bytes: int) -> dict[str, Any]:
-    """The story in at most ``limit_bytes`` of JSON (rule 9): inputs and results go first, then finished items.
+    """Shrink the view to ``limit_bytes`` of JSON (rule 9): drop inputs and results first, then finished items.
 
-    What needs a person (parked, residue, entries in trouble) is kept as long as anything is.
+    What an operator needs (parked operations, residue, entries in an error state) is dropped last.
     """
     if _json_size(story) <= limit_bytes:
         return story
@@ -159,6 +159,6 @@ def _json_size(value: Any) -> int:
 
 
 def _placeholder(value: Any) -> Any:
-    """A placeholder for a value that is larger than itself would be worth."""
+    """Replace a value by a placeholder if that saves space."""
     size = _json_size(value)
     return value if size <= 64 else {OMITTED: "size", "bytes": size}

@@ -1,4 +1,4 @@
-"""The built-in actions that need nobody else: `require` and `wait`."""
+"""The built-in actions without a participant: `require` and `wait`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sagas.protocol.messages import SignalReceived
 from sagas.protocol.outcomes import Failure, Outcome
 
 REJECTED_TYPE = "Rejected"
-"""The failure type of a business no; a wait that ran out has another one."""
+"""The failure type of a rejection; a wait that timed out has another one."""
 
 
 def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
-    """`require`: a condition; false is a business no."""
+    """`require`: evaluate a condition; false is a rejection."""
     given = _wait_arguments(run, entry)
     value = given.get("that")
     if not isinstance(value, bool):
@@ -25,7 +25,7 @@ def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
 
 
 def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
-    """`wait`: the outcome when it is known already, else a flight is noted."""
+    """`wait`: return the outcome if it is known already, else start a flight and return None."""
     given = _wait_arguments(run, entry)
     name = given.get("signal")
     try:
@@ -49,7 +49,7 @@ def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
 
 
 def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
-    """Its timer has fired."""
+    """The outcome of a wait whose timer has fired."""
     given = entry.arguments or {}
     if given.get("signal") is None:
         return Outcome.done({"data": None, "by": None, "at": times.format_timestamp(run.now)})
@@ -63,7 +63,7 @@ def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
 
 
 def accept_signal(run: SagaRun, event: SignalReceived) -> list[LedgerEntry]:
-    """Keep the first signal of a name; returns the entries that were waiting for it."""
+    """Store the first signal of a name; return the entries that were waiting for it."""
     if event.name in run.signals:
         return []
     run.signals[event.name] = {
@@ -84,14 +84,17 @@ def accept_signal(run: SagaRun, event: SignalReceived) -> list[LedgerEntry]:
 
 
 def signal_outcome(signal: dict[str, object]) -> Outcome:
-    """What a signal means for the wait it answers."""
+    """The outcome of the wait that a signal completes."""
     if signal["reject"] is not None:
         return _rejected(str(signal["reject"]))
     return Outcome.done({"data": signal["data"], "by": signal["by"], "at": signal["at"]})
 
 
 def forget_rejection(run: SagaRun, entry: LedgerEntry) -> None:
-    """The refusal that ended this wait must not end the next one; a signal that came after its end still counts."""
+    """Drop the rejecting signal that ended this wait, so that it does not end the next one.
+
+    A signal that arrived after the end of the wait still counts.
+    """
     name = str((entry.arguments or {}).get("signal"))
     taken = (entry.error or {}).get("type") == REJECTED_TYPE
     if taken and run.signals.get(name, {}).get("reject") is not None:

@@ -1,4 +1,4 @@
-"""The plan of a saga: what `saga explain` says about a definition, as data and in words."""
+"""The plan of a saga: the output of `saga explain`, as data and as phrases."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ KIND_DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``order`` is topological. ``commit_point`` is the pivot's id, None when the end of all steps (or, with
-    ``recovery: forward``, the start) is the commit point. ``undo`` is empty without a failure."""
+    """The plan of a definition, and optionally a simulated ``failure`` of ``failed_step``.
+
+    In :meth:`to_json`, ``order`` is topological, and ``undo`` is empty without a failure. ``commit_point`` is the
+    pivot's id; None if the commit point is the end of all steps (with ``recovery: forward``, the start).
+    """
 
     definition: Definition
     failure: SimulatedRun | None = None
     failed_step: str | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """The JSON document of `saga explain`."""
         pivot = self.definition.pivot
         return {
             "order": [step.id for step in self.definition.steps],
@@ -64,9 +68,10 @@ def explain(
     script: Script | None = None,
     environment: Environment | None = None,
 ) -> Explanation:
-    """The plan; with ``fail`` also what follows when this step (or item) is rejected, found by a simulated run.
+    """The plan; with ``fail`` also what follows if this step or ledger id is rejected, found by a simulated run.
 
-    Without ``input`` one is made up. Raises UsageError: the step does not exist, or is not reached with this input.
+    Without ``input`` a sample input is generated. Raises UsageError if the step does not exist, or is not reached with
+    this input.
     """
     if fail is None:
         return Explanation(definition)
@@ -91,7 +96,7 @@ def _with_outcomes(script: Script, outcomes: Mapping[str, Any]) -> Script:
 
 
 def describe_commit_point(definition: Definition) -> str:
-    """Where the point of no return lies."""
+    """A sentence that locates the commit point."""
     if definition.recovery == "forward":
         return "The commit point is the start: nothing is ever undone, every step is repeated until it is done."
     pivot = definition.pivot
@@ -101,7 +106,7 @@ def describe_commit_point(definition: Definition) -> str:
 
 
 def describe_notification(notification: Notification) -> str:
-    """Who is told when, and how hard it is tried."""
+    """When a notification is sent, by which action, and how often it is attempted."""
     with_ = notification.do.with_ or {}
     to = with_.get("connection") or with_.get("topic")
     attempts, last = len(notification.intervals) + 1, describe_duration(sum(notification.intervals))
@@ -112,7 +117,7 @@ def describe_notification(notification: Notification) -> str:
 
 
 def describe_duration(seconds: float) -> str:
-    """A length of time: `36 s`, `2.6 h`."""
+    """A duration for display: `36 s`, `2.6 h`."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
@@ -120,7 +125,7 @@ def describe_duration(seconds: float) -> str:
 
 
 def describe_compensation(step: StepDefinition) -> str | None:
-    """What undoes the step, as a phrase; None where nothing does. Of a Spark job the engine's own operations do."""
+    """How the step is undone, as a phrase; None if it is not. Spark jobs are undone by the engine's own operations."""
     if step.compensate is None:
         return None
     if step.do.uses == SPARK:
@@ -131,7 +136,7 @@ def describe_compensation(step: StepDefinition) -> str | None:
 
 
 def describe_confirm(step: StepDefinition) -> str | None:
-    """What happens to the step at the commit point, as a phrase; None where nothing does."""
+    """What happens to the step at the commit point, as a phrase; None if nothing does."""
     if step.confirm is None:
         return None
     if step.do.uses == SPARK:
@@ -143,7 +148,7 @@ def describe_confirm(step: StepDefinition) -> str | None:
 
 
 def describe_undo_after_failure(step: StepDefinition) -> str:
-    """What undoes the step when another one has failed, which is before the commit point."""
+    """What undoes the step after another one has failed, which is always before the commit point."""
     if step.compensate is None:
         return "the nested saga's own undo"
     if _drops_only(step):
@@ -156,7 +161,7 @@ def _drops_only(step: StepDefinition) -> bool:
 
 
 def explain_guarantee(step: StepDefinition) -> str:
-    """One plain sentence: why the step has this guarantee."""
+    """A sentence that explains why the step has its guarantee."""
     if step.do.uses == "wait":
         return "Waiting changes nothing outside."
     if step.do.uses == "require":

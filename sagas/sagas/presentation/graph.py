@@ -1,4 +1,4 @@
-"""The way forward and the way back of a saga as a graph: nodes, edges, and the Mermaid text of it."""
+"""The graph of a saga: forward and compensation edges between its steps, drawn as Mermaid or SVG."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATE_GROUPS: dict[str, str] = {
     "SKIPPED": "skipped",
     "PENDING": "pending",
 }
-"""The colour group of each step state. Of a for_each the group that comes first in URGENCY is shown."""
+"""The colour group of each step state. A `for_each` step shows its first group in GROUP_PRIORITY."""
 
 GROUP_PRIORITY = ("parked", "failed", "running", "pending", "undone", "done", "skipped")
 COLOURS = {
@@ -37,12 +37,12 @@ COLOURS = {
     "skipped": ("#f0f0f0", "#8c8c8c"),
     "pending": ("#ffffff", "#8c8c8c"),
 }
-"""Fill and line of each group."""
+"""Fill and stroke of each group."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A step. ``undo`` names the actions that undo it; ``group`` and ``note`` tell its state in a run."""
+    """A step. ``undo`` names the actions that undo it; ``group`` and ``note`` describe its state in a run."""
 
     step: StepDefinition
     undo: tuple[str, ...]
@@ -52,7 +52,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class SagaGraph:
-    """``forward``: from a step to those that need it. ``back``: from the undo of a step to the undo that follows it."""
+    """``forward``: from a step to the steps that need it. ``back``: from the undo of a step to the next undo."""
 
     definition: Definition
     nodes: tuple[GraphNode, ...]
@@ -63,7 +63,7 @@ class SagaGraph:
 
 
 def build_saga_graph(definition: Definition, story: Mapping[str, Any] | None = None) -> SagaGraph:
-    """The graph of a definition; with the `saga show` document of a run, in the state of that run."""
+    """The graph of a definition; with ``story``, the `saga show` document of a run, in the state of that run."""
     groups, notes = _group_by_step(story) if story else ({}, {})
     nodes = tuple(
         GraphNode(step, _undo_actions(step), groups.get(step.id), notes.get(step.id, "")) for step in definition.steps
@@ -80,7 +80,7 @@ def _undo_actions(step: StepDefinition) -> tuple[str, ...]:
 
 
 def _back_edges(definition: Definition) -> tuple[tuple[str, str], ...]:
-    """Reverse needs between the steps that can be undone; the order passes through those that cannot (rule 2)."""
+    """Reversed needs between the steps that can be undone, skipping those that cannot (rule 2)."""
     nearest: dict[str, list[str]] = {}
     edges: list[tuple[str, str]] = []
     for step in definition.steps:
@@ -108,7 +108,7 @@ def _group_by_step(story: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, 
 
 
 def to_mermaid(graph: SagaGraph) -> str:
-    """A Mermaid flowchart: solid arrows forward, dotted ones back, the pivot as a hexagon."""
+    """A Mermaid flowchart: solid arrows forward, dotted arrows back, the pivot as a hexagon."""
     lines = ["flowchart LR"]
     for node in graph.nodes:
         lines.append(f"  {_id(node.step)}{_shape(node)}")
@@ -131,12 +131,12 @@ def to_mermaid(graph: SagaGraph) -> str:
 
 
 def step_title(step: StepDefinition) -> str:
-    """The step's sentence, with what repeats it."""
+    """The step's name, marked if `for_each` repeats it."""
     return step.name + (" ×n" if step.for_each is not None else "")
 
 
 def undo_title(node: GraphNode) -> str:
-    """What undoes the step, short enough for a picture."""
+    """What undoes the step, short enough for a diagram."""
     return "discard, or take back" if node.step.do.uses == SPARK else " or ".join(node.undo)
 
 
@@ -151,25 +151,24 @@ def _shape(node: GraphNode) -> str:
 
 
 def _id(step: StepDefinition, prefix: str = "step_") -> str:
-    # A prefix, because a step may be called `end` or `class`, which are words of Mermaid.
+    # The prefix prevents clashes with keywords of Mermaid: a step may be called `end` or `class`.
     return prefix + step.id
 
 
 def _escaped(words: str) -> str:
-    """Text inside a quoted label; Mermaid takes character codes for what would end it or be read as markup."""
+    """Text for a quoted label: characters that would end it or be read as markup become Mermaid character codes."""
     for character in ("#", '"', "<", ">", "&"):
         words = words.replace(character, f"\0{ord(character)};")
     return words.replace("\0", "#").replace("\n", " ")
 
 
-# A saga's graph as SVG: steps in layers from left to right, the undo of each below it, dashed and leading back.
-
+# SVG: steps in layers from left to right, the undo of each step below it with dashed edges that lead back.
 
 BOX_WIDTH, BOX_HEIGHT, UNDO_HEIGHT = 190, 58, 30
 GAP_X, GAP_Y, MARGIN = 64, 34, 24
 ROW_HEIGHT = BOX_HEIGHT + 12 + UNDO_HEIGHT + GAP_Y
 MAX_LETTERS = 26
-"""How many letters of a title fit into a box at its font size."""
+"""How many characters of a title fit into a box at its font size."""
 
 _STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1f2328 }
@@ -183,7 +182,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 
 
 def to_svg(graph: SagaGraph) -> str:
-    """The whole picture, readable on a light and on a dark page. Layers are longest paths from the start."""
+    """The whole drawing, readable on light and dark pages. A step's layer is its longest path from the start."""
     place = _layout(graph)
     across = 1 + max(layer for layer, _ in place.values())
     down = max(row for _, row in place.values()) + 1
@@ -211,7 +210,7 @@ def to_svg(graph: SagaGraph) -> str:
 
 
 def _layout(graph: SagaGraph) -> dict[str, tuple[int, float]]:
-    """Layer and row of every step: a step stands near the middle of what it needs, so lines cross seldom."""
+    """Layer and row of every step. A step is placed near the mean row of its needs, which keeps crossings few."""
     layers: dict[str, int] = {}
     for node in graph.nodes:
         layers[node.step.id] = 1 + max((layers[need] for need in node.step.needs), default=-1)

@@ -1,4 +1,4 @@
-"""The Markdown that the Temporal Web UI shows of a running saga: its steps, its state, and what is safe to click."""
+"""Markdown for the Temporal Web UI: the state of a running saga, and the summary of a definition."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STATE_SYMBOLS = {
 }
 MAX_ROWS = 60
 NO_BREAK_SPACE = "\u00a0"
-"""A blank that Markdown keeps."""
+"""Markdown does not collapse it."""
 
 
 def current_details(story: Mapping[str, Any]) -> str:
-    """The whole text. ``story`` is the `saga show` document; long sagas show their first and last steps."""
+    """The details of a run. ``story`` is the `saga show` document; a long saga shows only its first and last steps."""
     lines = [f"**{story['saga']}** is **{story['state']}**" + _reason_phrase(story.get("reason"))]
     nested = blocked_steps(story)
     for entry in story.get("parked") or ():
@@ -70,7 +70,7 @@ def _step_row(step: Mapping[str, Any]) -> str:
 
 
 def table_row(*cells: str) -> str:
-    """One row. The Web UI leaves no room between the columns, so each cell brings its own."""
+    """One table row. The Web UI has no padding between columns, so each cell ends with a no-break space."""
     return "| " + " | ".join(f"{_one_line(cell)}{NO_BREAK_SPACE}" if cell else "" for cell in cells) + " |"
 
 
@@ -98,8 +98,7 @@ def _button_advice(story: Mapping[str, Any]) -> str:
     return f"**Cancel** undoes what was done. {terminate} {reset}"
 
 
-# The Markdown of a definition: what people read in the Web UI about a saga before anything has happened.
-
+# The summary of a definition, which does not depend on a run.
 
 KIND_LABELS = {
     "compensatable": "can be undone",
@@ -110,7 +109,7 @@ KIND_LABELS = {
 
 
 def static_details(definition: Definition) -> str:
-    """A table of the steps and what undoes them, with the digest of the definition."""
+    """A table of the steps and their compensations, with the digest of the definition."""
     lines = [definition.description, ""] if definition.description else []
     lines += ["| step | action | kind | undone by |", "|---|---|---|---|"]
     lines += [_definition_row(step) for step in definition.steps]

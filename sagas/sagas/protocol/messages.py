@@ -1,4 +1,7 @@
-"""What the world tells the machine. ``at`` is always seconds since the epoch, UTC, from the caller's clock."""
+"""The events and commands of the machine, and the states of sagas and steps. Commands are plain data.
+
+``at`` is always in seconds since the epoch (UTC), from the caller's clock.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A ``Call`` is over: ``outcome`` is its last attempt's word, ``attempts`` how many it made (None: unknown)."""
+    """A ``Call`` has ended. ``outcome``: of its last attempt; ``attempts``: their number (None: unknown)."""
 
     id: str
     outcome: Outcome
@@ -31,7 +34,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class SagaEnded:
-    """A nested saga (or its undo) is over, or vanished. ``story`` is its `saga show` document, None if unknown."""
+    """A nested saga (or its undo) has ended or vanished. ``view`` is its `saga show` document, None if unknown."""
 
     id: str
     state: Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
@@ -41,7 +44,7 @@ class SagaEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChildParked:
-    """A nested saga (or its undo) reports what waits for a person in it; see :class:`ReportParked`."""
+    """A nested saga (or its undo) reports its parked operations; see :class:`ReportParked`."""
 
     saga_id: str
     undo: bool
@@ -61,8 +64,11 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody wants the saga undone. ``kind`` becomes the reason: a person's ``cancelled``, ``parent``, or
-    ``terminated`` for a run that Temporal has ended and that is taken up again."""
+    """A cancel of the saga is requested. ``kind`` becomes the kind of its reason.
+
+    ``cancelled``: requested by a client; ``parent``: by the parent saga; ``terminated``: a new run continues and
+    undoes a run that was terminated in Temporal.
+    """
 
     at: float
     kind: Literal["cancelled", "parent", "terminated"] = "cancelled"
@@ -72,7 +78,9 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A message for a `wait`. Early ones are kept, the first of a name counts; ``reject`` refuses with this text."""
+    """A signal for a `wait`. Early signals are stored; only the first of a name counts. ``reject``: the message with
+    which the wait is rejected.
+    """
 
     name: str
     at: float
@@ -83,7 +91,7 @@ class SignalReceived:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """A person decided about a stuck operation. ``definition`` replaces the snapshot (a bug in it was mended)."""
+    """An operator's decision about a stuck operation. ``definition``: a corrected one that replaces the snapshot."""
 
     step: str
     decision: Decision
@@ -98,7 +106,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class UndoRequested:
-    """A finished saga is to be undone; sent to a machine restored from the snapshot of a COMPLETED run."""
+    """Undo a finished saga; sent to a machine restored from the snapshot of a COMPLETED run."""
 
     at: float
     reason: str
@@ -118,22 +126,22 @@ MachineEvent = (
 )
 
 
-# What the machine asks the world to do. Commands are plain data; the machine performs none of them.
+# --- commands --------------------------------------------------------------------------------------------------------
 
 CallOperation = Literal["do", "undo", "confirm", "probe", "seal"]
 
 
 @dataclass(frozen=True, slots=True)
 class GuardSpec:
-    """What the guard must do around the action; absent for an unguarded call.
+    """How the guard runs the action; absent for an unguarded call.
 
-    ``connection`` is the database of the rows. ``known_done`` tells an undo that the step is known to be done, so a
+    ``connection`` is the database of the guard rows. ``known_done``: the step is known to be done, so for its undo a
     missing ``do`` row is an error and not a step that never ran.
-    ``mode`` ``decide`` is the whole protocol; ``mark`` decides an undo (or a confirm) here without an action, because
-    the action lives elsewhere; ``own`` runs an action that was decided elsewhere under its own row.
+    ``mode``: ``decide`` is the whole protocol; ``mark`` decides an undo (or a confirm) without running its action,
+    which uses another connection; ``own`` runs an action that another guard has decided, under its own row.
     ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
-    ``elsewhere``: it lives in another place, so this guard only decides, and answers ``confirmed``.
-    ``holds`` is the fact of that name about the operation, see :class:`sagas.definition.model.Operation`.
+    ``elsewhere``: it uses another connection, so this guard only decides, and returns ``confirmed``.
+    ``holds``: see :class:`sagas.definition.model.Operation`.
     """
 
     connection: str
@@ -145,14 +153,14 @@ class GuardSpec:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run an action. Answered by one ``CallEnded`` with the same ``id``.
+    """Run an action. It ends with one ``CallEnded`` with the same ``id``.
 
     ``id`` is unique among the calls in flight and readable: ``reserve#0``, ``reserve#0~undo``, ``charge~seal``.
-    ``entry`` is the ledger id (``reserve#0``), ``key`` the idempotency key: never a run id, never an attempt.
-    ``earlier_attempts`` is how many attempts of the same operation and key ended before this call.
-    ``retry.max_attempts`` is finite; where the language says without limit the machine calls again.
-    ``cancellable``: the caller may deliver a cancellation to a running attempt (never for a pivot).
-    ``at_most_once``: never let the platform repeat this attempt on its own.
+    ``entry`` is the ledger id (``reserve#0``); ``key`` is the idempotency key, which contains no run id or attempt.
+    ``earlier_attempts`` is the number of attempts of the same operation and key that ended before this call.
+    ``retry.max_attempts`` is finite; for retries without limit the machine issues further calls.
+    ``cancellable``: a cancellation may be delivered to a running attempt (never for a pivot).
+    ``at_most_once``: the platform must not retry this attempt on its own.
     """
 
     id: str
@@ -180,14 +188,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """Ask a call in flight to stop; it still ends with a ``CallEnded``. No new attempt of it may start."""
+    """Request cancellation of a call in flight; it still ends with a ``CallEnded``. No new attempt of it may start."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Fire ``TimerFired(id)`` after ``seconds``; ``summary`` is what people read meanwhile."""
+    """Fire ``TimerFired(id)`` after ``seconds``; ``summary`` is shown in the Web UI."""
 
     id: str
     seconds: float
@@ -196,14 +204,14 @@ class StartTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
-    """The timer is no longer needed. A ``TimerFired`` that comes anyway is ignored."""
+    """Cancel a timer. A ``TimerFired`` that arrives anyway is ignored."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartSaga:
-    """Start a nested saga. Answered by ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key."""
+    """Start a nested saga. It ends with a ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key."""
 
     id: str
     entry: str
@@ -215,7 +223,7 @@ class StartSaga:
 
 @dataclass(frozen=True, slots=True)
 class CancelSaga:
-    """Ask a nested saga to go backward (reason ``parent``); it still ends with a ``SagaEnded``."""
+    """Request the rollback of a nested saga (reason ``parent``); it still ends with a ``SagaEnded``."""
 
     id: str
     saga_id: str
@@ -224,7 +232,7 @@ class CancelSaga:
 
 @dataclass(frozen=True, slots=True)
 class UndoSaga:
-    """Undo a committed nested saga. Answered by ``SagaEnded`` with the same ``id``."""
+    """Undo a committed nested saga. It ends with a ``SagaEnded`` with the same ``id``."""
 
     id: str
     entry: str
@@ -235,10 +243,10 @@ class UndoSaga:
 
 @dataclass(frozen=True, slots=True)
 class ReportParked:
-    """Tell the parent saga what waits for a person here; nothing answers it. Only nested sagas send it.
+    """Report the parked operations to the parent saga; it has no response. Only nested sagas send it.
 
     ``waits`` has the parked operations of this saga and of those nested in it, each with the ``id`` and name of its
-    ``saga``; empty: it goes on. ``blocked``: nothing else can run here.
+    ``saga``; empty: nothing is parked. ``blocked``: nothing else can run in this saga.
     """
 
     state: str
@@ -248,7 +256,7 @@ class ReportParked:
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """The state people search for has changed. Never sent on the plain path to COMPLETED."""
+    """Record a changed state for search. Not sent when a saga runs to COMPLETED without incident."""
 
     state: str
     step: str | None = None
@@ -257,11 +265,11 @@ class RecordState:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Tell somebody, best effort. Nothing answers it, and the saga goes on whatever becomes of it.
+    """Send a best-effort notification. It has no response and does not affect the saga.
 
-    ``run`` is the id of the run that delivers it, ``intervals`` the waits (seconds) before attempt 2, 3 …, after the
-    last of which it is given up. ``call`` is what an attempt does; None when it could not be made, for the reason in
-    ``problem``.
+    ``workflow_id`` is the id of the run that delivers it; ``intervals`` are the delays in seconds before attempt 2,
+    3 …, and after the last attempt it is given up. ``call`` is made by each attempt; None when its arguments could not
+    be evaluated, for the reason in ``problem``.
     """
 
     id: str
@@ -275,7 +283,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The saga is over; ``committed`` tells the two kinds of RESIDUE: past the commit point, or before it."""
+    """The saga has ended. ``committed`` distinguishes a RESIDUE past the commit point from one before it."""
 
     state: Literal["COMPLETED", "COMPENSATED", "RESIDUE"]
     committed: bool

@@ -1,10 +1,10 @@
-"""The outcome of one attempt: what is known about an effect after somebody tried to make it.
+"""The outcome of an attempt, of a call and of all attempts of a step: what is known about the effect.
 
 ====================  ==================================================================================
-done                  the effect is there, exactly once
-rejected              a definite business no; nothing happened
-failed                trouble, and it is certain that nothing happened
-unknown               nobody can say: a timeout, a lost connection, a dead worker
+done                  the effect exists, exactly once
+rejected              a definite business refusal; nothing happened
+failed                an error, and it is certain that nothing happened
+unknown               it is not known whether the effect exists: a timeout, a lost connection, a dead worker
 late                  refused: this step has already been undone or sealed
 ====================  ==================================================================================
 """
@@ -20,22 +20,21 @@ from sagas.definition.model import Operation, Retry
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 
 Marker = Literal["nothing_to_undo", "confirmed", "elsewhere", "sealed", "absent", "unknown_effect"]
-"""What the guard adds to a bare outcome.
+"""Details that the guard or a probe adds to an outcome.
 
-``nothing_to_undo``: the undo sealed the step, or found it sealed. ``confirmed``: the step was confirmed and
-there is no action that undoes a confirmed effect; nothing was changed. ``elsewhere``: the undo was decided
-here, its action runs in another place. ``sealed``: a seal won, the step never happened and never will.
-``absent``: a probe found no effect. ``unknown_effect``: the step is known to be done, but the guard has no
-row of it.
+``nothing_to_undo``: the undo sealed the step, or found it sealed. ``confirmed``: the step was confirmed and this guard
+has no action that undoes a confirmed effect; nothing was changed. ``elsewhere``: the undo or confirm was decided here,
+its action runs on another connection. ``sealed``: a seal won, the step never happened and never will. ``absent``: a
+probe found no effect. ``unknown_effect``: the step is known to be done, but the guard has no row of it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt was not done, in words a person can use.
+    """Why an attempt was not done.
 
-    ``type`` is the wire type of the failure (``Rejected``, ``Infrastructure``, an exception's class name),
-    ``message`` one sentence, ``details`` whatever the action added to it.
+    ``type`` is the failure type on the wire (``Rejected``, ``Infrastructure``, an exception's class name), ``message``
+    one sentence for users, ``details`` additional data from the action.
     """
 
     type: str
@@ -52,15 +51,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one call (all the attempts the platform made for it) ended.
+    """How one call (all attempts that the platform made for it) ended.
 
-    ``attempt`` is the number, within the call, of the attempt that gave the answer (from 1); None when
-    nobody told, as with a worker in another language.
-    ``retryable`` is False when trying again cannot help (bad arguments, a result too large).
-    ``not_started`` is True when no worker knew the action: such attempts are not counted.
-    ``counted`` is False when what runs the action was lost before it had an effect: such an attempt is not counted.
-    ``parks`` names a reason why only a person can go on (key used with other arguments …).
-    ``retry_after`` is the delay in seconds the participant asked for before the next attempt; None: it asked for none.
+    ``attempt`` is the number, within the call, of the attempt with this outcome (from 1); None when it is not
+    reported, as by a worker in another language.
+    ``retryable`` is False when a retry cannot help (invalid arguments, a result too large).
+    ``not_started`` is True when no worker had the action registered: such attempts are not counted.
+    ``infrastructure`` is True for an error of a database or network, which does not concern the action itself.
+    ``counted`` is False when the executor of the action was lost before it had an effect: the attempt is not counted.
+    ``park_reason`` is set when only an operator can decide (key reused with other arguments …).
+    ``retry_after`` is the delay in seconds that the participant requested before the next attempt, if any.
     """
 
     kind: OutcomeKind
@@ -80,16 +80,16 @@ class Outcome:
         return Outcome("done", result, attempt=attempt, marker=marker)
 
 
-# The outcome of a step joins all its attempts (guarantees §1).
+# --- merging the outcomes of all attempts of a step (guarantees §1) --------------------------------------------------
 #
-# A rejection says that nothing happened in *that* attempt. Whether nothing happened at all depends on the attempts
-# before it: a timed-out one may have left, or may still leave, its effect. Judging by the last attempt alone leaks.
+# A rejection means that nothing happened in *that* attempt. An earlier attempt that timed out may have had its effect,
+# or still have it, so judging by the last attempt alone would leave effects behind.
 
 
 def is_only_attempt(outcome: Outcome, attempts_before: int, execution: str = "remote") -> bool:
-    """True when this answer came from the very first attempt, so that no other can have had an effect.
+    """True when this outcome is from the very first attempt, so that no other attempt can have had an effect.
 
-    A local attempt is never alone: a workflow task that is repeated repeats it without counting.
+    Never true for a local activity: a repeated workflow task repeats its attempts without counting them.
     """
     return execution == "remote" and outcome.attempt is not None and attempts_before + outcome.attempt <= 1
 
@@ -97,11 +97,11 @@ def is_only_attempt(outcome: Outcome, attempts_before: int, execution: str = "re
 def merge_outcome(
     operation: Operation, outcome: Outcome, attempts_before: int, execution: str = "remote"
 ) -> OutcomeKind:
-    """What is known about the effect after this answer.
+    """What is known about the effect after this outcome, given the attempts before it.
 
-    A participant that honours the key remembers a refusal under it, so its rejection holds for every attempt. A
-    *failed* unguarded attempt is the engine's own word about that attempt only (it was refused before the call), so
-    it says nothing about an earlier one.
+    A participant that honours the key stores a rejection under it, so its rejection holds for every attempt. *failed*
+    without a guard is the engine's own statement about that attempt only (it failed before the call), so it implies
+    nothing about an earlier one.
     """
     if outcome.park_reason is not None and outcome.kind != "done":
         return "unknown"
@@ -115,9 +115,9 @@ def merge_outcome(
 
 
 def hides_earlier_attempts(outcome: Outcome, attempts: int | None, retry: Retry) -> bool:
-    """True when the last attempt found no worker, and nobody told whether it was the only one.
+    """True when the last attempt found no worker for the action, and it is not known whether it was the only one.
 
-    A worker that knew the action may have died in an earlier attempt, and one that does not know it taken its place.
+    A worker that has the action may have died in an earlier attempt, and been replaced by one that does not have it.
     """
     return outcome.not_started and attempts is None and retry.max_attempts > 1
 
@@ -125,10 +125,10 @@ def hides_earlier_attempts(outcome: Outcome, attempts: int | None, retry: Retry)
 def count_attempts(
     min_attempts: int, attempts: int | None, total: int | None, outcome: Outcome, retry: Retry
 ) -> tuple[int, int | None]:
-    """The new lower bound and the new exact count of attempts (None: unknown) after a call that made ``attempts``.
+    """Return the new lower bound and the new exact count of attempts (None: unknown) after a call of ``attempts``.
 
-    Attempts that found no worker do not count. When nobody told the number, a call that ended without an answer has
-    used up what it was given.
+    Attempts that found no worker do not count. If the number is not reported, a call with outcome unknown is assumed
+    to have used up its retries.
     """
     if outcome.not_started:
         attempts = attempts or 0

@@ -1,8 +1,8 @@
-"""How calls and their ends look on the wire between the workflow and the workers: plain JSON.
+"""The wire format of calls and their results between workflow and workers (JSON), and the names of keys and ids.
 
-Every participant gets one JSON object: the arguments of ``with`` and, under ``_saga``, who asks. The six fields
-``key, forward_key, saga_id, step, op, generation`` are a public contract that a worker in any language may rely on; the
-others are for our own worker.
+Every participant receives one JSON object: the arguments of ``with`` and, under ``_saga``, the envelope of the call.
+Its fields ``key, forward_key, saga_id, step, op, generation`` are a public contract for workers in any language; the
+other fields are for the workers of this project.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ GENERATION_HEADER = "saga-generation"
 CANCEL_SIGNAL = "saga-cancel"
 RESIDUE_SIGNAL = "saga-residue"
 PARKED_SIGNAL = "saga-parked"
-"""From a nested saga to its parent: what waits for a person in it."""
+"""From a nested saga to its parent: the parked operations."""
 RETRY_NOTIFICATION_SIGNAL = "saga-again"
 UNDO_SUFFIX = "~undo"
 NOTIFICATION_WORKFLOW = "saga.notify"
-"""The workflow type of a notification; no saga can have this name."""
+"""The workflow type of notifications; not a valid saga name."""
 NOTIFICATION_MEMO = "notification"
-"""In the memo of a notification: how it stands."""
+"""Memo field of a notification: its delivery status."""
 LOAD_ACTIVITY = "saga.load"
 STARTED_AT_MEMO = "saga-started-at"
-"""In the memo of a run that continues another one: when the saga began, seconds since the epoch."""
+"""Memo field of a continued run: start time of the saga in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One call as the worker sees it. ``timeout`` in seconds; ``intervals`` are the waits before attempt 2, 3 …
+    """One call as the worker receives it. ``timeout`` is in seconds; ``intervals`` are the delays before attempt 2, 3 …
 
-    ``beats``: the worker itself sends the heartbeats, which tell only that it lives.
-    ``saga`` is the saga's name where the workflow's type is another one: in its notifications.
+    ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
+    ``saga`` is the saga's name where it differs from the workflow type, as in notifications.
     """
 
     action: str
@@ -69,12 +69,12 @@ class Invocation:
 
     @property
     def forward_key(self) -> str:
-        """The key of the forward call, whatever this one does: that of an undo or a confirm is another."""
+        """The key of the forward operation, also for an undo or a confirm, whose own key differs."""
         return idempotency_key(self.saga_id, self.entry, self.generation)
 
 
 def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, Any]:
-    """The one JSON argument of the activity. ``beats``: the worker sends heartbeats for the attempt by itself."""
+    """The single JSON argument of the activity. ``beats``: the worker itself sends heartbeats for the attempt."""
     envelope: dict[str, Any] = {
         "key": call.key,
         "forward_key": idempotency_key(saga_id, call.entry, call.generation),
@@ -139,7 +139,7 @@ def _encode_guard(guard: GuardSpec) -> dict[str, Any]:
 
 
 def _decode_guard(data: Mapping[str, Any]) -> GuardSpec:
-    from sagas.protocol.messages import GuardSpec  # a client needs the names on the wire alone
+    from sagas.protocol.messages import GuardSpec  # imported here because clients need only the names of this module
 
     confirmed = data.get("confirmed")
     return GuardSpec(
@@ -152,7 +152,7 @@ def _decode_guard(data: Mapping[str, Any]) -> GuardSpec:
 
 
 def encode_result(outcome: Outcome, attempt: int) -> dict[str, Any]:
-    """What our activities return: the result, and under ``_saga`` the attempt that gave it."""
+    """The return value of this project's activities: the result and, under ``_saga``, the number of its attempt."""
     envelope: dict[str, Any] = {"attempt": attempt}
     if outcome.marker is not None:
         envelope["marker"] = outcome.marker
@@ -160,7 +160,7 @@ def encode_result(outcome: Outcome, attempt: int) -> dict[str, Any]:
 
 
 def decode_result(value: Any) -> Outcome:
-    """A returned value: from our worker with an envelope, from a worker in another language without one."""
+    """Decode a returned value: with an envelope from this project's workers, without one from other workers."""
     if isinstance(value, dict) and isinstance(value.get(ENVELOPE), dict):
         envelope = value[ENVELOPE]
         return Outcome.done(value.get("result"), attempt=envelope.get("attempt"), marker=envelope.get("marker"))
@@ -168,7 +168,7 @@ def decode_result(value: Any) -> Outcome:
 
 
 def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
-    """The first detail of a failed activity of ours."""
+    """The first failure detail of this project's activities."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
     data: dict[str, Any] = {"outcome": outcome.kind, "attempt": attempt, "details": dict(failure.details)}
     if outcome.infrastructure:
@@ -185,7 +185,7 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
 
 
 def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
-    """A failure by its wire type and first detail, whoever raised it (sent by us or by a foreign worker)."""
+    """Decode a failure from its type and first detail, raised by a worker of this project or by another one."""
     ours = details if isinstance(details, dict) and isinstance(details.get("attempt"), int) else None
     attempt = ours["attempt"] if ours else None
     inner = (ours or {}).get("details") if ours else details
@@ -212,7 +212,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
 
 
 def pack_state(state: Mapping[str, Any]) -> str:
-    """A machine's snapshot as text: Base85, because Base64 would waste a third of what a payload may hold."""
+    """Compress a machine's snapshot to a string: Base85, because Base64 would add a third to the payload."""
     return base64.b85encode(zlib.compress(json.dumps(state).encode(), 6)).decode()
 
 
@@ -222,26 +222,26 @@ def unpack_state(packed: str) -> dict[str, Any]:
 
 
 def arguments_hash(arguments: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of a call's arguments: the guard keeps it with the ``do`` row."""
+    """SHA-256 of the canonical JSON of a call's arguments; the guard stores it in the ``do`` row."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# Names: ledger ids, idempotency keys, and the ids of what is in flight.
+# --- ledger ids, idempotency keys and workflow ids -------------------------------------------------------------------
 
 KeySuffix = Literal["", "undo", "confirm"]
 
 NOTIFICATION_PREFIX = "notify-"
-"""Begins the names of notifications, and with them their keys and guard rows; no step can have such an id."""
+"""Prefix of notification ids, and so of their keys and guard rows; not a valid prefix of step ids."""
 
 
 def entry_id(step: str, index: int | None) -> str:
-    """The ledger id: the step's id, with the item's number for a for_each."""
+    """The ledger id: the step's id, with the item's index for a for_each."""
     return step if index is None else f"{step}#{index}"
 
 
 def idempotency_key(saga_id: str, entry: str, generation: int, suffix: KeySuffix = "", alternate: int = 0) -> str:
-    """The idempotency key a participant sees. It names the intention: never a run, never an attempt."""
+    """The idempotency key that a participant receives. It identifies the operation, independent of run and attempt."""
     key = f"{saga_id}/{entry}"
     if generation > 1:
         key += f"@{generation}"
@@ -253,6 +253,6 @@ def idempotency_key(saga_id: str, entry: str, generation: int, suffix: KeySuffix
 
 
 def notification_workflow_id(saga_id: str, notification: str, generation: int) -> str:
-    """The id of the run that delivers a notification; another generation of the saga tells its own."""
+    """The workflow id of the run that delivers a notification; each generation of the saga has its own."""
     run = f"{saga_id}~{notification}"
     return f"{run}@{generation}" if generation > 1 else run

@@ -1,4 +1,4 @@
-"""Where things are and how to reach them: saga.toml, the environment, and what ``saga dev up`` started."""
+"""The settings of a project: saga.toml, the environment, and the addresses that ``saga dev up`` wrote."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A process of this machine, named so that it is never mistaken for another one.
+"""Reads what ``saga dev up`` wrote about the services of a project, ignoring services that have ended.
 
-The system uses a pid again after its process has ended. So a process is named by its pid *and* the time it started; a
-record whose start does not match is a record of a process that is gone.
+A process is identified by its pid *and* its start time, because the operating system reuses pids.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sagas.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process. ``started`` is opaque and unique for the pid."""
+    """A process. ``started`` is opaque and unique among the processes with this pid."""
 
     pid: int
     started: str
@@ -29,20 +28,20 @@ class ProcessId:
         return start_mark(self.pid) == self.started
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process, and only to this one; a process that is gone is no error."""
+        """Send a signal to this process only; it is not an error if the process has ended."""
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def start_mark(pid: int) -> str | None:
-    """When the process of that pid started, or None when it is gone (or only waits to be reaped)."""
+    """The start time of the process with this pid, as an opaque string; None if it has ended or is a zombie."""
     if sys.platform == "linux":
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
-        # The name in parentheses may hold spaces and parentheses itself.
+        # The process name in parentheses may itself contain spaces and parentheses.
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else f"{_boot_id()}:{fields[19]}"
     import psutil
@@ -58,20 +57,17 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-# What `saga dev up` has written about the services of a project, without those that have ended.
-#
-# After a crash or a reboot the file with their addresses is still there, and another program may listen at one of them.
-
+# The files of `saga dev up`. They survive a crash or a reboot, after which another program may listen on their ports.
 
 DEV_FOLDER = Path(".saga") / "dev"
 DEV_FILE = Path(".saga") / "dev.toml"
 
 _SERVICE = {"temporal": "temporal", "connections": "postgres", "catalogs": "postgres", "kafka": "kafka"}
-"""Which service each table of the file tells of."""
+"""The service that each table of the file describes."""
 
 
 def read_dev_file(root: Path) -> dict[str, Any]:
-    """The tables of ``.saga/dev.toml`` whose services run; none in the copy of a project, whose original they serve.
+    """The tables of ``.saga/dev.toml`` whose services run; empty in a copied project folder while the original exists.
 
     Raises:
         UsageError: the file cannot be read.
@@ -83,12 +79,12 @@ def read_dev_file(root: Path) -> dict[str, Any]:
 
 
 def has_dev_stack(root: Path) -> bool:
-    """True when `saga dev up` has been called for this folder, whether the stack runs or not."""
+    """True if `saga dev up` has been run in this folder, whether or not the stack is running."""
     return (root / DEV_FOLDER).is_dir()
 
 
 def _is_copy(root: Path) -> bool:
-    """A folder whose written path is another one that is still there."""
+    """True if the folder's ID file names another folder that still exists."""
     try:
         _, _, path = (root / DEV_FOLDER / "ID").read_text(encoding="utf-8").strip().partition(" ")
     except FileNotFoundError:
@@ -97,7 +93,7 @@ def _is_copy(root: Path) -> bool:
 
 
 def _has_ended(root: Path, service: str) -> bool:
-    """False also when its record was lost: then only `saga dev up` can find out."""
+    """True if the recorded process is gone. False if the record is missing: only `saga dev up` can then find out."""
     try:
         process = json.loads((root / DEV_FOLDER / f"{service}.json").read_text(encoding="utf-8"))["process"]
     except (OSError, ValueError, KeyError):
@@ -105,11 +101,8 @@ def _has_ended(root: Path, service: str) -> bool:
     return not (process and ProcessId(**process).is_alive())
 
 
-# Reads a TOML file; what is wrong with it becomes one sentence.
-
-
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises UsageError: it cannot be read, or is not TOML."""
+    """The tables of a TOML file. Raises UsageError if it cannot be read or is not valid TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``[kafka]`` of saga.toml as a value."""
+"""Parses ``[kafka]`` of saga.toml, and refuses settings that would weaken a guarantee."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sagas.settings.secrets import Secret, parse_secret, resolve_secret
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How to reach Kafka, and what the engine may use there.
+    """How to reach Kafka, and which resources the engine uses there.
 
-    ``written``: the settings speak of Kafka. ``embedded``: the address is the one `saga dev up` wrote.
-    ``outbox`` is the connection that keeps the rows of `kafka.publish` and `kafka.request`. ``prefix`` begins every
-    transactional id, group id and topic of the engine's own. ``transaction_timeout`` and ``retention`` are seconds,
-    ``batch`` events go into one transaction, ``max_message_bytes`` counts key, value and headers of one event,
-    ``shards`` is how many relays can work on one outbox at once. ``topics`` are those of events that no definition
-    names, because Python code does. ``client`` are properties of librdkafka.
+    ``configured``: saga.toml or the environment has a ``[kafka]`` table. ``embedded``: the address is the one that
+    `saga dev up` wrote. ``outbox`` is the connection that holds the rows of `kafka.publish` and `kafka.request`.
+    ``prefix`` starts the name of every transactional id, group id and topic of the engine. ``transaction_timeout`` and
+    ``retention`` are in seconds, ``batch`` is the number of events per transaction, ``max_message_bytes`` limits key,
+    value and headers of one event together, ``shards`` is how many relays can work on one outbox concurrently.
+    ``topics`` are the topics that only Python code names, not a definition. ``client`` holds properties of librdkafka.
     """
 
     root: Path = Path()
@@ -42,7 +42,7 @@ class KafkaSettings:
 
     @property
     def servers(self) -> str:
-        """The brokers to ask first, ``host:port`` with commas between. Raises UsageError: none is known."""
+        """The bootstrap servers, ``host:port`` separated by commas. Raises UsageError if none are set."""
         if self.bootstrap_servers is None:
             raise UsageError(
                 "The settings name no Kafka, and there is no embedded one.",
@@ -51,7 +51,7 @@ class KafkaSettings:
         return self.bootstrap_servers
 
     def client_properties(self) -> dict[str, str]:
-        """``client`` with its secrets filled in; files are those of the project folder.
+        """``client`` with its secrets resolved; file paths are relative to the project folder.
 
         Raises:
             UsageError: a secret or a file is missing.
@@ -68,9 +68,6 @@ class KafkaSettings:
         if not path.exists():
             raise UsageError(f"kafka.client.{name} names {path}, which is not there.")
         return str(path)
-
-
-# Reads ``[kafka]`` of saga.toml, and refuses what would weaken a guarantee.
 
 
 _KEYS = (
@@ -100,7 +97,7 @@ _ENGINE_PROPERTIES: Mapping[str, str] = {
     "group.instance.id": "the engine names the members of its groups itself",
     "message.max.bytes": "it is max_message_bytes under [kafka]",
 }
-"""Properties that the engine sets itself, and why they are not the project's."""
+"""Properties that only the engine sets, and why or where they are set instead."""
 
 
 def parse_kafka(
@@ -110,12 +107,13 @@ def parse_kafka(
     databases: Collection[str],
     ledger: Mapping[str, Any],
 ) -> KafkaSettings:
-    """``table`` as written (None: not at all), over what `saga dev up` wrote (``dev``).
+    """The settings of ``table`` (None: it is missing), with defaults from ``dev_stack``, which `saga dev up` wrote.
 
-    ``databases`` are the names of the SQL connections; the one of ``ledger`` keeps the outbox unless another is named.
+    ``databases`` are the names of the SQL connections. The outbox is in the connection of ``ledger`` unless
+    ``table`` names another one.
 
     Raises:
-        UsageError: something is unknown, wrong, or weaker than the engine's guarantees allow.
+        UsageError: a setting is unknown or invalid, or would weaken a guarantee.
     """
     given = table or {}
     for key in given:
@@ -151,7 +149,7 @@ def parse_kafka(
 
 
 def _topics(given: Any) -> tuple[str, ...]:
-    # In the environment it is one text, with commas between.
+    # An environment variable holds the topics as one string, separated by commas.
     names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         raise UsageError("kafka.topics is a list of names of topics.")
@@ -174,7 +172,7 @@ def _client_properties(table: Any) -> Iterator[tuple[str, str | Secret]]:
 
 
 def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, str | Secret]]:
-    """Properties have dots, which TOML reads as tables within tables; in variables they are underscores."""
+    """Dots in property names become nested tables in TOML, and underscores in environment variables."""
     for key, value in table.items():
         name = f"{above}{key}".replace("_", ".")
         match value:

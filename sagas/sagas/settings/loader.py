@@ -1,8 +1,8 @@
 """Finds and reads the settings.
 
-Order, the first that says something wins: ``SAGA_…__…`` > ``TEMPORAL_*`` > saga.toml > ``.saga/dev.toml``
-(what ``saga dev up`` started and still runs). Flags are above all of these and are the commands' business; the Temporal
-profile is below and is read where the client is made, so that no command pays for it in vain.
+Precedence: ``SAGA_…__…`` > ``TEMPORAL_*`` > saga.toml > ``.saga/dev.toml`` (services of ``saga dev up`` that are
+still running). Command-line flags override all of these in the commands. The Temporal profile has the lowest
+precedence and is read where the client is created, so that only commands that connect pay for it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def load_settings(
     config: Path | str | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """The settings that hold in ``start_dir`` (default: the current folder).
+    """The settings that apply in ``start_dir`` (default: the current folder).
 
-    ``config`` names the file to use; otherwise saga.toml is looked for upwards. Without one the settings
-    come from the environment alone, and the project folder is the current one.
+    ``config`` names the settings file; otherwise saga.toml is searched for upwards. Without a file the settings come
+    from the environment alone, and the project folder is ``start_dir``.
 
     Raises:
-        UsageError: a file cannot be read, is no TOML, or says something unknown.
+        UsageError: a file cannot be read, is not valid TOML, or has an unknown or invalid setting.
     """
     root, config_file = find_project(start_dir, config)
     written = read_toml(config_file) if config_file else {}
@@ -86,9 +86,9 @@ def load_settings(
 
 
 def find_project(start_dir: Path | str | None = None, config: Path | str | None = None) -> tuple[Path, Path | None]:
-    """The project folder and its saga.toml (None: there is none).
+    """The project folder and its saga.toml (None if there is none).
 
-    Without a saga.toml, a folder in which ``saga dev up`` was called counts as the project.
+    Without a saga.toml, a folder in which ``saga dev up`` was run counts as the project.
 
     Raises:
         UsageError: ``config`` does not exist.
@@ -111,10 +111,10 @@ def find_project(start_dir: Path | str | None = None, config: Path | str | None 
 
 
 def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
-    """Lay ``SAGA_A__B=value`` over the file as ``a.b``.
+    """Apply ``SAGA_A__B=value`` as the setting ``a.b``, overriding the file.
 
-    A value that is JSON (a number, true, a list, an object) is taken as such, except where the setting is a
-    text anyway. Names of connections and variables are matched without regard to case and to ``-`` or ``_``.
+    A value that is valid JSON (a number, true, a list, an object) is parsed, unless the setting is a string anyway.
+    Names are matched regardless of case, and of ``-`` or ``_``.
     """
     for variable in sorted(env):
         if not variable.startswith("SAGA_") or "__" not in variable:
@@ -155,7 +155,7 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
             raise UsageError(f"temporal.{key} must be a text.")
 
     def first(key: str, variable: str) -> Any:
-        # The environment's SAGA_TEMPORAL__… is above TEMPORAL_…, which is above the file.
+        # SAGA_TEMPORAL__… overrides TEMPORAL_…, which overrides the file.
         if env.get(f"SAGA_TEMPORAL__{key.upper()}") is None and env.get(variable):
             return env[variable]
         return written.get(key)
@@ -170,7 +170,7 @@ def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSet
         api_key=parse_secret(api_key, "temporal.api_key") if isinstance(api_key, Mapping) else api_key,
         tls=_tls(written.get("tls")),
         profile=first("profile", "TEMPORAL_PROFILE"),
-        # The embedded UI shows the embedded server only, whoever named that server's address.
+        # The embedded UI shows only the embedded server, wherever that server's address was set.
         web_ui=written.get("web_ui")
         or (dev.get("web_ui") if dev.get("address") in (None, address) or embedded else None),
         embedded=embedded,
@@ -214,7 +214,7 @@ def _is_sql(connection: Any) -> bool:
 
 
 def _catalogs(written: Table, dev: Table) -> Table:
-    """As written; one on the embedded PostgreSQL with what ``saga dev up`` has written of it."""
+    """The tables as written; those on the embedded PostgreSQL are completed with what ``saga dev up`` wrote."""
     for name, table in written.items():
         if not isinstance(table, dict):
             raise UsageError(f"catalogs.{name} must be a table: [catalogs.{name}].")

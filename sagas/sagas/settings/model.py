@@ -1,7 +1,7 @@
-"""The settings of one project, as frozen values.
+"""The settings of a project, as immutable values.
 
-Secrets stay references (``{env = "X"}``, ``{file = "…"}``) until somebody asks for the text: a command that
-needs no secret must work where the secret is not there.
+Secrets stay references (``{env = "X"}``, ``{file = "…"}``) until their value is needed, so that a command that needs
+no secret works where the secret is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_TASK_QUEUE = "sagas"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS to the Temporal server. Paths are files of PEM text, relative to the project folder."""
+    """TLS to the Temporal server. Paths name PEM files, relative to the project folder."""
 
     server_name: str | None = None
     ca: str | None = None
@@ -31,10 +31,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class TemporalSettings:
-    """How to reach Temporal; None: not given here, so the Temporal profile decides. An address has no default.
+    """How to reach Temporal. None means not set here, so the Temporal profile decides; the address has no default.
 
-    ``embedded`` is True when the address is the one ``saga dev up`` wrote. A Temporal profile (perhaps with
-    a cloud's key) must not be mixed into that one.
+    ``embedded`` is True if the address is the one that ``saga dev up`` wrote. A Temporal profile, which may hold an API
+    key for Temporal Cloud, must not be applied to that server.
     """
 
     address: str | None = None
@@ -51,7 +51,7 @@ class TemporalSettings:
 class Connection:
     """One participant: a database (``sql``) or an HTTP service.
 
-    ``options`` holds the rest of its table as written (``auth``, ``idempotency``, ``schema`` …).
+    ``options`` holds the other keys of its table as written (``auth``, ``idempotency``, ``schema`` …).
     ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps.
     """
 
@@ -65,10 +65,10 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """The URL with its secret filled in; of a database, with its asynchronous driver.
+        """The URL with its secret resolved; for a database, with an asynchronous driver.
 
         Raises:
-            UsageError: there is none, or the secret behind it is missing.
+            UsageError: the connection has no URL, or its secret is missing.
         """
         setting = f"connections.{self.name}.url"
         if self.url_setting is None:
@@ -83,12 +83,12 @@ class Connection:
 
     @property
     def schema_file(self) -> Path | None:
-        """The SQL file that `saga setup` and `saga dev up` apply; it must be repeatable."""
+        """The SQL file that `saga setup` and `saga dev up` apply; it must be idempotent."""
         written = self.options.get("schema")
         return self.root / written if written else None
 
     def secret(self, option: str) -> str | None:
-        """An option that may be a secret, as text; None when it is not given."""
+        """The value of an option that may be a secret; None if it is not set."""
         value = self.options.get(option)
         if value is None:
             return None
@@ -97,10 +97,10 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a command needs to know. ``root`` is the project folder (the current one without a project).
+    """All settings of a project. ``root`` is the project folder, or the current folder without a project.
 
     ``ledger``, ``spark``, ``catalogs``, ``reconcile``, ``serve`` and ``codec`` are the tables as written, for the parts
-    that use them; ``embedded_catalogs`` names the catalogs that live on the embedded PostgreSQL.
+    that use them; ``embedded_catalogs`` names the catalogs on the embedded PostgreSQL.
     """
 
     root: Path
@@ -121,7 +121,7 @@ class Settings:
 
     @property
     def spark_ledger(self) -> str | None:
-        """The connection that keeps the guard and fence rows of Spark steps; the sagas' own ledger unless named."""
+        """The connection that holds the guard and fence rows of Spark steps: ``[spark] ledger``, else the ledger."""
         return spark_ledger(self.spark, self.ledger)
 
     @property
@@ -129,10 +129,10 @@ class Settings:
         return self.root / ".saga"
 
     def connection(self, name: str) -> Connection:
-        """The connection of that name.
+        """The connection with this name.
 
         Raises:
-            UsageError: there is none.
+            UsageError: it does not exist.
         """
         found = self.connections.get(name)
         if found is None:
@@ -151,9 +151,7 @@ def spark_ledger(spark: Mapping[str, Any], ledger: Mapping[str, Any]) -> str | N
     return spark.get("ledger") or ledger.get("connection")
 
 
-# Database URLs as people write them, turned into URLs with an asynchronous driver.
-
-# Only drivers that cannot work asynchronously are replaced; one that was named on purpose stays.
+# Database URLs. Only drivers that cannot work asynchronously are replaced; other explicit drivers are kept.
 _ASYNC_DRIVER = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",
@@ -169,10 +167,10 @@ _ASYNC_DRIVER = {
 
 
 def async_url(url: str, root: Path) -> str:
-    """The URL with an asynchronous driver; a relative SQLite file is one of the project folder.
+    """The URL with an asynchronous driver; a relative SQLite path is relative to the project folder.
 
     Raises:
-        UsageError: the text is no URL.
+        UsageError: ``url`` is not a URL.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme:
@@ -184,7 +182,7 @@ def async_url(url: str, root: Path) -> str:
 
 
 def _sqlite_path(rest: str, root: Path) -> str:
-    """Three slashes are a relative file and four an absolute one; every command runs from any folder."""
+    """Resolve a relative path (three slashes; four are absolute), because commands run from any folder."""
     path, question, query = rest.removeprefix("/").partition("?")
     if not path or path.startswith((":memory:", "/", "file:")):
         return rest

@@ -1,4 +1,4 @@
-"""One user's project: its settings, its actions and its definitions, each read when it is first needed."""
+"""A user's project: its settings, actions and definitions, each read on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sagas.settings import Settings
 
 
 class Project:
-    """Reads a project's files once; every property raises UsageError with one sentence when that fails."""
+    """Reads a project's files once; every property raises UsageError if that fails."""
 
     def __init__(
         self, settings: Settings, actions: Actions | None = None, message_handlers: MessageHandlers | None = None
@@ -36,7 +36,7 @@ class Project:
 
     @cached_property
     def message_handlers(self) -> MessageHandlers:
-        """The consumers and bridges, which stand in the modules of the actions."""
+        """The consumers and bridges, which are declared in the same modules as the actions."""
         if self._given_message_handlers is not None:
             return self._given_message_handlers
         return load_message_handlers(self.settings.actions, self.settings.root)
@@ -55,26 +55,26 @@ class Project:
 
     @property
     def spark_resources(self) -> SparkResources:
-        """What the settings say about Spark."""
+        """The settings that definitions with Spark steps depend on."""
         return SparkResources(self.settings.spark_ledger, self.settings.catalogs)
 
     @property
     def kafka_resources(self) -> KafkaResources:
-        """What the settings say about Kafka."""
+        """The settings that definitions with Kafka steps depend on."""
         return KafkaResources(self.settings.kafka.outbox)
 
     @property
     def definitions(self) -> dict[str, Definition]:
-        """The definitions without errors, by the saga's name."""
+        """The definitions without errors, by saga name."""
         return self._all_definitions[0]
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """What is wrong with the definition files, errors and warnings."""
+        """The errors and warnings of the definition files."""
         return self._all_definitions[1]
 
     def definition(self, name: str) -> Definition:
-        """The definition of a saga. Raises UsageError: unknown (did you mean …), or its file has errors."""
+        """The definition of a saga. Raises UsageError if it is unknown or has errors."""
         found = self._read_separately_or_none(name) or self.definitions.get(name)
         if found is not None:
             return found
@@ -92,12 +92,12 @@ class Project:
         )
 
     def _read_separately_or_none(self, name: str) -> Definition | None:
-        """The definition from the files that mention the name: a start has no use for all the others.
+        """The definition, reading only the files that mention the name: starting a saga does not need the others.
 
-        None where that is not enough to be sure: it is unknown or has errors, or it nests sagas.
+        None if these files do not suffice: the saga is unknown, has errors, or nests other sagas.
         """
         if "_all_definitions" in self.__dict__:
-            return None  # everything has been read already
+            return None  # all files have been read already
         if name not in self._read_separately:
             files = [path for path in find_definition_files(self.settings.definitions) if _mentions(path, name)]
             found = load_definitions(
@@ -113,4 +113,4 @@ def _mentions(path: Path, name: str) -> bool:
     try:
         return name.encode() in path.read_bytes()
     except OSError:
-        return False  # reading all of them tells what is wrong with it
+        return False  # reading all files reports the error

@@ -1,4 +1,4 @@
-"""Values that are kept elsewhere, and read only when somebody asks for the text."""
+"""Secrets: values in environment variables or files, read only when they are needed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sagas.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value kept elsewhere. ``where`` is a variable's name, or a file (relative to the project folder)."""
+    """A reference to a secret. ``location`` is a variable's name, or a file relative to the project folder."""
 
     source: Literal["env", "file"]
     location: str
 
 
 def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, root: Path) -> str:
-    """The text behind a setting; ``setting`` is its dotted name, for the error.
+    """The value of a setting that may be a secret; ``setting`` is its dotted name, for error messages.
 
     Raises:
         UsageError: the variable is not set, or the file cannot be read.
@@ -38,7 +38,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
         return text
     path = root / Path(secret.location).expanduser()
     try:
-        # Editors and `echo` end a file with a line feed that is no part of the secret.
+        # Editors and `echo` end a file with a line feed that is not part of the secret.
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -46,7 +46,7 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
 
 
 def parse_secret(value: Mapping[str, Any], setting: str) -> Secret:
-    """Read ``{env = "X"}`` or ``{file = "…"}``.
+    """Parse ``{env = "X"}`` or ``{file = "…"}``.
 
     Raises:
         UsageError: the table has another form.

@@ -1,4 +1,4 @@
-"""A saga without a server: the real machine against participants in memory, in virtual time."""
+"""Simulation of sagas without a server: the real machine with in-memory participants, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every failure point of a saga: one simulated run for each step and fault."""
+"""The failure points of a saga: one simulated run for each step and fault."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sagas.simulation.simulator import simulate
 
 FAULTS = ("rejected", "failed", "unknown", "crash after effect", "compensation fails", "late", "cancel", "deadline")
 MAX_ITEMS = 10
-"""Of a longer for_each the first ones and the last one are tried: the others are alike."""
+"""Maximum items tested of one for_each: the first ones and the last one, as the others behave alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePoint:
-    """What one fault at one step leads to. ``step`` is a ledger id; ``parked`` says what a person may do."""
+    """The result of one fault at one step. ``step`` is a ledger id; ``parked`` has the possible decisions."""
 
     step: str
     fault: str
@@ -41,9 +41,9 @@ class FailurePoint:
 def failure_points(
     definition: Definition, input: Any, script: Script | None = None, environment: Environment | None = None
 ) -> list[FailurePoint]:
-    """The table of `saga simulate`, step by step. A fault that cannot happen to a step has no cell.
+    """The table of `saga simulate`, in the order of steps. Faults that cannot happen to a step are left out.
 
-    ``script`` gives results and signals. Raises SagaError when the saga does not even complete without a fault.
+    ``script`` gives results and signals. Raises SagaError when the saga does not complete without a fault.
     """
     plain = script or Script()
     usual = simulate(definition, input, plain, environment)
@@ -68,7 +68,7 @@ def _reason_phrase(run: SimulatedRun) -> str:
 
 
 def _entries(definition: Definition, usual: SimulatedRun) -> Iterator[tuple[StepDefinition, str]]:
-    """The entries that ran, in the order of the saga."""
+    """The entries that ran, in the order of the definition."""
     for step in definition.steps:
         ran = [row["id"] for row in usual.steps if row["step"] == step.id and row["state"] in ("DONE", "CONFIRMED")]
         if step.for_each is not None:
@@ -89,7 +89,7 @@ def _run_with_fault(
     fault: str,
     fault_free_run: SimulatedRun,
 ) -> SimulatedRun | None:
-    """The run with this fault; None when it cannot happen."""
+    """The run with this fault; None when the fault cannot happen to the step."""
     script: Script | None = None
     match fault:
         case "cancel" if step.do.uses != "require":
@@ -107,7 +107,7 @@ def _run_with_fault(
 
 
 def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:
-    """How a call of this step may end."""
+    """The faults that may happen to a call of this step."""
     if step.do.uses == "require":
         return ()
     if step.do.uses == "wait":
@@ -123,7 +123,7 @@ def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:
 
 
 def with_failing_require(definition: Definition, step: StepDefinition) -> Definition:
-    """The same saga with a `require` whose condition is false."""
+    """The same definition with a false condition in the given `require` step."""
     never = replace(step, do=replace(step.do, with_={**(step.do.with_ or {}), "that": False}))
     return replace(definition, steps=tuple(never if one.id == step.id else one for one in definition.steps))
 
@@ -131,18 +131,18 @@ def with_failing_require(definition: Definition, step: StepDefinition) -> Defini
 def _script_of_failing_compensation(
     definition: Definition, plain: Script, step: StepDefinition, entry: str, usual: SimulatedRun
 ) -> Script | None:
-    """The compensation is refused (its first alternate, if there are several), after something made it necessary."""
+    """A script that triggers the compensation of an entry and rejects it (the first alternate, if it has several)."""
     if step.compensate is None and not (is_nested(step) and step.kind == "compensatable"):
         return None
     trigger = _rejectable_step_behind(definition, step, usual)
     if trigger is not None:
         return _with_outcomes(plain, {trigger: "rejected", f"{entry}/undo": ["rejected"]})
-    # Nothing behind it could fail: a cancel comes while it is in flight, so that it is done and then undone.
+    # No later step can be rejected: a cancel while this one is in flight lets it finish and then undoes it.
     return None if is_nested(step) else replace(_with_outcomes(plain, {f"{entry}/undo": ["rejected"]}), cancel_at=entry)
 
 
 def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual: SimulatedRun) -> str | None:
-    """An entry behind this step whose rejection leads backward."""
+    """An entry of a dependent step whose rejection causes a rollback."""
     behind, found = {step.id}, None
     for one in definition.steps:
         if behind & set(one.needs):

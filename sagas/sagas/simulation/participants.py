@@ -1,6 +1,6 @@
-"""The participants of a simulated run: who has made which effect, and what a guard or a keyed participant remembers.
+"""The participants of a simulated run: the effects, and the state of guards and of participants that honour keys.
 
-They are written from the rules of the guard (docs/explanation/guard.md), not from the machine, so that a mistake of the
+They implement the rules of the guard (docs/explanation/guard.md) independently of the machine, so that an error in the
 machine shows as an effect that stays or is missing.
 """
 
@@ -22,7 +22,7 @@ Key = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Effect:
-    """What one entry has left in the world. ``again``: a late attempt made it once more, unseen."""
+    """The effect of one entry. ``repeated``: a late attempt had the effect once more, unnoticed."""
 
     path: str
     step: StepDefinition
@@ -41,12 +41,12 @@ class Effect:
 
     @property
     def deduplicates(self) -> bool:
-        """A guard, or a participant that honours the key, recognises what it has seen."""
+        """True with a guard, or a participant that honours the key: a repeated attempt is recognised."""
         return self.step.do.guarded or self.step.do.idempotent
 
 
 class Participants:
-    """Everybody outside the engine. Reads leave nothing."""
+    """All participants of a simulated run. Reads have no effect."""
 
     def __init__(self) -> None:
         self._effects: dict[Key, Effect] = {}
@@ -59,7 +59,7 @@ class Participants:
     def perform(
         self, definition: Definition, path: str, saga_id: str, call: Call, outcome: str, result: Any
     ) -> Outcome:
-        """The end of one call, which stands for all the attempts the platform makes of it."""
+        """Perform one call, including all its attempts, and return its outcome."""
         step = definition.step(call.step)
         key = (saga_id, call.entry, call.generation)
         effect = self._effects.setdefault(key, Effect(path, step, call.entry, call.key))
@@ -78,7 +78,7 @@ class Participants:
                 return self._confirm(call, effect, outcome)
 
     def deliver_late_attempts(self, saga_id: str | None = None, entry: str | None = None) -> None:
-        """Lost attempts arrive now: those of one entry, or all that are left."""
+        """Let lost attempts arrive now: those of one entry, or all remaining ones."""
         waiting, self._late_attempts = self._late_attempts, []
         for key, effect in waiting:
             if entry is not None and key[:2] != (saga_id, entry):
@@ -87,7 +87,7 @@ class Participants:
             known = effect.deduplicates and (effect.sealed or effect.undone or effect.done)
             if known or is_read(effect.step):
                 continue
-            # A participant without a memory does it again, and nobody will undo that.
+            # A participant that does not deduplicate repeats the effect, and nothing undoes it.
             effect.repeated = effect.done or effect.undone
             effect.done = True
 
@@ -122,7 +122,7 @@ class Participants:
         if effect.done and not effect.undone:
             return Outcome.done({"probe": "done", "result": effect.result})
         if has_reply_probe(step):
-            return Outcome.done({"probe": "unknown"})  # the command is on its way, and only its reply could tell
+            return Outcome.done({"probe": "unknown"})  # the command is on its way: only its reply is conclusive
         effect.sealed = effect.sealed or probe.operation.seals
         by_expression = probe.done is not None or probe.absent is not None
         return Outcome.done({"probe": "absent"}, marker=None if by_expression else "absent")
@@ -155,7 +155,7 @@ class Participants:
 
 
 def failed_outcome(kind: str, call: Call) -> Outcome:
-    """An end without an effect; ``attempt`` says that it took all the attempts of the call."""
+    """An outcome without an effect; for ``failed``, ``attempt`` is the last attempt of the call."""
     if kind == "rejected":
         failure = Failure("Rejected", f"{call.action} says no")
         return Outcome("rejected", failure=failure, attempt=1, retryable=False)
@@ -166,19 +166,19 @@ def failed_outcome(kind: str, call: Call) -> Outcome:
 
 
 def attempts_made(kind: str, call: Call) -> int:
-    """How many attempts a call makes that ends like this."""
+    """The number of attempts of a call with this outcome."""
     if kind in ("failed", "unknown", "late"):
         return 1 if call.at_most_once else call.retry.max_attempts
     return 2 if kind == "crash after effect" and call.retry.max_attempts > 1 and not call.at_most_once else 1
 
 
-# Compares what a simulated saga says with what its participants know.
+# --- consistency between sagas and participants ----------------------------------------------------------------------
 
 
 def find_inconsistencies(views: Mapping[str, Mapping[str, Any]], participants: Participants) -> list[dict[str, Any]]:
-    """Effects that stay although a saga says COMPENSATED, or are missing although it says COMPLETED.
+    """Effects that stay although a saga is COMPENSATED, or are missing although it is COMPLETED.
 
-    ``ends`` are the stories of the saga and its nested ones by their path.
+    ``views`` are the views of the saga and its nested sagas, by path.
     """
     found: list[dict[str, Any]] = []
     for effect in participants.effects():

@@ -1,8 +1,8 @@
-"""Made-up values: an input that fits the saga's schema, and results that the expressions of a definition can read.
+"""Sample values: an input that matches the saga's schema, and results that the expressions of a definition can read.
 
-The input takes, for each property, `const`, the first of `examples` or `enum`, `default`, or else a small value that
-the schema allows; a list gets two items where it may, so that for_each has an order to show. Results come from the
-return annotation of the action, and from how expressions use them where it says nothing.
+For each property the input uses `const`, the first of `examples` or `enum`, `default`, or else a small value that the
+schema allows; a list has two items if allowed, so that the order of for_each is visible. Results follow the return
+annotation of the action and, where there is none, their use in expressions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sagas.expressions.nodes import (
 
 SAMPLE_ITEMS = 2
 DIGIT_STRING = "1"
-"""A text that can also be read as an amount."""
+"""A string that is also a valid amount."""
 
 MAX_DEPTH = 12
 FORMATS = {
@@ -43,12 +43,12 @@ FORMATS = {
 
 
 def sample_input_of(definition: Definition, text: str | None) -> Any:
-    """A made-up input for a saga. ``text`` stands wherever any text will do; None: the name of the property."""
+    """A sample input for a saga. ``text`` is used for unconstrained strings; None: the name of the property."""
     return sample(definition.input, "input", definition.input, text) if definition.input else {}
 
 
 def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: int = 0) -> Any:
-    """A value for one schema. Not every schema can be met this way."""
+    """A value for one schema. It may violate schemas with conditions or patterns."""
     schema = resolve_reference(schema, root)
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return text or name
@@ -57,7 +57,7 @@ def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: in
     for key in ("examples", "enum"):
         if schema.get(key):
             return schema[key][0]
-    # An empty list by default would leave a for_each with nothing to show.
+    # An empty default list would leave a for_each without items.
     if "default" in schema and not (schema["default"] == [] and "items" in schema):
         return schema["default"]
     for key in ("oneOf", "anyOf", "allOf"):
@@ -121,7 +121,7 @@ def _numbered(item: Any, number: int) -> Any:
 
 
 def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """A result for every step of a definition. ``schemas``: JSON Schema of the result by action."""
+    """A sample result for every step of a definition. ``schemas``: JSON Schema of the result, by action."""
     wishes = {step.id: _ExpectedShape() for step in definition.steps}
     for expression in _expressions(definition):
         _ShapeReader(wishes).read(expression.node)
@@ -134,7 +134,7 @@ def sample_results(definition: Definition, schemas: Mapping[str, Any]) -> dict[s
 
 
 class _ExpectedShape:
-    """What expressions want to find at one place: fields, items, a certain value."""
+    """The shape that expressions expect of a value: fields, items, or a constant."""
 
     def __init__(self) -> None:
         self.fields: dict[str, _ExpectedShape] = {}
@@ -161,7 +161,7 @@ class _ExpectedShape:
 
 
 def _merge(known: Any, wish: _ExpectedShape) -> Any:
-    """The annotated value; an expression's wish fills in what the annotation leaves open."""
+    """Merge the value from the annotation with the expected shape, which adds what the annotation leaves open."""
     if known is None:
         return wish.sample() if wish.is_specified else {}
     if isinstance(known, dict):
@@ -178,7 +178,7 @@ def _merge(known: Any, wish: _ExpectedShape) -> Any:
 
 
 class _ShapeReader:
-    """Follows ``steps.x.result.a.b``, ``steps.x.results.map(r, r.a)`` and the like to the wish they speak of."""
+    """Derives expected shapes from expressions such as ``steps.x.result.a.b`` or ``steps.x.results.map(r, r.a)``."""
 
     STRING_FUNCTIONS = frozenset({"lower", "upper", "split", "startsWith", "endsWith", "contains", "matches", "date"})
     LIST_FUNCTIONS = frozenset({"sum", "join", "sort"})
@@ -187,7 +187,7 @@ class _ShapeReader:
         self.shapes = wishes
 
     def read(self, node: ExpressionNode, scope: Mapping[str, _ExpectedShape] | None = None) -> _ExpectedShape | None:
-        """Note what this node wants; returns its own wish when it stands for (a part of) a result."""
+        """Record the shapes that this node expects; return its own shape when it denotes (a part of) a result."""
         scope = scope or {}
         match node:
             case Identifier(name=name):
@@ -262,4 +262,4 @@ def _expressions_in(value: Any) -> Iterator[Expression]:
         try:
             yield from (expression for _, expression in compile_value(value).expressions)
         except ExpressionError:
-            return  # the run itself will say so, at the right step
+            return  # the run itself reports it, at the right step

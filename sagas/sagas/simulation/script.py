@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run, and what the participants answer."""
+"""The script of a simulated run (outcomes, results, signals, cancel), its environment, and its result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sagas.errors import UsageError
 from sagas.settings.project import Project
 
 OUTCOME_WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", "late")
-"""How a call may end. ``failed`` and ``unknown``: without any effect, in every attempt. ``crash after effect``: the
-effect is made and the answer is lost. ``late``: nobody answers, and the attempt arrives after everything else."""
+"""The outcomes of a call. ``failed`` and ``unknown``: without an effect, in every attempt. ``crash after effect``: the
+effect happens and the response is lost. ``late``: there is no response, and the attempt arrives after all others."""
 
 OPERATION_SUFFIXES = ("undo", "confirm")
 """``charge`` is the step itself, ``charge/undo`` its compensation, ``charge/confirm`` its confirm."""
@@ -22,14 +22,14 @@ OPERATION_SUFFIXES = ("undo", "confirm")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One run's events. Keys are step ids or ledger ids (``reserve``, ``reserve#1``); the longer one wins.
+    """The script of one run. Keys are step ids or ledger ids (``reserve``, ``reserve#1``), which take precedence.
 
-    ``outcomes``: one word for every call before the commit point (past it, where the engine repeats without limit, for
-    the first call), or a list of words for one call after the other and ``done`` from then on. What belongs to a step
-    of a nested saga is written ``buy/charge``. ``results``: what a step returns when it is done; a nested saga with a
-    result is not run. ``signals``: the data that a wait gets, by the signal's name. ``cancel_at`` and ``deadline_at``
-    name a step; a cancel, or the deadline, comes while it is in flight. ``invented``: the input is made up, so a nested
-    saga that cannot use what it gets is taken as done.
+    ``outcomes``: one outcome for every call before the commit point (past it, where the engine retries without limit,
+    for the first call), or a list of outcomes for consecutive calls, followed by ``done``. Steps of a nested saga are
+    written ``buy/charge``. ``results``: results of steps; a nested saga with a result is not run. ``signals``: the data
+    that a wait receives, by the signal's name. ``cancel_at`` and ``deadline_at`` name a step; the cancel or the
+    deadline occurs while it is in flight. ``input_is_sample``: the input is generated, so a nested saga whose input is
+    not valid counts as done.
     """
 
     outcomes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Script:
     input_is_sample: bool = False
 
     def outcome_of_call(self, path: str, entry: str, suffix: str, call_number: int, *, without_limit: bool) -> str:
-        """How the call number ``asked`` (from 0) ends; ``endless``: the engine repeats it without limit."""
+        """The outcome of call ``call_number`` (from 0); ``without_limit``: the engine retries it without limit."""
         for name in _keys_of(path, entry):
             said = self.outcomes.get(name + suffix)
             if isinstance(said, str):
@@ -50,14 +50,14 @@ class Script:
         return "done"
 
     def result(self, path: str, entry: str) -> tuple[bool, Any]:
-        """Whether a result is given for this entry, and which."""
+        """Whether the script gives a result for this entry, and that result."""
         for name in _keys_of(path, entry):
             if name in self.results:
                 return True, self.results[name]
         return False, None
 
     def validate(self, definition: Definition) -> None:
-        """Raises UsageError: a word or a step that does not exist."""
+        """Check the script. Raises UsageError for an unknown outcome or step."""
         steps = [step.id for step in definition.steps]
         for key, said in self.outcomes.items():
             for word in [said] if isinstance(said, str) else said:
@@ -92,12 +92,12 @@ def names_entry(place: str | None, path: str, entry: str) -> bool:
     return place is not None and place in _keys_of(path, entry)
 
 
-# A simulated run before and after: what it finds around it, and how it ended.
+# --- environment and result of a run ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a run finds around it: the project's other definitions, ``[vars]``, and what its actions return."""
+    """The environment of a run: the project's other definitions, ``[vars]``, and the result schemas of its actions."""
 
     definitions: Mapping[str, Definition] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -107,10 +107,10 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """How a simulated run ended. ``undone``: ledger ids in the order undone; of nested sagas as ``buy/charge``.
+    """How a simulated run ended. ``undone``: ledger ids in the order undone; those of nested sagas as ``buy/charge``.
 
-    ``residue``: effects that stay although the saga says COMPENSATED, or are missing although it says COMPLETED, seen
-    from the participants' side. ``story`` is the `saga show` document.
+    ``residue``: the residue of the saga, and what its participants find: effects that stay although the saga is
+    COMPENSATED, or are missing although it is COMPLETED. ``story`` is the `saga show` document.
     """
 
     state: str
@@ -119,8 +119,8 @@ class SimulatedRun:
     story: dict[str, Any]
     parked: list[dict[str, Any]]
     notifications: list[dict[str, Any]] = field(default_factory=list)
-    """What would be told, in its order: ``id``, ``when``, ``uses``, ``with``; ``problem``: why it could not be made.
-    Nobody is told, and nothing depends on it. Nested sagas tell for themselves and are not in here."""
+    """The notifications in order: ``id``, ``when``, ``uses``, ``with``; ``problem``: why it could not be evaluated.
+    They are not delivered. Those of nested sagas are not included."""
 
     @property
     def output(self) -> Any:
@@ -135,11 +135,8 @@ class SimulatedRun:
         return self.story["steps"]
 
 
-# A project as a simulated run sees it.
-
-
 def environment_of(project: Project) -> Environment:
-    """The project's definitions, its ``[vars]``, and what its actions say about their results."""
+    """The environment of a project: its definitions, its ``[vars]``, and the result schemas of its actions."""
     schemas = {name: result_schema(action) for name, action in project.actions.items()}
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     return Environment(project.definitions, project.settings.vars, known)

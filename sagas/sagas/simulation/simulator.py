@@ -1,7 +1,7 @@
-"""Runs one saga to its end: the machine's commands are answered by the participants, and time is a queue.
+"""Runs one saga to its end as a discrete-event simulation: in-memory participants execute the machine's commands.
 
-Every call takes a millisecond, whatever its retries; timers fire when their time comes, so days pass at once. A nested
-saga runs its own machine beside its parent's. The run is over when the saga is, or when only a person can move it on.
+Every call takes a millisecond, whatever its retries; timers cost no real time. A nested saga runs its own machine next
+to its parent's. The run ends when the saga ends, or when only an operator can continue it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sagas.simulation.samples import DIGIT_STRING, sample_input_of, sample_resul
 from sagas.simulation.script import Environment, Script, SimulatedRun, names_entry
 
 START_TIME = 1_767_225_600.0
-"""1 January 2026, 00:00 UTC: every simulated run begins here, so that it can be repeated exactly."""
+"""1 January 2026, 00:00 UTC: the start of every simulated run, so that runs are reproducible."""
 
 CALL_SECONDS = 0.001
 MAX_EVENTS = 200_000
@@ -50,9 +50,9 @@ SAGA_TIMERS = ("deadline", "warn_after")
 def simulate(
     definition: Definition, input: Any, script: Script | None = None, environment: Environment | None = None
 ) -> SimulatedRun:
-    """Run a saga in memory. The same arguments always give the same run.
+    """Run a saga in memory. The same arguments always produce the same run.
 
-    Raises UsageError: the input does not fit the saga's schema, or the script names what does not exist.
+    Raises UsageError when the input does not match the saga's schema, or the script names an unknown step or outcome.
     """
     script, environment = script or Script(), environment or Environment()
     script.validate(definition)
@@ -163,7 +163,7 @@ class _Simulation:
                 told = {"id": command.id, "when": command.milestone, "uses": command.uses, "with": given}
                 self.notifications.append({**told, "problem": command.problem})
             case _:
-                pass  # Record and Finish tell other people what the machine itself can be asked
+                pass  # other commands only publish state that is read from the machine here
 
     def _schedule(self, seconds: float, happen: Callable[[], None]) -> None:
         self.busy += 1
@@ -186,7 +186,7 @@ class _Simulation:
         heapq.heappush(self.queue, (self.now + command.seconds, number, fires))
 
     def _delay(self, actor: _SimulatedSaga, entry: str, *, begin: bool) -> float:
-        """How long something takes. The cancel and the deadline of the script come while it is in flight."""
+        """Duration in seconds of a call, wait or nested saga; the script's cancel or deadline occurs within it."""
         if begin and not self.interrupted and names_entry(self.script.cancel_at, actor.path, entry):
             self.interrupted = True
             self._schedule(
@@ -199,7 +199,7 @@ class _Simulation:
                 return max(CALL_SECONDS, START_TIME + limit + CALL_SECONDS - self.now)
         return CALL_SECONDS
 
-    # --- answers -----------------------------------------------------------------------------------------------
+    # --- results of calls and waits ----------------------------------------------------------------------------
 
     def _end_call(self, actor: _SimulatedSaga, call: Call) -> None:
         machine = actor.machine
@@ -215,7 +215,7 @@ class _Simulation:
         outcome = self.participants.perform(machine.definition, actor.path, actor.saga_id, call, word, result)
         step = machine.definition.step(call.step)
         if call.op == "do" and word == "late" and step.probe is not None and not step.do.guarded:
-            # `settle` promises that no attempt arrives later than that, and a probe relies on it.
+            # `settle` promises that no attempt arrives after it, and a probe relies on that.
             arrives = (self.now + step.settle / 2, next(self.sequence))
             heapq.heappush(
                 self.queue, (*arrives, lambda: self.participants.deliver_late_attempts(actor.saga_id, call.entry))
@@ -224,7 +224,7 @@ class _Simulation:
         self._feed(actor, CallEnded(call.id, outcome, self.now, made))
 
     def _answer_waits(self, actor: _SimulatedSaga) -> None:
-        """Somebody answers every wait for a signal at once, unless the script says that nobody does."""
+        """Signal every wait at once, unless the script gives it an outcome without a signal."""
         snapshot = actor.machine.snapshot()
         entries = {entry["id"]: entry for step in snapshot["steps"] for entry in step.get("entries", ())}
         for flight in snapshot["flights"]:
@@ -290,15 +290,17 @@ class _Simulation:
         elif child is None:
             ends(SagaEnded(command.id, "COMPENSATED", self.now))
         else:
-            # As `saga undo` does: from the stored snapshot of the finished machine.
+            # Restored from the stored snapshot of the finished machine, as in `saga undo`.
             child.machine = Machine.restore(json.loads(json.dumps(child.machine.snapshot())))
             child.ended, child.id = ends, command.id
             self._feed(child, UndoRequested(self.now, command.message, "simulated"))
 
 
 def _without_probe_expressions(definition: Definition) -> Definition:
-    """Probes say themselves whether the effect is there: what a participant's response would look like nobody knows
-    here. One without `done`, or without `absent`, cannot say that."""
+    """Replace the conditions of probes by ones on simulated responses, as the real responses are not known here.
+
+    A probe without `done`, or without `absent`, still cannot return that verdict.
+    """
     steps = tuple(
         replace(step, probe=_bare(step.probe)) if step.probe is not None else step for step in definition.steps
     )
@@ -316,14 +318,14 @@ def _bare(probe: Probe) -> Probe:
     )
 
 
-# A made-up input with which a saga completes, if there is a simple one.
+# --- sample input ----------------------------------------------------------------------------------------------------
 
 
 def sample_input(definition: Definition, environment: Environment | None = None) -> Any:
-    """An input made up from the schema; the same definition always gives the same one.
+    """Generate an input from the schema; deterministic for a definition.
 
-    Texts are the names of their properties where the saga completes with them, else digits: a definition that calls
-    ``decimal(input.amount)`` needs an amount. It may still not fit a schema with conditions or patterns.
+    Strings are the names of their properties if the saga completes with them, else digits: a definition that calls
+    ``decimal(input.amount)`` needs an amount. The input may violate a schema with conditions or patterns.
     """
     named = sample_input_of(definition, None)
     if validate_input(definition, named)[1]:

@@ -1,14 +1,15 @@
-"""The engine on Temporal: the only package of ``sagas`` that knows it.
+"""The Temporal adapter of the saga machine: the only package of ``sagas`` that depends on Temporal.
 
-One dynamic workflow serves all sagas, so that the Web UI shows each under its own name. Commands of the machine become
-activities, timers and child workflows; their ends, signals and updates become its events. It decides nothing.
+One dynamic workflow runs all sagas, so that the Web UI shows each under its own name. Commands of the machine become
+activities, timers and child workflows; their results, signals and updates become its events. The machine makes all
+decisions.
 """
 
 from __future__ import annotations
 
 from temporalio import workflow
 
-# In Temporal's sandbox too the engine is imported once, not once for every run.
+# Passed through, so that Temporal's sandbox does not import the engine again for every run.
 with workflow.unsafe.imports_passed_through():
     from sagas.workflow.failures import SagaApplicationError
     from sagas.workflow.notify import NotifyWorkflow

@@ -1,4 +1,4 @@
-"""Calls of the machine as activities, remote or local, and their ends as its events."""
+"""Runs the machine's calls as remote or local activities, and feeds their results back as events."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
 from sagas.workflow.task_set import TaskSet
 
 REPLY_GRACE = timedelta(seconds=5)
-"""How long a saga that turns back waits for a reply that may be on its way: it says exactly what there is to undo. No
-worker holds such an attempt, so nobody could be told to stop; its command can be undone before it is answered."""
+"""How long a saga that rolls back waits for a reply that may be on its way and would tell exactly what to undo. No
+worker holds such an attempt, so it cannot be cancelled; its command can be undone before the reply."""
 
 BEATEN = 3.0
-"""Seconds without a heartbeat after which a guarded attempt is lost with its worker. The guard makes a wrong guess
-harmless: the next attempt waits for the transaction of the one before, and finds what it has left."""
+"""Heartbeat timeout (seconds) of a guarded attempt. The guard makes a wrong timeout harmless: the next attempt waits
+for the transaction of the previous one and finds its result."""
 
 FEW_ATTEMPTS = 2
-"""With so few attempts none is given up early: a busy worker that is taken for dead would cost the saga its step."""
+"""Up to this many attempts there is no heartbeat timeout: a busy worker taken for dead could fail the step."""
 
 EVENT_LOOP_TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
@@ -49,11 +49,11 @@ class ActivityCalls:
         self._cancelling: set[str] = set()
 
     def start(self, call: Call) -> None:
-        """Begin the call; its end comes as an event."""
+        """Start the call; its end is reported as an event."""
         self._tasks.start(call.id, self._run(call))
 
     def cancel(self, id: str) -> None:
-        """Ask a call to stop, or never start it; its end comes all the same."""
+        """Cancel a call, or do not start it at all; its end is still reported."""
         if id in self._running:
             self._tasks.start(f"cancel {id}", self._cancel_activity(id))
         elif id in self._tasks:
@@ -81,8 +81,8 @@ class ActivityCalls:
             outcome = activity_outcome(error)
         except asyncio.CancelledError:
             if call.id not in self._cancelling:
-                raise  # the run itself is being put away
-            # The SDK loses an end that comes with the cancel, and a local attempt's in its back-off. Nobody knows.
+                raise  # the workflow run itself is being evicted
+            # The SDK loses a result that arrives with the cancel, and that of a local activity in its backoff.
             outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
         else:
             outcome = decode_result(value)
@@ -91,12 +91,12 @@ class ActivityCalls:
         self._end(call.id, outcome, _counted(outcome))
 
     def _activity_id(self, id: str) -> str:
-        """Temporal takes no second activity under the id of one that is still open there."""
+        """A unique activity id: Temporal rejects a second activity with the id of one that is still open."""
         times = self._abandoned.get(id, 0)
         return f"{id}~{times}" if times else id
 
     async def _await_reply(self, handle: workflow.ActivityHandle[Any], id: str) -> Any:
-        """What the attempt of a request returns or raises. Raises CancelledError when it is given up."""
+        """Await the result of a request's attempt. Raises CancelledError when the attempt is abandoned."""
         grace_over = self._grace[id] = asyncio.get_running_loop().create_future()
         await workflow.wait([handle, grace_over], return_when=asyncio.FIRST_COMPLETED)
         del self._grace[id]
@@ -104,7 +104,7 @@ class ActivityCalls:
         if handle.done():
             return handle.result()
         self._abandoned[id] = self._abandoned.get(id, 0) + 1
-        handle.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody waits for it any more
+        handle.add_done_callback(lambda late: late.cancelled() or late.exception())  # avoids "never retrieved" warnings
         raise asyncio.CancelledError
 
     async def _end_grace(self, id: str) -> None:
@@ -114,10 +114,10 @@ class ActivityCalls:
             self._grace[id].set_result(None)
 
     async def _cancel_activity(self, id: str) -> None:
-        """Cancel an attempt, unless its end has come with the very task that leads to the cancel.
+        """Cancel an attempt, unless its result arrived in the same workflow task as the reason to cancel.
 
-        Cancelling an activity whose result has arrived but was not read yet loses the result: the SDK then raises a
-        bare CancelledError. So everything that has arrived is heard first.
+        Cancelling an activity whose result has arrived but has not been read loses the result: the SDK then raises a
+        bare CancelledError. So all results that have arrived are processed first.
         """
         for _ in range(EVENT_LOOP_TURNS):
             await asyncio.sleep(0)
@@ -138,7 +138,7 @@ class ActivityCalls:
 
 
 def _counted(outcome: Outcome) -> int | None:
-    """How many attempts of the call count; None: nobody told."""
+    """The number of attempts of the call that count; None when it is not known."""
     if outcome.not_started:
         return 0
     if not outcome.counted and outcome.attempt is not None:
@@ -151,15 +151,15 @@ def _grace_timer(id: str) -> str:
 
 
 def _can_be_abandoned(call: Call) -> bool:
-    """No worker holds the attempt of a request, and the undo of its command may be sent at any time."""
+    """True for a request: no worker holds its attempt, and the undo of its command may be sent at any time."""
     return call.cancellable and call.action == REQUEST and call.op == "do"
 
 
 def _beats(call: Call) -> bool:
-    """Whether the worker sends heartbeats by itself, so that its death is known before the timeout of the attempt.
+    """True when the worker itself sends heartbeats, so that its death is detected before the attempt times out.
 
-    Not where the author asked for heartbeats, which tell that the action makes progress; nor without a guard, where an
-    attempt that lives on and the next one could both have an effect.
+    False with `heartbeat` in the definition, where heartbeats mean progress of the action; and without a guard, where
+    an attempt that is still running and the next one could both have an effect.
     """
     return (
         call.guard is not None
@@ -167,7 +167,7 @@ def _beats(call: Call) -> bool:
         and call.execution == "remote"
         and call.heartbeat is None
         and call.retry.max_attempts > FEW_ATTEMPTS
-        and call.timeout >= BEATEN + 1.0  # a timeout that is hardly longer is as fast, and Temporal's Web UI flags it
+        and call.timeout >= BEATEN + 1.0  # otherwise the timeout is as fast, and Temporal's Web UI flags the heartbeat
         and not call.at_most_once
         and call.action != REQUEST
     )

@@ -1,4 +1,4 @@
-"""Temporal's failures as outcomes, and how a saga's own end becomes one of them."""
+"""Converts Temporal failures to outcomes, and the end of a saga to a Temporal failure."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class SagaApplicationError(ApplicationError):
 
     @__traceback__.setter
     def __traceback__(self, value: object) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Python keeps the real one, which the log shows; only what Temporal sends is without it."""
+        """Python keeps the real traceback for the log; only the failure sent to Temporal has none."""
 
 
 def refused_error(sentence: str) -> SagaApplicationError:
-    """Nothing was run, or a message was not accepted, for a reason that the asker can understand."""
+    """The failure for a refused start or message: nothing was run or changed."""
     return SagaApplicationError(
         sentence, type="SagaRefused", non_retryable=True, category=ApplicationErrorCategory.BENIGN
     )
 
 
 def closing_error(finish: Finish, story: Mapping[str, Any]) -> SagaApplicationError:
-    """The failure with which a saga that did not complete closes; it carries the story."""
+    """The closing failure of a saga that did not complete; its details contain the view."""
     return SagaApplicationError(
         _closing_message(finish, finish.reason or {}),
         story,
@@ -65,13 +65,13 @@ def _closing_message(finish: Finish, reason: Mapping[str, Any]) -> str:
 
 
 def activity_message(error: ActivityError) -> str:
-    """What the failed activity itself said."""
+    """The error message of the activity itself."""
     cause = error.cause
     return cause.message if isinstance(cause, ApplicationError) else str(cause or error)
 
 
 def activity_outcome(error: FailureError) -> Outcome:
-    """What the end of an activity says about its last attempt. A local activity's failure comes bare."""
+    """The outcome of an activity's last attempt. A local activity's failure is not wrapped in an ActivityError."""
     cause = error.cause if isinstance(error, ActivityError) else error
     if isinstance(cause, ApplicationError):
         return decode_failure(cause.type, cause.message, cause.details[0] if cause.details else None)
@@ -83,7 +83,7 @@ def activity_outcome(error: FailureError) -> Outcome:
 
 
 def child_result(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | None]:
-    """How a nested saga that did not complete ended, from its own closing failure: its state and its story."""
+    """The state and the view of a nested saga that did not complete, from its closing failure."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
         story = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else None
@@ -92,9 +92,9 @@ def child_result(error: ChildWorkflowError) -> tuple[str, Mapping[str, Any] | No
         if cause.type == "SagaResidue":
             return "RESIDUE", story
         if cause.type == "SagaRefused":
-            # Nothing of it has run, or, when it was to be undone, nothing of it was undone.
+            # No step has run, or, for an undo, no step was undone.
             return "REFUSED", {"reason": {"type": "SagaRefused", "message": cause.message, "details": {}}}
     if isinstance(cause, CancelledError):
-        # Only a native cancel of the child itself closes it so, and only after it was undone.
+        # The child closes as Canceled only after a native cancel of the child itself, and after its rollback.
         return "COMPENSATED", {"state": "COMPENSATED", "reason": {"kind": "cancelled", "message": str(cause)}}
     return "TERMINATED", None

@@ -1,4 +1,4 @@
-"""What Temporal takes at most, kept before it is asked: it refuses by failing the workflow task for ever."""
+"""Temporal's size limits, checked before a command is sent: Temporal rejects by failing the workflow task forever."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.view import shrink_view
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024 - 16 * 1024
-"""Bytes of one payload: Temporal refuses 2 MiB."""
+"""Maximum bytes of one payload; Temporal rejects 2 MiB."""
 
 TASK_LIMIT = 1024 * 1024
-"""Bytes of commands in one workflow task; the wire carries 4 MiB."""
+"""Maximum bytes of commands in one workflow task; a gRPC message carries 4 MiB."""
 
 COMMAND_WEIGHT = 8 * 1024
-"""What a small command counts as: hundreds of starts in one task would meet the SDK's two seconds on a busy machine."""
+"""Minimum bytes that a command counts as: hundreds of starts in one task would reach the SDK's deadlock timeout (2 s)
+on a busy machine."""
 
 STATE_LIMIT = PAYLOAD_LIMIT - 64 * 1024
-"""Characters of a packed machine that can move to a new run, beside what goes with it."""
+"""Maximum characters of a packed machine in continue-as-new; the rest of the payload is for the other fields."""
 
 VIEW_LIMIT = 512 * 1024
-"""Bytes of a story in a memo, a failure or an answer."""
+"""Maximum bytes of a view in a memo, a failure or a query result."""
 
 SUMMARY_LIMIT = 200
-"""Characters of a summary: Temporal takes 400 bytes."""
+"""Maximum characters of a summary; Temporal accepts 400 bytes."""
 
 HISTORY_LIMIT = 40_000
-"""Events a run may have before it must continue as a new one; Temporal ends it at 51,200."""
+"""Maximum events of a run before it must continue as new; Temporal terminates it at 51,200."""
 
 
 def to_payload(value: Any, what: str) -> Payload:
-    """``value`` as Temporal carries it. Raises DefinitionError: it is not JSON, or too large to be sent."""
+    """Convert a value to a Temporal payload. Raises DefinitionError if it is not JSON or too large."""
     try:
         payload = workflow.payload_converter().to_payload(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -47,9 +48,9 @@ def to_payload(value: Any, what: str) -> Payload:
 
 
 def view_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
-    """The story within its limit, and its payload: written once, for almost every story is far below the limit."""
+    """Return the view within its limit and its payload, which is encoded only once if the view is small enough."""
     payload = workflow.payload_converter().to_payload(story)
-    # Payloads have no blanks after commas and colons; text with them has at most twice as many bytes.
+    # Payloads have no spaces after commas and colons; JSON with them has at most twice as many bytes.
     if 2 * len(payload.data) <= VIEW_LIMIT:
         return story, payload
     story = shrink_view(story, VIEW_LIMIT)
@@ -57,13 +58,13 @@ def view_payload(story: dict[str, Any]) -> tuple[dict[str, Any], Payload]:
 
 
 def limit_output(output: Any) -> Any:
-    """The output, unless it is too large to be the result of a workflow: then only its size."""
+    """The output, or a placeholder with its size if it is too large for a workflow result."""
     size = len(json.dumps(output, default=str).encode())
     return output if size <= PAYLOAD_LIMIT else {"omitted": "size", "bytes": size}
 
 
 def limit_summary(text: str) -> str:
-    """One line of the Web UI, within what Temporal takes."""
+    """Truncate a summary of the Web UI to Temporal's limit."""
     if len(text) <= SUMMARY_LIMIT and len(text.encode()) <= 2 * SUMMARY_LIMIT - 8:
         return text
     short = text[: SUMMARY_LIMIT - 1]
@@ -73,7 +74,7 @@ def limit_summary(text: str) -> str:
 
 
 class PayloadThrottle:
-    """Spreads many or large commands over several workflow tasks. One for each run."""
+    """Spreads many or large commands of one run over several workflow tasks."""
 
     def __init__(self) -> None:
         self._task = 0

@@ -1,4 +1,4 @@
-"""Nested sagas as child workflows; the parent's undo of one is a child too."""
+"""Runs nested sagas, and undo runs of nested sagas, as child workflows, and signals between parent and child."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
 from sagas.workflow.task_set import TaskSet
 
 REPORTS_PARKED = "reports-parked"
-"""The patch with which nested sagas report what is parked in them, and parents take the reports."""
+"""The Temporal patch id for reports of parked operations, in nested sagas that send and parents that receive them."""
 
 _REPORTING = "report to the parent"
 
@@ -43,7 +43,7 @@ class NestedSagas:
         self._tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
     def note_residue(self, story: Mapping[str, Any]) -> None:
-        """A nested saga that will close Completed reports its residue; see :func:`signal_residue_to_parent`."""
+        """Store the residue of a nested saga that closes as Completed; see :func:`signal_residue_to_parent`."""
         self._residue_views[story["id"]] = story
 
     async def _run(self, id: str, saga: str, saga_id: str, input: Any) -> None:
@@ -57,7 +57,7 @@ class NestedSagas:
                 RawValue(payload),
                 id=saga_id,
                 static_summary=limit_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
-                # The parent asks for a cancel by signal and waits; Temporal never does it on its own.
+                # The parent cancels by signal and waits for the end; Temporal must not cancel the child on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
@@ -65,7 +65,7 @@ class NestedSagas:
             output = await handle
             story = {"output": output}
             if saga_id in self._residue_views:
-                # It closed Completed, past its commit point, but told us that something stayed or is missing.
+                # It closed as Completed, past its commit point, but has reported a residue.
                 state, story = "RESIDUE", {**self._residue_views.pop(saga_id), "output": output}
         except DefinitionError as error:
             state, story = "REFUSED", {"reason": {"message": str(error)}}
@@ -87,12 +87,12 @@ class NestedSagas:
         try:
             await child.signal(CANCEL_SIGNAL, command.message)
         except ApplicationError as error:
-            # It is over already; its end is on the way as a SagaEnded of its own.
+            # It has already ended, and its SagaEnded follows.
             workflow.logger.info("nested saga %s could not be told to cancel: %s", command.saga_id, error)
 
 
 class ParkedReports:
-    """Reports of this run to its parent saga, one after the other: an older one must not arrive last."""
+    """Reports of this run to its parent saga, sent one at a time so that they arrive in order."""
 
     def __init__(self, work: TaskSet) -> None:
         self._work = work
@@ -100,7 +100,7 @@ class ParkedReports:
 
     def send(self, report: ReportParked) -> None:
         parent = workflow.info().parent
-        # Sagas that parked before there were such reports go on as their history says.
+        # Runs recorded before reports existed must replay without them.
         if parent is None or not workflow.patched(REPORTS_PARKED):
             return
         self._next = report
@@ -116,7 +116,7 @@ class ParkedReports:
 
 
 def parked_report(told: Mapping[str, Any]) -> ChildParked:
-    """What :class:`ParkedReports` of a nested saga has sent, as an event."""
+    """The report sent by :class:`ParkedReports` of a nested saga, as an event."""
     id = told["id"]
     undo = id.endswith(UNDO_SUFFIX)
     return ChildParked(
@@ -125,7 +125,7 @@ def parked_report(told: Mapping[str, Any]) -> ChildParked:
 
 
 async def signal_residue_to_parent(parent: workflow.ParentInfo, story: Mapping[str, Any]) -> None:
-    """A nested saga that ends RESIDUE past its commit point closes Completed: its parent has to hear of it."""
+    """Report a residue to the parent: past its commit point the nested saga closes as Completed, which hides it."""
     told = {name: story[name] for name in ("id", "state", "phase", "committed_at", "residue")}
     await _signal(parent, RESIDUE_SIGNAL, told)
 

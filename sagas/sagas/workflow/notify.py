@@ -1,8 +1,8 @@
-"""Notifications: each is a run of its own, which tries at its intervals and outlives the saga that began it.
+"""Delivery of notifications: each is an abandoned child workflow with its own retries, and may outlive its saga.
 
-It ends Completed when it was delivered and Failed when it was given up, so that the Web UI shows what nobody has heard.
-Its memo says at any time how it stands, so `saga show` needs no worker to tell it. The saga only waits until Temporal
-has taken the run on: otherwise the end of the saga could come before the beginning of its notification.
+It closes as Completed when delivered and as Failed when given up, so that the Web UI shows undelivered notifications.
+Its memo holds the delivery status, so `saga show` needs no worker to query it. The saga only waits until Temporal has
+started the child workflow: otherwise the saga could close first.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sagas.workflow.limits import PayloadThrottle, limit_summary, to_payload
 from sagas.workflow.task_set import TaskSet
 
 MESSAGE_LIMIT = 500
-"""Characters of a failure that are kept in the memo."""
+"""Maximum characters of a failure message in the memo."""
 
 _INITIAL_STATUS = {"state": "PENDING", "attempts": 0, "error": None, "next_attempt_at": None, "ended_at": None}
 
 
 class Notifications:
-    """The notifications that one run of a saga begins."""
+    """Starts the notifications of one run of a saga."""
 
     def __init__(self, work: TaskSet, pace: PayloadThrottle) -> None:
         self._tasks = work
@@ -47,7 +47,7 @@ class Notifications:
 
     @property
     def is_starting(self) -> bool:
-        """Temporal has not taken all of them on yet."""
+        """True until Temporal has started all of them."""
         return bool(self._starting)
 
     def send(self, command: Notify) -> None:
@@ -78,7 +78,7 @@ class Notifications:
 
 
 def _delivery_input(command: Notify) -> dict[str, Any]:
-    """The input of the run that delivers it: all it needs, for the saga may be gone by then."""
+    """The input of the delivering run. It is self-contained, because the saga may have closed by then."""
     info, call = workflow.info(), command.call
     saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
     made = None
@@ -109,7 +109,7 @@ class NotifyWorkflow:
 
     @property
     def ended(self) -> tuple[str, str] | None:
-        """The saga's name and DELIVERED or EXHAUSTED, for the metrics; None while it is under way."""
+        """The saga's name and DELIVERED or EXHAUSTED, for metrics; None while delivery is in progress."""
         return (self._saga, self._status["state"]) if self._status["ended_at"] is not None else None
 
     @workflow.run
@@ -124,7 +124,7 @@ class NotifyWorkflow:
                 return self._finish(order, "DELIVERED", None)
             failure = outcome.failure or Failure("Unknown", "no reason was given")
             if outcome.kind in ("rejected", "late"):
-                break  # the receiver itself says that it wants no more of it
+                break  # the receiver refuses it, so a retry cannot help
         self._finish(order, "EXHAUSTED", failure)
         attempts = self._status["attempts"]
         raise SagaApplicationError(
@@ -156,7 +156,7 @@ class NotifyWorkflow:
         return decode_result(value)
 
     async def _wait_for_next_attempt(self, order: dict[str, Any], seconds: float, failure: Failure) -> None:
-        """Wait for the next attempt, unless a person wants it now."""
+        """Wait for the next attempt, or until an operator requests it."""
         self._publish_status(order, "PENDING", failure, next_attempt_at=format_timestamp(workflow.time() + seconds))
         self._retry_requested = False
         try:

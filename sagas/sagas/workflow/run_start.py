@@ -1,4 +1,4 @@
-"""How a run begins: from a continued run, from the header our client sends, or from `saga.load`."""
+"""The start of a run: from a continued run, from the header that `sagas.Client` sends, or from `saga.load`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.limits import STATE_LIMIT, limit_summary
 
 CONTINUATION_FORMAT = "sagas/1"
-"""In the input of a run that continues another one: the form of what it was handed."""
+"""Marks the input of a continued run, and names its format."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """The machine of a run, its first event, the search attributes it may set, and what an earlier run knew.
+    """The machine of a run, its first event, the search attributes it may set, and state of the run it continues.
 
-    ``takes up``: the earlier run was terminated, and goes on here where it stood.
+    ``takes up``: the earlier run was terminated, and this one continues from its last state.
     """
 
     kind: Literal["begins", "undoes", "takes up", "continues"]
@@ -49,7 +49,10 @@ class RunStart:
 
 
 async def start_run(value: Any) -> RunStart:
-    """The machine for the run we are in, which was started with ``value``. Raises Sentence when there is none."""
+    """Create or restore the machine of the current run, started with ``value``.
+
+    Raises SagaApplicationError when the definition or the run to undo cannot be loaded.
+    """
     info = workflow.info()
     if info.continued_run_id is not None and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
         return _continue_run(value)
@@ -75,7 +78,7 @@ async def start_run(value: Any) -> RunStart:
 
 
 def continuation_input(machine: Machine, attributes: frozenset[str], *, native_cancel: bool, recorded: bool) -> Any:
-    """The input of the run that continues this one; None when the state is too large to move."""
+    """The input for continue-as-new; None when the state is too large."""
     state = pack_state(machine.snapshot())
     if len(state) >= STATE_LIMIT:
         workflow.logger.warning("the state has %d bytes and cannot move to a new run", len(state))
@@ -125,14 +128,14 @@ async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
         raise refused_error(activity_message(error)) from None
 
 
-# What a run carries in its header, read once per worker: all runs of one definition carry the same bytes.
+# --- run header, decoded once per worker: all runs of one definition carry the same bytes ----------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """A definition with its plan, the project's variables, and the search attributes the namespace has.
+    """A definition with its plan, the project's variables, and the search attributes registered in the namespace.
 
-    Runs share it, so nobody may change what is in it.
+    Runs share it, so it must not be modified.
     """
 
     definition: Definition
@@ -142,7 +145,7 @@ class RunHeader:
 
 
 def to_run_header(loaded: Mapping[str, Any]) -> RunHeader:
-    """From what ``saga.load`` answers. Raises KeyError or TypeError for anything else."""
+    """Decode the result of ``saga.load``. Raises KeyError or TypeError if it is malformed."""
     definition = from_snapshot(loaded["definition"])
     attributes = frozenset(loaded.get("attributes", ()))
     return RunHeader(definition, ExecutionPlan(definition), loaded.get("vars") or {}, attributes)
@@ -150,5 +153,5 @@ def to_run_header(loaded: Mapping[str, Any]) -> RunHeader:
 
 @lru_cache(maxsize=256)
 def read_header(data: bytes) -> RunHeader:
-    """From the JSON our client sends along; the cache also keeps the compiled expressions of the plan."""
+    """Decode the JSON header of `sagas.Client`. The cache also keeps the compiled expressions of the plan."""
     return to_run_header(json.loads(data))

@@ -1,4 +1,4 @@
-"""The Temporal workflow of every saga: it carries out what the machine asks and decides nothing."""
+"""The Temporal workflow of every saga: executes the machine's commands, and turns messages into its events."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SagaWorkflow:
         first = await self._start_shielded(args)
         self._apply(first)
         while self._early_events:
-            # What came before the start: the machine hears of the start first.
+            # Events that arrived before the start: the machine receives the start event first.
             self._apply(self._early_events.pop(0))
         while self._finish is None:
             await self._wait(lambda: self._finish is not None or self._tasks.crash is not None or self._may_continue)
@@ -93,7 +93,7 @@ class SagaWorkflow:
         await self._signal_residue(self._finish)
         return self._close(self._finish)
 
-    # --- the beginning, and the move to a new run ---------------------------------------------------------------
+    # --- start and continue-as-new ------------------------------------------------------------------------------
 
     async def _start_shielded(self, args: Sequence[RawValue]) -> MachineEvent:
         task = asyncio.create_task(self._start_machine(args))
@@ -131,7 +131,7 @@ class SagaWorkflow:
         return opened.event
 
     def _continue(self) -> None:
-        """Move the whole machine to a new run, unless this one has to go on."""
+        """Continue as new with the whole machine, unless this run has to go on."""
         machine = self._machine
         assert machine is not None
         recorded = self._search_attributes.state_recorded
@@ -148,7 +148,7 @@ class SagaWorkflow:
                 self._execute(command)
 
     def _should_continue(self, machine: Machine) -> bool:
-        """The history is long. A nested saga reports to this very run, and may take days: not while one runs."""
+        """True when the history is long, unless a nested saga is running: it reports to this run and may take days."""
         if self._continuing or self._must_stay or not workflow.info().is_continue_as_new_suggested():
             return False
         return not machine.child_running and not self._closes_canceled
@@ -159,7 +159,7 @@ class SagaWorkflow:
 
     @property
     def _closes_canceled(self) -> bool:
-        """Only the run that Temporal cancelled can close Canceled, so it goes on while its history has room."""
+        """Only the run that Temporal cancelled can close as Canceled, so it goes on while its history has room."""
         return self._native_cancel and workflow.info().get_current_history_length() < HISTORY_LIMIT
 
     # --- events in, commands out -------------------------------------------------------------------------------
@@ -177,14 +177,14 @@ class SagaWorkflow:
         if self._finish is not None:
             return
         if self._should_continue(machine):
-            # From here on nothing new starts; when all that runs has ended, the whole machine moves to a new run.
+            # From now on nothing starts; once everything in flight has ended, the run continues as new.
             self._continuing = True
         for command in machine.next(event):
             self._execute(command)
 
     def _execute(self, command: Command) -> None:
         if self._continuing and isinstance(command, Call | StartSaga | UndoSaga):
-            return  # it stays open in the machine, and is asked again by the next run
+            return  # it stays in flight in the machine, and the next run reissues it
         match command:
             case Call():
                 self._activity_calls.start(command)
@@ -215,7 +215,7 @@ class SagaWorkflow:
         self._feed(TimerFired(id=timer.id, at=workflow.time()))
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait; a native cancel on the way is one more event and interrupts nothing."""
+        """Wait for a condition; a native cancel becomes an event and does not interrupt the wait."""
         while not condition():
             try:
                 await workflow.wait_condition(condition)
@@ -223,7 +223,7 @@ class SagaWorkflow:
                 self._cancel_natively()
 
     def _cancel_natively(self) -> None:
-        """Temporal's own cancel: one more event. The run closes Canceled if this cancel is what leads backward."""
+        """Turn Temporal's own cancel into an event. The run closes as Canceled if this cancel causes the rollback."""
         machine = self._machine
         if not self._started or (machine is not None and machine.cancel_response() in ("accepted", "recorded")):
             self._native_cancel = True
@@ -241,7 +241,7 @@ class SagaWorkflow:
 
     @workflow.signal(name=PARKED_SIGNAL, description="Something in a nested saga of this one waits for a person.")
     def child_parked(self, told: dict[str, Any]) -> None:
-        if workflow.patched(REPORTS_PARKED):  # a worker without it may have taken the signal as one of a `wait`
+        if workflow.patched(REPORTS_PARKED):  # an older worker may have handled the signal as one for a `wait`
             self._feed(parked_report(told))
 
     @workflow.signal(dynamic=True, description="Answers a `wait` step of that name.")
@@ -287,10 +287,10 @@ class SagaWorkflow:
         if refusal is not None:
             raise refused_error(refusal)
 
-    # --- what people see, and the end --------------------------------------------------------------------------
+    # --- details and completion --------------------------------------------------------------------------------
 
     def details(self) -> str:
-        """The "current details" of the Web UI as they are now; made only when somebody looks."""
+        """The "current details" of the Web UI, rendered on request only."""
         if self._machine is None:
             return ""
         return current_details(self._machine.view(workflow.time()))
@@ -302,7 +302,7 @@ class SagaWorkflow:
 
     @property
     def started_at(self) -> float | None:
-        """When the saga began, in whichever run of its chain; seconds since the epoch."""
+        """Start time of the saga in the first run of its chain, in seconds since the epoch; None before it."""
         return self._machine.started_at if self._machine is not None else None
 
     async def _signal_residue(self, finish: Finish) -> None:
@@ -318,7 +318,7 @@ class SagaWorkflow:
         story, kept = view_payload(self._machine.view(workflow.time()))
         workflow.upsert_memo({"saga": RawValue(kept)})
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
-            # On the plain path the close status says it; here an earlier state would go on saying something else.
+            # Usually the close status is enough; here an earlier recorded state would be out of date.
             self._search_attributes.record_state(RecordState("COMPLETED"))
         if finish.state == "COMPLETED" or (finish.state == "RESIDUE" and finish.committed):
             return limit_output(finish.output)
@@ -331,17 +331,17 @@ class SagaWorkflow:
         raise closing_error(finish, story)
 
 
-# What people and other programs send, as events of the machine.
+# --- messages as events of the machine -------------------------------------------------------------------------------
 
 
 def first_value(args: Sequence[RawValue]) -> Any:
-    """The one argument of a start or a signal; None when there is none."""
+    """The first argument of a start or a signal; None without arguments."""
     values = [workflow.payload_converter().from_payload(arg.payload) for arg in args]
     return values[0] if values else None
 
 
 def to_signal_event(name: str, data: Any) -> SignalReceived:
-    """A signal of any client; `saga signal` adds under ``_saga`` who sent it, or that it refuses."""
+    """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``."""
     if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
         envelope = data["_saga"]
         return SignalReceived(
@@ -355,7 +355,7 @@ def to_signal_event(name: str, data: Any) -> SignalReceived:
 
 
 def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
-    """Raises KeyError, TypeError or AttributeError for what is not a decision."""
+    """The `resolve` update as an event. Raises KeyError, TypeError or AttributeError if it is malformed."""
     return DecisionMade(
         step=data["step"],
         decision=data["decision"],
@@ -369,23 +369,26 @@ def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
     )
 
 
-# Search attributes: what `saga list` and the Web UI can find a run by.
+# --- search attributes, for `saga list` and the Web UI ---------------------------------------------------------------
 
 _LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
 
 
 class RunSearchAttributes:
-    """Of one run. ``known`` are the attributes the namespace has: setting another would fail the workflow task."""
+    """The search attributes of one run.
+
+    ``known`` are the attributes registered in the namespace: setting another one would fail the workflow task.
+    """
 
     def __init__(self, known: frozenset[str] = frozenset(), *, recorded: bool = False) -> None:
         self.registered = known
         self.state_recorded = recorded
-        """A state was written, so a later one must be written too."""
+        """A state has been recorded, so later ones must be recorded too."""
 
     def set_labels(self, machine: Machine) -> None:
-        """Our client sends the labels with the start; whoever else started it left that to us.
+        """Set the labels, unless the client has sent them with the start, as `sagas.Client` does.
 
-        Raises DefinitionError: they cannot be made from this input.
+        Raises DefinitionError when they cannot be evaluated for this input.
         """
         labels = [f"{name}={value}" for name, value in machine.labels().items()]
         if (

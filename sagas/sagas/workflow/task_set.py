@@ -1,4 +1,4 @@
-"""What a run does at the same time: one named asyncio task for each command that takes time."""
+"""The concurrent work of a run: one named asyncio task for each long-running command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TaskSet:
-    """The tasks of one run. ``crash`` is what broke in the engine itself; it fails the workflow task."""
+    """The tasks of one run. ``crash`` is an unexpected exception of the engine; it fails the workflow task."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -18,7 +18,7 @@ class TaskSet:
         async def run() -> None:
             try:
                 await work
-            except Exception as error:  # noqa: BLE001 - handed to the workflow, which fails its task with it
+            except Exception as error:  # noqa: BLE001 - the workflow raises it and so fails its workflow task
                 self.crash = error
 
         self._tasks[name] = asyncio.create_task(run())
@@ -27,7 +27,7 @@ class TaskSet:
         return name in self._tasks
 
     def discard(self, name: str) -> None:
-        """The work itself says that it is over, before it tells the machine."""
+        """Remove a task; called by the work itself before it reports its end to the machine."""
         self._tasks.pop(name, None)
 
     def cancel(self, name: str) -> None:
@@ -37,5 +37,5 @@ class TaskSet:
 
     @property
     def busy(self) -> bool:
-        """Something other than a timer is going on."""
+        """True when a task other than a timer is running."""
         return any(not name.startswith("timer ") for name in self._tasks)

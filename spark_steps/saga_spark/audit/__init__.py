@@ -1,1 +1,1 @@
-"""The audit of a staged output: nothing that fails it is ever published."""
+"""The audit of a staged output. Output that fails it is never published."""

@@ -1,4 +1,4 @@
-"""The runner's task `audit`: every check of a step over what it has staged, and the report."""
+"""The runner task `audit`: evaluates every check of a step over its staged output and writes the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
-    """See the module. ``sink_problems`` are sentences of the sinks: reasons why publishing would be refused."""
+    """Evaluate all checks. ``sink_problems`` are messages of the sinks: reasons why publishing would be refused."""
     job = Job.parse(request["arguments"])
     manifests = {name: Manifest.from_json(one) for name, one in request["manifests"].items()}
     rows = _LazyFrames(context, manifests, request["inputs"])
@@ -44,7 +44,7 @@ def audit_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
 
 
 def _evaluate_check(check: Check, manifest: Manifest, previous: int | None, rows: _LazyFrames) -> CheckResult:
-    """Numbers come from the manifest; Spark is asked only where they cannot tell, or to show what broke a check."""
+    """Metrics come from the manifest; Spark is used only where they do not suffice, or to show violating rows."""
     if check.kind not in METRIC_CHECKS:
         from saga_spark.audit.checks import run_data_check
 
@@ -62,7 +62,7 @@ def _sink_problem(message: str, number: int) -> CheckResult:
 
 
 class _LazyFrames:
-    """The staged outputs and the frozen inputs as frames, read when the first check asks for them."""
+    """The staged outputs and the frozen inputs as DataFrames, opened when a check first needs them."""
 
     def __init__(self, context: TaskContext, manifests: Mapping[str, Manifest], inputs: Mapping[str, Any]) -> None:
         self._context = context
@@ -85,13 +85,13 @@ class _LazyFrames:
 
 
 def _open_staged(context: TaskContext, manifest: Manifest) -> DataFrame:
-    """The files of the manifest, never a listing."""
+    """Reads the files of the manifest, never a listing."""
     from saga_spark.inputs.frozen_inputs import open_frozen_input
 
     return open_frozen_input(context.spark, {"files": [file.uri for file in manifest.files], "schema": manifest.schema})
 
 
-# The report of an audit: JSON for programs, Markdown for a chat or a ticket, HTML for people.
+# The report of an audit: JSON for programs, Markdown for chats and tickets, HTML for browsers.
 
 _SYMBOLS = {"pass": "✔", "warn": "⚠", "fail": "✖"}
 _VERDICTS = {
@@ -111,7 +111,7 @@ code, td.value { font: 13px/1.5 ui-monospace, monospace }
 
 
 def write_report(folder: str, document: Mapping[str, Any]) -> dict[str, str]:
-    """Write the three forms below ``folder`` (a URI); their URIs by form."""
+    """Write the report in all formats below ``folder`` (a URI); returns their URIs by format."""
     create_folder(folder)
     forms = {
         "json": ("report.json", json.dumps(document, indent=2, ensure_ascii=False)),
@@ -139,7 +139,7 @@ def report_markdown(document: Mapping[str, Any]) -> str:
 
 
 def report_html(document: Mapping[str, Any]) -> str:
-    """The report as one HTML page that needs nothing but itself."""
+    """The report as one self-contained HTML page."""
     verdict = document["verdict"]
     rows = "".join(
         f'<tr><td class="{check["status"]}">{_SYMBOLS[check["status"]]}</td>'

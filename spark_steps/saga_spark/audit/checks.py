@@ -1,4 +1,4 @@
-"""What came out of one check, and of all of them."""
+"""The checks of the audit: metrics counted in the write pass, checks that read the data, and their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CheckStatus = Literal["pass", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """``message`` is one sentence, ``details`` the numbers behind it, ``samples`` some of the rows that break it."""
+    """``message`` is one sentence, ``details`` are the numbers behind it, ``samples`` some of the violating rows."""
 
     check: Check
     violated: bool
@@ -61,22 +61,23 @@ class CheckResult:
 
 
 def overall_verdict(results: Sequence[CheckResult]) -> CheckStatus:
-    """The worst of all."""
+    """The worst status of all results."""
     statuses = {one.status for one in results}
     return "fail" if "fail" in statuses else ("warn" if "warn" in statuses else "pass")
 
 
-# Checks that are one number over all rows: they ride along in the write pass and cost no pass of their own.
+# Checks based on a metric over all rows, which is computed in the write pass at no extra pass over the data.
 #
-# Rows for which a condition is null count as passing, as in SQL's CHECK constraints; `not_null` is there for them.
+# Rows for which a condition is null count as passing, as in SQL's CHECK constraints; `not_null` covers nulls.
 
 METRIC_CHECKS = ("rows", "sum", "not_null", "accepted_values", "expression")
 
 
 def metric_aggregates(checks: Iterable[Check], output: str, frame: DataFrame) -> dict[str, Column | ManifestMetric]:
-    """Aggregates for the write pass by name, see :func:`metric_name`; or what that pass counts in any case.
+    """The metrics that the checks need, by name (see :func:`metric_name`): aggregates for the write pass, or metrics
+    that it computes anyway.
 
-    Raises JobFailed: a check names a column that the output lacks, or its SQL is wrong.
+    Raises JobFailed if a check refers to a column that the output lacks, or its SQL is invalid.
     """
     found: dict[str, Column | ManifestMetric] = {}
     for check in checks:
@@ -88,12 +89,12 @@ def metric_aggregates(checks: Iterable[Check], output: str, frame: DataFrame) ->
 
 
 def metric_name(check: Check, part: str = "") -> str:
-    """Under which name the number of a check (and of one of its columns) is in the manifest."""
+    """The name in the manifest of the metric of a check (and of one of its columns)."""
     return f"{check.name}/{part}" if part else check.name
 
 
 def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Column:
-    """The condition that is true for a row of ``frame`` that breaks the check (of its column ``part``)."""
+    """A condition that is true for the rows of ``frame`` that violate the check (for its column ``part``)."""
     from pyspark.sql import functions as F
 
     match check.kind:
@@ -109,14 +110,14 @@ def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Colum
 
 
 def row_filter(filter: Any) -> Column:
-    """The filter of a check; true for every row without one."""
+    """The filter of a check; true for every row if there is none."""
     from pyspark.sql import functions as F
 
     return F.lit(True) if filter is None else filter_condition(filter)
 
 
 def checked_columns(check: Check) -> tuple[str, ...]:
-    """The columns of a check that counts each of them."""
+    """The columns of a check that counts each of its columns separately."""
     return as_names(check.spec) if check.kind == "not_null" else ("",)
 
 
@@ -151,7 +152,7 @@ def _manifest_metric(check: Check, name: str, frame: DataFrame) -> ManifestMetri
 
 
 def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
-    """A number whose sum neither overflows nor rounds, unless it is a floating point number already."""
+    """A number whose sum neither overflows nor rounds, except for floating-point columns."""
     from pyspark.sql import types as T
 
     kind = _column_type(check, frame)
@@ -165,7 +166,7 @@ def exact_number(column: Column, check: Check, frame: DataFrame) -> Column:
 
 
 def _is_accepted(check: Check, frame: DataFrame) -> Column:
-    """Is the value one of the list? Null for null. Numbers are compared as numbers: 1.5 is 1.50, and 1 is 1.0."""
+    """Whether the value is in the list; null if it is null. Numbers compare by value: 1.5 equals 1.50."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -182,7 +183,8 @@ def _is_accepted(check: Check, frame: DataFrame) -> Column:
 
 
 def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
-    """Those that are numbers; results of steps bring them as texts. No column of numbers has any other value."""
+    """The values that are numbers, including strings, because step results hold decimals as strings. A numeric column
+    cannot contain any other value."""
     for value in values:
         with contextlib.suppress(InvalidOperation):
             number = Decimal(str(value))
@@ -191,7 +193,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
 
 
 def _column_type(check: Check, frame: DataFrame) -> DataType:
-    """The type of the column that the check names. Raises JobFailed: there is none."""
+    """The type of the column that the check names. Raises JobFailed if it does not exist."""
     name = check.spec["column"]
     for column in frame.schema.fields:
         if column.name == name:
@@ -229,11 +231,11 @@ def _as_string(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# Judges the checks whose numbers the write pass has counted. Pure: no Spark.
+# Evaluation of metrics from the write pass, without Spark.
 
 
 def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None) -> CheckResult:
-    """``previous_rows`` is the row count of the last publication of this output; None: there was none."""
+    """``previous_rows`` is the row count of the last publication of this output; None if there was none."""
     match check.kind:
         case "rows":
             return _evaluate_rows(check, manifest, previous_rows)
@@ -295,7 +297,7 @@ def _limit_problems(check: Check, found: Decimal, what: str, details: dict[str, 
 
 
 def _limit_value(check: Check, name: str) -> Decimal | None:
-    """A limit; results of steps bring decimals as texts."""
+    """A limit as a number; step results hold decimals as strings."""
     if name not in check.spec:
         return None
     value: Mapping[str, Any] | Any = check.spec[name]
@@ -308,15 +310,15 @@ def _limit_value(check: Check, name: str) -> Decimal | None:
     return number
 
 
-# Checks that need a pass of their own over the staged files, and the sample rows of those that broke.
+# Checks that need their own pass over the staged files, and sample rows of failed checks.
 
 
 SAMPLE_ROWS = 5
-"""How many breaking rows a report shows of each check."""
+"""Maximum number of violating rows that a report shows per check."""
 
 
 KNOWN_VALUES = "saga_known"
-"""The other side's column, under a name that no output has."""
+"""Name of the other side's column, which no output uses."""
 
 
 def run_data_check(check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame]) -> CheckResult:
@@ -339,7 +341,7 @@ def run_data_check(check: Check, frames: Mapping[str, DataFrame], inputs: Mappin
 
 
 def violating_rows(check: Check, frame: DataFrame) -> list[dict[str, Any]]:
-    """Some of the rows that break a check which the write pass has counted."""
+    """Samples of the rows that violate a check whose metric the write pass has counted."""
     if check.kind not in ("not_null", "accepted_values", "expression"):
         return []
     conditions = [violation_condition(check, frame, part) for part in checked_columns(check)]
@@ -347,7 +349,7 @@ def violating_rows(check: Check, frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def sample_rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """At most ``SAMPLES`` rows as JSON values."""
+    """At most ``SAMPLE_ROWS`` rows as JSON values."""
     return [
         json.loads(row)
         for row in frame.limit(SAMPLE_ROWS)
@@ -358,7 +360,7 @@ def sample_rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
-    """Rows with a null in the columns are left to `not_null`, as in SQL's UNIQUE."""
+    """Rows with a null in the columns are ignored, as in SQL's UNIQUE; `not_null` covers them."""
     columns = [quote_name(name) for name in as_names(check.spec)]
     _require_columns(check, frame, as_names(check.spec))
     present = reduce(lambda one, other: one & other, (F.col(name).isNotNull() for name in columns))
@@ -406,7 +408,7 @@ def _check_sql(
 
 
 def _check_reconcile(check: Check, frame: DataFrame, other: DataFrame) -> CheckResult:
-    """The staged output is the left side."""
+    """Compare with the other table; the staged output is the left side."""
     spec = ComparisonSpec.parse({**check.spec, "filter": check.where})
     comparison = compare_tables(frame, other, spec)
     broken = comparison["verdict"] != "equal"

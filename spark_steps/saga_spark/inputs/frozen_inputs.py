@@ -1,4 +1,4 @@
-"""The task `freeze`: what a job will read, resolved once, so that a retry reads the same rows."""
+"""The runner task `freeze`: resolves the inputs of a job once, so that a retry reads the same rows, and opens them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """``{"inputs": {name: {"kind", "values"}}, "folder": uri, "known": {name: {"files", "schema"}}}`` gives
-    ``{"inputs": {name: {"format": "parquet", "files", "rows", "fingerprint", …}}}``, which ``frames`` opens.
+    ``{"inputs": {name: {"format": "parquet", "files", "rows", "fingerprint", …}}}``, which :func:`open_inputs` opens.
 
-    Raises JobFailed, UsageError, Infrastructure.
+    Raises JobFailed, UsageError, InfrastructureError.
     """
     frozen: dict[str, dict[str, Any]] = {}
     databases: dict[str, list[DatabaseInput]] = {}
@@ -37,7 +37,7 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
                 frozen[name] = {**_freeze_parquet(context, name, values["parquet"]), **_filter_and_columns(values)}
             case "table":
                 from saga_spark.inputs.iceberg_input import (
-                    freeze_table,  # pyiceberg: only who reads tables waits for it
+                    freeze_table,  # imports pyiceberg, so only where tables are read
                 )
 
                 frozen[name] = {**freeze_table(context.settings, name, values, uri), **_filter_and_columns(values)}
@@ -91,13 +91,13 @@ def _freeze_step_output(values: Mapping[str, Any], known: Mapping[str, Any]) -> 
 
 
 def _files_fingerprint(files: Any) -> dict[str, Any]:
-    """A fingerprint of a list of files that never change, or of their sizes and times."""
+    """A fingerprint of a list of immutable files, or of the files' sizes and modification times."""
     text = json.dumps(files)
     return {"kind": "parquet", "files": len(files), "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _filter_and_columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The filter and the columns are applied when the input is opened."""
+    """The filter and the columns, which are applied when the input is opened."""
     return {key: values[key] for key in ("where", "columns") if values.get(key) is not None}
 
 
@@ -132,12 +132,12 @@ class JobInputs(Mapping[str, "DataFrame"]):
 
 
 def open_inputs(spark: SparkSession, frozen: Mapping[str, Mapping[str, Any]]) -> JobInputs:
-    """What the task ``freeze`` has answered, as DataFrames."""
+    """The result of the task ``freeze`` as DataFrames."""
     return JobInputs({name: open_frozen_input(spark, one) for name, one in frozen.items()})
 
 
 def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any]) -> DataFrame:
-    """One frozen input with its filter and its columns. Raises JobFailed: it has no such column."""
+    """One frozen input with its filter and its columns. Raises JobFailed if a column does not exist."""
     from pyspark.sql.types import StructType
 
     reader = spark.read
@@ -163,7 +163,7 @@ def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any]) -> DataFra
 
 
 def filter_condition(where: str | Mapping[str, Any]) -> Column:
-    """A filter as people write it: SQL, or for each column a value, one of a list, or null."""
+    """A filter of the definition as a condition: SQL, or for each column a value, a list of values, or null."""
     from pyspark.sql import functions as F
 
     if isinstance(where, str):

@@ -1,4 +1,4 @@
-"""A table of a catalog at one snapshot: its own files where they can be read as they are, else its rows, written."""
+"""Freezes a catalog table at one snapshot: as its own data files where Spark can read them alone, else as a copy."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from saga_spark.storage import FOOTER_READERS, create_folder, resolve_uri, to_ur
 
 
 def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri: str) -> dict[str, Any]:
-    """``uri`` is where the rows go if they must be written.
+    """Freeze a table; ``uri`` is where its rows are written if they must be copied.
 
-    The columns are those the table has now; with ``as_of`` those it had then. Raises JobFailed: no such table or
-    snapshot, or it cannot be read without bringing deleted rows back; Infrastructure: the catalog.
+    The columns are the table's current ones, or with ``as_of`` those of that snapshot. Raises JobFailed if the table or
+    snapshot does not exist or reading it would restore deleted rows; InfrastructureError for the catalog.
     """
     table_name = TableName.parse(values["table"])
     with translate_errors(str(table_name)):
@@ -55,9 +55,9 @@ def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri
 
 
 def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
-    """``as_of`` is a snapshot id, the name of a tag or branch, or a time (ISO 8601; without a zone it is UTC).
+    """``as_of`` is a snapshot id, the name of a tag or branch, or a time (ISO 8601; UTC if it has no zone).
 
-    None: the table never had rows. Raises JobFailed: there is no such snapshot.
+    None if the table has never had rows. Raises JobFailed if the snapshot does not exist.
     """
     if as_of is None:
         return table.current_snapshot()
@@ -80,7 +80,7 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
 
 @contextmanager
 def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
-    """What pyiceberg cannot read stays so: one sentence instead of more attempts."""
+    """What pyiceberg does not support fails permanently: one message instead of retries."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -89,8 +89,11 @@ def _translate_read_errors(name: str, table_name: TableName) -> Iterator[None]:
 
 
 def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileScanTask]) -> bool:
-    """May Spark read the data files alone? Not if rows of them are deleted, and only if each holds just the columns
-    that are wanted: one that was renamed, added or widened later needs Iceberg's own reader."""
+    """Whether Spark can read the data files without Iceberg.
+
+    Not if rows of them are deleted, and only if each holds exactly the selected columns: columns that were renamed,
+    added or widened later need Iceberg's own reader.
+    """
     if len(table.metadata.schemas) > 1:
         return False
     if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
@@ -101,7 +104,7 @@ def _can_read_files_directly(table: Table, schema: Schema, tasks: Sequence[FileS
     def fits(task: FileScanTask) -> bool:
         return _file_columns(task.file.file_path, names) == table_columns
 
-    # All of them: metadata forgets schemas that no snapshot uses, and their files live on.
+    # Check every footer: metadata drops schemas that no snapshot uses, while files with these schemas remain.
     with ThreadPoolExecutor(FOOTER_READERS) as pool:
         return all(pool.map(fits, tasks))
 
@@ -111,7 +114,7 @@ def _schema_columns(schema: Schema) -> list[tuple[int, str, str]]:
 
 
 def _file_columns(file: str, names: NameMapping) -> list[tuple[int, str, str]] | None:
-    """None: it holds something that is no column of the table, or of a type that Spark does not read."""
+    """None if the file has a field that is not a column of the table, or a type that Spark cannot read."""
     system, path = resolve_uri(file)
     with system.open_input_file(path) as source:
         found = pq.read_schema(source)
@@ -122,7 +125,7 @@ def _file_columns(file: str, names: NameMapping) -> list[tuple[int, str, str]] |
 
 
 def _write_rows(scan: DataScan, uri: str) -> int:
-    """The number of rows."""
+    """Returns the number of rows."""
     create_folder(uri.rpartition("/")[0])
     system, path = resolve_uri(uri)
     reader = scan.to_arrow_batch_reader()

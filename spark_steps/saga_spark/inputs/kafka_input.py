@@ -1,4 +1,4 @@
-"""A part of a topic as a Parquet file: every partition up to where it ended when the input was frozen."""
+"""Freezes a range of a topic as a Parquet file: every partition up to its end at the time of freezing."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def freeze_topic(
     uri: str,
     on_progress: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Write the committed records of a topic, from the first one or ``since`` a moment on, to the file ``uri``.
+    """Write the committed records of a topic, from the first one or from the time ``since``, to the file ``uri``.
 
-    The end is the last stable offset: records of open and of aborted transactions are not read. ``tell`` hears of the
-    progress, and may raise. Raises UsageError, JobFailed (there is no such topic), Infrastructure (Kafka).
+    The range ends at the last stable offset, so records of open and of aborted transactions are not read.
+    ``on_progress`` may raise. Raises UsageError, JobFailed (the topic cannot be read), InfrastructureError (Kafka).
     """
     topic = values["topic"]
     require_client()
@@ -105,7 +105,7 @@ def _record_row(message: Any) -> dict[str, Any]:
 
 
 def _decode(raw: bytes | str | None) -> str | None:
-    """Bytes that are no text are shown with escapes: one strange record must not stop the job."""
+    """Decode bytes, escaping invalid UTF-8: one malformed record must not stop the job."""
     return raw.decode(errors="backslashreplace") if isinstance(raw, bytes) else raw
 
 

@@ -1,4 +1,4 @@
-"""Tables and queries of a PostgreSQL database as Parquet files: all inputs of one database from one snapshot."""
+"""Freezes tables and queries of a PostgreSQL database as Parquet files, all inputs of a database from one snapshot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from saga_spark.storage import create_folder, resolve_uri
 from sagas.errors import InfrastructureError, UsageError
 
 CSV_BLOCK_BYTES = 16 * 2**20
-"""Bytes of CSV that are parsed at once; no row may be longer."""
+"""Block size of the CSV parser in bytes; no row may be longer."""
 
 _TYPES: dict[int, pa.DataType] = {
     16: pa.bool_(),
@@ -35,12 +35,12 @@ _TYPES: dict[int, pa.DataType] = {
 }
 _NUMERIC, _BYTEA = 1700, 17
 _PLAIN_NUMERIC = pa.decimal128(38, 18)
-"""A numeric without precision, as Spark's own JDBC source has it."""
+"""The type of a numeric without precision, as in Spark's own JDBC source."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInput:
-    """One input: its values as written (``table`` or ``query``, ``columns``, ``where``), and its file."""
+    """One input: its values from the definition (``table`` or ``query``, ``columns``, ``where``), and its file."""
 
     name: str
     values: Mapping[str, Any]
@@ -60,13 +60,13 @@ def extract_database_inputs(
     on_progress: Callable[[dict[str, Any]], None],
     on_cancel: Callable[[Any], None],
 ) -> dict[str, DatabaseExtract]:
-    """Raises JobFailed (an input cannot be read as it is written), UsageError, Infrastructure (the database)."""
+    """Raises JobFailed (an input cannot be read as defined), UsageError, InfrastructureError (the database)."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables of PostgreSQL only; give other data as Parquet")
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        # Its own words would quote the password.
+        # psycopg's message would quote the password.
         raise UsageError("the url of a connection that Spark steps read is not one that PostgreSQL takes") from None
     try:
         with psycopg.connect(url) as connection:
@@ -85,7 +85,7 @@ def extract_database_inputs(
 
 
 def input_query(values: Mapping[str, Any]) -> sql.Composed:
-    """The query of an input."""
+    """The SQL query of an input."""
     columns = sql.SQL("*")
     if values.get("columns"):
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in values["columns"])
@@ -101,7 +101,7 @@ def input_query(values: Mapping[str, Any]) -> sql.Composed:
 
 
 def _author_sql(text: str) -> sql.SQL:
-    """SQL as the author of the definition wrote it."""
+    """SQL as written by the author of the definition."""
     return sql.SQL(cast(LiteralString, text))
 
 
@@ -125,8 +125,8 @@ def _copy_input(
 ) -> int:
     query = input_query(database_input.values)
     try:
-        # Asked for in binary form, the server takes one statement only: a value that was put into the text cannot end
-        # ours and begin its own.
+        # In binary mode the server accepts a single statement only, so that a value substituted into the SQL cannot end
+        # it and begin another one.
         cursor = connection.cursor(binary=True)
         described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
         types = {column.name: arrow_type(column) for column in described}
@@ -146,7 +146,7 @@ def _copy_input(
 
 
 def arrow_type(column: Any) -> pa.DataType:
-    """How a column of a result is read: as text what has no counterpart (uuid, json, arrays, ranges …)."""
+    """The type in which a column of a result is read: string for types without a counterpart (uuid, json, arrays …)."""
     if column.type_code == _NUMERIC:
         if column.precision is None:
             return _PLAIN_NUMERIC
@@ -190,7 +190,7 @@ def _write_parquet(
 
 
 def _decode_binary(batch: pa.RecordBatch, binary: list[str], schema: pa.Schema) -> pa.RecordBatch:
-    """``\\x0a0b`` is how PostgreSQL writes bytes."""
+    """Decode PostgreSQL's text form of bytea, ``\\x0a0b``."""
     if not binary:
         return batch
     arrays = []

@@ -1,4 +1,4 @@
-"""A job as code: `module:function` or SQL, run against a session, giving one DataFrame for each output."""
+"""Runs a job: `module:function` or SQL in a session, with one DataFrame per output, or a program of spark-submit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _import_lock = threading.Lock()
 _modification_times: dict[str, int] = {}
-"""Files of imported jobs and when they were changed last (nanoseconds)."""
+"""Source files of imported jobs, with their modification times in nanoseconds."""
 
 
 def job_label(job: Job) -> str:
-    """How messages call the job."""
+    """The name of the job in messages."""
     if isinstance(job.code, str):
         return f"the job {job.code}"
     return "the SQL of the job" if "sql" in job.code else f"the program {job.code['main']}"
@@ -45,10 +45,10 @@ def job_label(job: Job) -> str:
 def run_job(
     spark: SparkSession, job: Job, inputs: Mapping[str, DataFrame], settings: SparkSettings
 ) -> dict[str, DataFrame]:
-    """The outputs of a Python or SQL job; nothing has been computed yet, apart from what the job itself does.
+    """The outputs of a Python or SQL job as DataFrames; nothing is computed yet except by the job itself.
 
-    Raises UsageError (there is no such function, or it cannot be called so), JobFailed (it raised, or its answer is
-    wrong), Infrastructure.
+    Raises UsageError (the function does not exist, or does not accept the arguments), JobFailed (it raised, or its
+    return value is wrong), InfrastructureError.
     """
     for name, value in job.conf.items():
         _set_conf(spark, name, value)
@@ -67,7 +67,7 @@ def run_job(
 
 
 def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, DataFrame]:
-    """A job with one output may answer with the DataFrame alone. Raises JobFailed."""
+    """Check a job's return value; with one output it may be the DataFrame itself. Raises JobFailed."""
     if not isinstance(returned, Mapping):
         if len(names) > 1:
             raise JobFailed(
@@ -89,9 +89,9 @@ def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, 
 
 
 def load_function(path: str, settings: SparkSettings) -> Callable[..., Any]:
-    """The function ``module:function`` from the settings' ``python_path``.
+    """Import the function ``module:function`` from the settings' ``python_path``.
 
-    Raises UsageError (no such module, no such function), JobFailed (the module cannot be imported).
+    Raises UsageError (no such module or function), JobFailed (the module cannot be imported).
     """
     module_name, _, function_name = path.partition(":")
     with _import_lock:
@@ -119,7 +119,7 @@ def load_function(path: str, settings: SparkSettings) -> Callable[..., Any]:
 
 
 def check_sources_unchanged() -> None:
-    """Raises Stale: a source has changed since it was imported, so this process would run the old code."""
+    """Raises SourcesChanged if a source has changed since its import, because this process would run the old code."""
     with _import_lock:
         if any(_is_changed(source, when) for source, when in _modification_times.items()):
             raise SourcesChanged
@@ -128,7 +128,7 @@ def check_sources_unchanged() -> None:
 def check_signature(
     function: Callable[..., Any], path: str, spark: Any, inputs: Any, params: Mapping[str, Any]
 ) -> None:
-    """Raises UsageError: the function does not take what the step gives."""
+    """Raises UsageError if the function does not accept the arguments of the step."""
     try:
         inspect.signature(function).bind(spark, inputs, **params)
     except TypeError as error:
@@ -162,7 +162,7 @@ def _set_conf(spark: SparkSession, name: str, value: Any) -> None:
 
 
 def _record_sources(folders: Iterable[str]) -> None:
-    """The sources of all modules below the folders, apart from installed ones."""
+    """Record the sources of all modules below the folders, except installed packages."""
     for module in list(sys.modules.values()):
         source = getattr(module, "__file__", None)
         if not source or source in _modification_times or "site-packages" in source:
@@ -179,7 +179,7 @@ def _is_changed(source: str, when: int) -> bool:
 
 
 def _is_dataframe(value: Any) -> bool:
-    """Classic and Connect have a class of their own below this one."""
+    """By name: classic and Connect DataFrames are different subclasses."""
     from pyspark.sql import DataFrame
 
     return isinstance(value, DataFrame)
@@ -189,18 +189,18 @@ def _type_label(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")
 
 
-# A job that is a program of its own, given to `spark-submit`: it finds its inputs and its stage in the environment.
+# Programs for `spark-submit`, which get their inputs and stage folders through the environment.
 
 
 OUTPUT_TAIL_LINES = 400
-"""Of the program's output, to find in it what went wrong; all of it is in the runner's log."""
+"""How much of the program's output is searched for the error; the runner's log has all of it."""
 
 
 def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folders: Mapping[str, str]) -> None:
-    """Wait for the program; ``folders`` are where it writes Parquet, by output.
+    """Run the program to its end. ``folders`` are where it writes Parquet, by output.
 
-    It sees ``SAGA_STAGE`` (the folder; with several outputs a JSON object of them), ``SAGA_INPUTS`` (JSON: name to
-    ``format`` and ``files``) and ``SAGA_PARAMS`` (JSON). Raises UsageError, JobFailed.
+    Its environment has ``SAGA_STAGE`` (the folder; with several outputs a JSON object of them), ``SAGA_INPUTS`` (JSON:
+    name to ``format`` and ``files``) and ``SAGA_PARAMS`` (JSON). Raises UsageError, JobFailed.
     """
     assert not isinstance(job.code, str)
     if context.settings.remote:

@@ -1,4 +1,4 @@
-"""A `spark` step's arguments as values: the job, its inputs, its outputs, its checks."""
+"""The arguments of a `spark` step as values: the job, its inputs, its outputs, its checks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ CheckSeverity = Literal["error", "warn"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where rows come from. ``kind``: ``connection`` (a table or query of a database), ``parquet``, ``step`` (the
-    staged output of an ancestor), ``table`` (of a catalog: ``catalog.namespace.table``) or ``topic``."""
+    """A source of rows.
+
+    ``kind``: ``connection`` (a table or query of a database), ``parquet``, ``step`` (the staged output of an ancestor),
+    ``table`` (of a catalog: ``catalog.namespace.table``) or ``topic``.
+    """
 
     kind: Literal["connection", "parquet", "step", "table", "topic"]
     options: Mapping[str, Any]
 
     @staticmethod
     def parse(name: str, data: Mapping[str, Any]) -> Input:
-        """Raises UsageError, one sentence."""
+        """Raises UsageError, one message."""
         for kind in ("connection", "parquet", "step", "topic"):
             if kind in data:
                 if kind == "connection" and ("table" in data) == ("query" in data):
@@ -38,8 +41,11 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where rows become visible. ``kind``: ``iceberg`` (``table`` is ``catalog.namespace.table``), ``parquet``,
-    ``postgresql`` (``connection`` and ``table``) or ``topic``, whose records hold the row, or its column ``value``."""
+    """A destination where rows become visible.
+
+    ``kind``: ``iceberg`` (``table`` is ``catalog.namespace.table``), ``parquet``, ``postgresql`` (``connection`` and
+    ``table``) or ``topic``, whose records hold the whole row or its column ``value``.
+    """
 
     name: str
     kind: Literal["iceberg", "parquet", "postgresql", "topic"]
@@ -53,7 +59,7 @@ class Output:
 
     @staticmethod
     def parse(name: str, data: Mapping[str, Any]) -> Output:
-        """Raises UsageError, one sentence."""
+        """Raises UsageError, one message."""
         mode: WriteMode = data.get("mode", "append")
         common: dict[str, Any] = {
             "where": data.get("where", {}),
@@ -77,7 +83,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of the audit. ``kind`` is the word of the language, ``spec`` what stands under it."""
+    """One check of the audit. ``kind`` is its name in the language, ``spec`` its arguments."""
 
     kind: str
     spec: Any
@@ -88,7 +94,7 @@ class Check:
 
     @staticmethod
     def parse(number: int, data: Mapping[str, Any], outputs: Sequence[str]) -> Check:
-        """``number`` counts from 1. Raises UsageError, one sentence."""
+        """``number`` counts from 1. Raises UsageError, one message."""
         kinds = [kind for kind in CHECK_KINDS if kind in data]
         if len(kinds) != 1:
             raise UsageError(f"check {number} of the audit needs exactly one of {', '.join(CHECK_KINDS)}")
@@ -119,7 +125,7 @@ class Job:
 
     @staticmethod
     def parse(arguments: Mapping[str, Any]) -> Job:
-        """The arguments in their long form (see ``sagas.builtins.spark``). Raises UsageError, one sentence."""
+        """Parse the arguments in their long form (see ``sagas.builtins.spark``). Raises UsageError, one message."""
         if "job" not in arguments:
             raise UsageError("a spark step needs `job` or `sql`")
         outputs = {name: Output.parse(name, one) for name, one in arguments.get("outputs", {}).items()}
@@ -143,17 +149,17 @@ class Job:
 
 
 def as_names(value: Any) -> tuple[str, ...]:
-    """One name or a list of them."""
+    """A name or a list of names as a tuple."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-# The other side of a check that compares the output with something else.
+# Inputs of checks that compare the output with another table.
 
 
 def comparison_input(check: Check) -> Mapping[str, Any] | None:
-    """The input that a check compares the output with; None: it needs none."""
+    """The input that a check compares the output with; None if it needs none."""
     match check.kind:
         case "relationships":
             return check.spec["to"]
@@ -163,7 +169,9 @@ def comparison_input(check: Check) -> Mapping[str, Any] | None:
 
 
 def comparison_input_name(check: Check) -> str:
-    """The name of that input: it is frozen together with the inputs of the job. No two checks share one, also where
-    their names differ only in what a folder's name cannot hold."""
+    """The name of that input, which is frozen together with the inputs of the job.
+
+    Unique per check, even where names of checks differ only in characters that a folder name cannot contain.
+    """
     readable = re.sub(r"\W+", "-", check.name)
     return f"audit-{readable}-{hashlib.sha256(check.name.encode()).hexdigest()[:8]}"

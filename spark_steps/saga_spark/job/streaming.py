@@ -1,8 +1,8 @@
-"""Streams: each micro-batch of a query is written once, in the transaction that remembers it.
+"""Exactly-once writes of streaming queries: a micro-batch and its number are written in one PostgreSQL transaction.
 
-Spark calls ``foreachBatch`` at least once for a batch: after a crash the last one comes again. Its number is stored in
-the same PostgreSQL transaction as its rows, so a batch that comes again writes nothing. That holds as long as the query
-keeps its checkpoint: the numbers are the checkpoint's. A query with a new checkpoint needs a new name.
+Spark calls ``foreachBatch`` at least once per batch and repeats the last batch after a crash. A batch whose number is
+already stored writes nothing. The numbers belong to the query's checkpoint, so a query with a new checkpoint needs a
+new name.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ CREATE TABLE IF NOT EXISTS {BATCH_TABLE} (
 """
 
 BatchWriter = Callable[["psycopg.Connection[Any]", "DataFrame"], int]
-"""Writes the rows of a batch over a connection whose transaction is open; how many rows it wrote."""
+"""Writes the rows of a batch over a connection with an open transaction; returns the number of rows written."""
 
 
 def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable[[DataFrame, int], None]:
     """For ``DataStreamWriter.foreachBatch``: write each batch of ``query`` exactly once to PostgreSQL.
 
-    ``url`` is ``postgresql://…``; ``query`` a name that is this query's for ever; ``write`` a table that gets the rows
-    (columns by name), or a function that writes them itself. The rows go through the driver: a batch must fit into it.
+    ``url`` is ``postgresql://…``; ``query`` is a permanent name of the query; ``write`` is a table that receives the
+    rows (columns by name), or a function that writes them itself. The rows pass through the driver, so a batch must fit
+    into its memory.
 
-    Raises UsageError at once: the name or the URL cannot be used.
+    Raises UsageError immediately if the name or the URL is invalid.
     """
     if not re.fullmatch(r"[\w.:-]{1,200}", query):
         raise UsageError(f"{query!r} is no name for a stream: letters, digits and . : - _")
@@ -49,7 +50,7 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
     def batch(frame: DataFrame, number: int) -> None:
         with psycopg.connect(url) as connection:
             _create_batch_table(connection)
-            # First the number: who comes second waits here for the other's end, and then finds it taken.
+            # The number first: a concurrent duplicate blocks here until the other transaction ends, then finds the row.
             taken = connection.execute(
                 f"INSERT INTO {BATCH_TABLE} (query, batch, row_count) VALUES (%s, %s, 0) ON CONFLICT DO NOTHING",
                 (query, number),
@@ -65,7 +66,7 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
 
 
 def delete_batches(url: str, query: str, before: int) -> int:
-    """Forget the batches of a query below a number, which Spark will not send again; how many there were."""
+    """Delete the records of batches below a number, which Spark will not send again; returns how many there were."""
     with psycopg.connect(url) as connection:
         _create_batch_table(connection)
         return connection.execute(
@@ -74,7 +75,7 @@ def delete_batches(url: str, query: str, before: int) -> int:
 
 
 def _create_batch_table(connection: psycopg.Connection[Any]) -> None:
-    """The table, made once: creating it needs a lock that two batches would fight for."""
+    """Create the table if it is missing. Checked first, because CREATE takes a lock that blocks other batches."""
     found = connection.execute("SELECT to_regclass(%s)", (BATCH_TABLE,)).fetchone()
     if found is None or found[0] is None:
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (BATCH_TABLE,))
@@ -82,7 +83,7 @@ def _create_batch_table(connection: psycopg.Connection[Any]) -> None:
 
 
 def _copy_into(table: str) -> BatchWriter:
-    """The rows into a table, with COPY."""
+    """A writer that copies the rows into a table with COPY."""
     target = sql.Identifier(*table.split("."))
 
     def write(connection: psycopg.Connection[Any], frame: DataFrame) -> int:

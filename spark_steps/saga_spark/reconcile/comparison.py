@@ -1,4 +1,4 @@
-"""Do two tables say the same? Fingerprints first; only the buckets in which they differ are read again, key by key."""
+"""Compares two tables: by fingerprints first, then key by key in those buckets whose fingerprints differ."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from sagas.errors import UsageError, did_you_mean
 
 DifferenceKind = Literal["missing_left", "missing_right", "differing", "duplicate"]
 DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = ("missing_left", "missing_right", "differing", "duplicate")
-"""``missing_left``: the left has no row of this key. ``duplicate``: a side has the key more than once, and the sides do
-not have the same rows under it."""
+"""``missing_left``: the left side has no row with this key. ``duplicate``: a side has several rows with the key, and
+the sides do not have the same rows under it."""
 
 
 HASH_HALVES = ("low1", "high1", "low2", "high2")
@@ -41,8 +41,8 @@ HASH_HALVES = ("low1", "high1", "low2", "high2")
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """``rows`` has one row for each key that differs: ``kind``, the key ``k0 …``, ``left_rows`` and ``right_rows`` (how
-    often a side has the key), ``left`` and ``right`` (the values ``v0 …`` of one of these rows)."""
+    """``rows`` has one row per key that differs: ``kind``, the key ``k0 …``, ``left_rows`` and ``right_rows`` (the
+    number of rows with the key on each side), ``left`` and ``right`` (the values ``v0 …`` of one of these rows)."""
 
     left: Fingerprint
     right: Fingerprint
@@ -52,7 +52,7 @@ class TableDifference:
 
 
 def find_difference(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> TableDifference:
-    """Find where two sides differ; ``rows`` is None where even the fingerprints are equal. Raises UsageError."""
+    """Find where two sides differ; ``rows`` is None if the fingerprints are equal. Raises UsageError."""
     aligned = align_sides(left, right, spec)
     key, columns = _key_columns(aligned), [*_key_columns(aligned), *_value_columns(aligned)]
     left_buckets, right_buckets = bucket_fingerprints((aligned.left, aligned.right), key, columns)
@@ -94,7 +94,7 @@ def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> d
 
 
 def comparison_message(counts: Mapping[DifferenceKind, int], left: int, right: int) -> str:
-    """The verdict in words."""
+    """The verdict as a message."""
     if not any(counts.values()):
         return f"both sides say the same: {left} rows"
     labels: Mapping[DifferenceKind, str] = {
@@ -109,7 +109,7 @@ def comparison_message(counts: Mapping[DifferenceKind, int], left: int, right: i
 
 @contextmanager
 def persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """Compute a frame once, however often it is read inside the block."""
+    """Persist a frame within the block, so that it is computed once."""
     frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield frame
@@ -118,8 +118,10 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: Decimal | None) -> DataFrame:
-    """The keys of the buckets that differ, as far as they differ. Both sides are grouped together: unlike a join, that
-    shuffles once, and sorts only where values must be shown."""
+    """The differing keys of the differing buckets.
+
+    Both sides are grouped together: unlike a join this shuffles once, and it sorts only where values must be shown.
+    """
     key, values = _key_columns(aligned), _value_columns(aligned)
     both = _rows_of_buckets(aligned.left, aligned, buckets, 1).unionAll(
         _rows_of_buckets(aligned.right, aligned, buckets, -1)
@@ -133,7 +135,7 @@ def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: De
             F.first(F.when(side, row), ignorenulls=True).alias(name)
             for side, name in ((left, "left"), (right, "right"))
         ]
-        # A row cannot be kept in a hash aggregation; this way it is sorted once, not before the shuffle too.
+        # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
         both = both.repartition(*key)
     grouped = both.groupBy(*key).agg(*counted)
     if not values:
@@ -163,8 +165,8 @@ def _differing_keys(aligned: AlignedSides, buckets: Sequence[int], tolerance: De
 
 
 def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[int], sign: int) -> DataFrame:
-    """The rows of the buckets that differ, with the halves of their hash: positive on the left, negative on the right,
-    so that they add up to zero where both sides have the same rows."""
+    """The rows of the differing buckets with the halves of their hash: positive on the left, negative on the right, so
+    that they add up to zero where both sides have the same rows."""
     key, values = _key_columns(aligned), _value_columns(aligned)
     if len(buckets) < BUCKETS:
         side = side.where(key_bucket(side.schema, key, BUCKETS).isin(list(buckets)))
@@ -214,7 +216,7 @@ def _within_tolerance(left: Any, right: Any, tolerance: Decimal | None) -> bool:
 
 
 def to_json_value(value: Any) -> Any:
-    """A value as JSON: decimals as text, moments in ISO 8601, bytes in hexadecimal."""
+    """A value as JSON: decimals as strings, timestamps in ISO 8601, bytes in hexadecimal."""
     match value:
         case Decimal():
             return format(value, "f")
@@ -235,7 +237,7 @@ def _value_columns(aligned: AlignedSides) -> list[str]:
     return [f"v{at}" for at in range(len(aligned.values))]
 
 
-# Two sides in the same types, so that equal values look, and hash, the same whatever system they come from.
+# Type alignment of two sides, so that equal values have equal forms and hashes, whatever system they come from.
 
 _INTEGER_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 _STRING_TYPES = (T.StringType, T.CharType, T.VarcharType)
@@ -246,7 +248,7 @@ _MAX_PRECISION = 38
 
 @dataclass(frozen=True, slots=True)
 class AlignedSides:
-    """Both sides with columns ``k0 …`` (the key) and ``v0 …`` (what is compared), in the same types.
+    """Both sides with columns ``k0 …`` (the key) and ``v0 …`` (the compared values), in the same types.
 
     ``numbers`` are the positions of the values to which a tolerance applies.
     """
@@ -259,7 +261,7 @@ class AlignedSides:
 
 
 def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> AlignedSides:
-    """Raises UsageError: a column is missing, or two columns hold things that cannot be compared."""
+    """Raises UsageError if a column is missing, or two columns have types that cannot be compared."""
     right = _apply_mapping(right, spec)
     compare = spec.compare
     if compare is None:
@@ -294,7 +296,7 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
 
 
 def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
-    """The type in which both sides' values of a column are compared. Raises UsageError: there is none."""
+    """The type in which both sides' values of a column are compared. Raises UsageError if there is none."""
     if isinstance(left, T.NullType):
         return right
     if isinstance(right, T.NullType):
@@ -306,14 +308,14 @@ def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
         exact = all(isinstance(one, T.DecimalType) or type(one) in _INTEGER_DIGITS for one in pair)
         return _common_decimal(left, right) if exact else T.DoubleType()
     if all(isinstance(one, _STRING_TYPES) or type(one) in _INTEGER_DIGITS for one in pair):
-        return T.StringType()  # a number kept as text, as ids often are
+        return T.StringType()  # a number stored as a string, as ids often are
     if all(isinstance(one, _TIME_TYPES) for one in pair):
         return max(pair, key=lambda one: _TIME_TYPES.index(type(one)))
     for plain in (T.BooleanType, T.BinaryType):
         if all(isinstance(one, plain) for one in pair):
             return plain()
     if all(isinstance(one, _NESTED_TYPES) for one in pair) and type(left) is type(right):
-        return T.StringType()  # as JSON with its nulls
+        return T.StringType()  # as JSON, including nulls
     raise UsageError(
         f"the column {name} is {left.simpleString()} on the left and {right.simpleString()} on the right, "
         "which cannot be compared",
@@ -336,7 +338,7 @@ def _cast(column: Column, source: T.DataType, target: T.DataType) -> Column:
     if isinstance(source, _NESTED_TYPES):
         return F.to_json(column, {"ignoreNullFields": "false"})
     column = column.cast(target)
-    if isinstance(target, T.DoubleType):  # -0.0 equals 0.0 and has other bits
+    if isinstance(target, T.DoubleType):  # -0.0 equals 0.0 but has different bits
         return F.when(column == F.lit(0.0), F.lit(0.0)).otherwise(column)
     return column
 
@@ -352,7 +354,7 @@ def _apply_mapping(right: DataFrame, spec: ComparisonSpec) -> DataFrame:
     return right
 
 
-# Fingerprints of two sides, by bucket of the key: which buckets differ tells where to look, and that is rarely far.
+# Fingerprints of two sides by bucket of the key, which narrow a difference down to few rows.
 
 BUCKETS = 1024
 
@@ -360,7 +362,7 @@ BucketFingerprints = Mapping[int, Fingerprint]
 
 
 def differing_buckets(left: BucketFingerprints, right: BucketFingerprints) -> list[int]:
-    """The buckets in which the sides differ, in order; none: they say the same."""
+    """The buckets in which the sides differ, in order; empty if the sides are equal."""
     if left == right:
         return []
     return sorted(one for one in left.keys() | right.keys() if left.get(one) != right.get(one))
@@ -369,12 +371,12 @@ def differing_buckets(left: BucketFingerprints, right: BucketFingerprints) -> li
 def bucket_fingerprints(
     sides: Sequence[DataFrame], key: Sequence[str], columns: Sequence[str]
 ) -> list[BucketFingerprints]:
-    """Read all sides once, in one job. ``columns`` are all that counts, the key included."""
+    """Read all sides once, in one job. ``columns`` are all compared columns, including the key."""
     parts = []
     for number, side in enumerate(sides):
         first, second = row_hash(side.schema, columns)
         where = key_bucket(side.schema, key, BUCKETS)
-        # Each side is summed before the union: until then a row never leaves the code that was compiled for its scan.
+        # Each side is aggregated before the union, which keeps its rows within the code generated for its scan.
         words = side.select(where.alias("bucket"), first.alias("first"), second.alias("second"))
         sums = words.groupBy("bucket").agg(*fingerprint_aggregates((F.col("first"), F.col("second"))))
         parts.append(sums.withColumn("side", F.lit(number)))
@@ -388,8 +390,9 @@ def bucket_fingerprints(
 
 
 def compare_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
-    """Hold two sides against each other: ``inputs`` (left and right), ``folder`` and ``known`` as for `freeze`, and
-    ``arguments`` (see :class:`~saga_spark.reconcile.reconcile_spec.Spec`). Answers what :func:`compare` does.
+    """The runner task `reconcile`: compare two sides. ``inputs`` (left and right), ``folder`` and ``known`` are as for
+    `freeze`, ``arguments`` as in :class:`~saga_spark.reconcile.reconcile_spec.ComparisonSpec`. Returns the result of
+    :func:`compare_tables`.
     """
     spec = ComparisonSpec.parse(request["arguments"])
     frozen = freeze_inputs(context, {name: request[name] for name in ("inputs", "folder", "known")})["inputs"]

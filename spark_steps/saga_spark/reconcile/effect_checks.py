@@ -1,4 +1,4 @@
-"""The rows of business tables against the guards' word about the steps that wrote them, or against whole sagas."""
+"""Compares business tables, outbox events and topics with the guards and the sagas that should have produced them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 def check_rows_against_guards(
     tables: ReconciliationTables, effects: Mapping[str, Any], rows: DataFrame
 ) -> list[DataFrame]:
-    """The rows of a business table against the steps that the guards say are done."""
+    """Compare the rows of a business table with the steps that are done according to the guards."""
     amounts = list(effects["amounts"])
     rows = _with_amounts(rows, {f"a{at}": F.col(f"a{at}") for at in range(len(amounts))})
     steps = tables.guard.where(F.split("step", "#")[0] == effects["step"])
@@ -86,7 +86,7 @@ def _classify(
         .otherwise("amounts_differ")
     )  # fmt: skip
     if tables.since is not None:
-        # What lies before the window was perhaps not read as a whole.
+        # Data from before the window may have been read incompletely.
         class_ = F.when(F.least(F.col("created_at"), F.col("time")) < tables.since, None).otherwise(class_)
     details: dict[str, Column] = {
         "rows": F.col("right_rows"),
@@ -102,7 +102,7 @@ def _classify(
 def _unowned_reservations(
     tables: ReconciliationTables, effects: Mapping[str, Any], rows: DataFrame, steps: DataFrame
 ) -> DataFrame:
-    """Reservations whose saga is over, or that nobody has ever made."""
+    """Reservations whose saga has ended, or that no saga has made."""
     owners = steps.groupBy("bound").agg(
         F.min("saga_id").alias("guard_saga"),
         F.min("step").alias("step"),
@@ -113,7 +113,7 @@ def _unowned_reservations(
     rows = rows.withColumn("saga_id", F.coalesce(F.col("guard_saga"), _saga_id_of_row(effects)))
     rows = join_saga(rows, tables.sagas)
     old = F.coalesce(F.col("time") < tables.horizon, F.lit(False))
-    open_effect = F.col("state").isin(*ABNORMAL_STATES) & (F.col("live") == 1)  # told as open_effects already
+    open_effect = F.col("state").isin(*ABNORMAL_STATES) & (F.col("live") == 1)  # already reported as open_effects
     class_ = F.when(open_effect, None).when(
         F.col("state").isin(*FINAL_STATES, *ABNORMAL_STATES) | ((F.col("state") == UNKNOWN_STATE) & ~old),
         "reservation_unowned",
@@ -124,7 +124,7 @@ def _unowned_reservations(
 def check_rows_against_sagas(
     tables: ReconciliationTables, effects: Mapping[str, Any], rows: DataFrame
 ) -> list[DataFrame]:
-    """The rows of a business table that belong to a saga as a whole."""
+    """Check the rows of a business table that belong to a saga as a whole."""
     owned = rows.groupBy("bound").agg(
         F.count(F.lit(1)).alias("rows"), F.min("row").alias("row"), F.min("time").alias("time")
     )
@@ -160,7 +160,7 @@ def check_rows_against_sagas(
 
 
 def _binding_value(effects: Mapping[str, Any]) -> Column:
-    """What ties a row of the guard to the rows of the business table."""
+    """The value that links a guard row to the rows of the business table."""
     match effects["binding"]:
         case "saga_id":
             return F.col("saga_id")
@@ -172,7 +172,7 @@ def _binding_value(effects: Mapping[str, Any]) -> Column:
 
 
 def _saga_id_of_row(effects: Mapping[str, Any]) -> Column:
-    """The saga's id as the row itself tells it."""
+    """The saga's id as the row itself contains it."""
     match effects["binding"]:
         case "saga_id":
             return F.col("bound")
@@ -185,7 +185,7 @@ def _saga_id_of_row(effects: Mapping[str, Any]) -> Column:
 def _limit_to_window(
     rows: DataFrame, steps: DataFrame, tables: ReconciliationTables, effects: Mapping[str, Any]
 ) -> tuple[DataFrame, DataFrame]:
-    """Both sides as far back as both were read. Without a time of the rows: the sagas of the window, with all rows."""
+    """Both sides as far back as both were read. If rows have no time: the sagas of the window, with all rows."""
     assert tables.since is not None
     if effects["timed"]:
         return rows, steps.where(F.col("created_at") >= tables.since - READ_MARGIN)
@@ -213,16 +213,18 @@ def _table_label(effects: Mapping[str, Any]) -> str:
     return f"{effects['connection']}.{effects['table']}"
 
 
-# Events of the outboxes against the steps that wrote them, and against what is in the topics.
+# Outbox events, compared with the steps that wrote them and with the topics.
 
 
 CONSUMER_PREFIX = "consumer/"
-"""What the step of an event begins with that a consumer has written in its own transaction."""
+"""Prefix of the step of an event that a consumer has written in its own transaction."""
 
 
 def check_events_against_guards(tables: ReconciliationTables, outbox: DataFrame) -> list[DataFrame]:
-    """Events of the outbox whose step was never done: they were written with it, or not at all. And events that wait
-    for the outcome of a saga that has one: the row that decides about a step decides about its events too."""
+    """Outbox events whose step was never done, and events that still wait for the outcome of a saga that has ended.
+
+    An event is written in its step's transaction, and the row that decides a step decides its events too.
+    """
     key = ["saga_id", "step", "generation"]
     recent = outbox if tables.since is None else outbox.where(F.col("created_at") >= tables.since)
     done = tables.guard.where(F.col("reason") == "do").select(*key)
@@ -237,7 +239,7 @@ def check_events_against_guards(tables: ReconciliationTables, outbox: DataFrame)
     found = [to_findings(rows, F.when(strange | over, "event_without_effect"), place, _outbox_row_key(), details)]
 
     held = DifferingKeys.persist(outbox.where(F.col("status") == HELD), tables)
-    known = tables.entries.where("residue").select("saga_id", "step")  # a person has left it so
+    known = tables.entries.where("residue").select("saga_id", "step")  # left by an operator
     rows = held.rows.join(held.matching_rows(done, *key), key, "left_semi")
     rows = join_saga(rows.join(known, ["saga_id", "step"], "left_anti"), held.matching_rows(tables.sagas, "saga_id"))
     return [*found, to_findings(rows, F.when(over, "event_held"), place, _outbox_row_key(), details)]
@@ -246,7 +248,7 @@ def check_events_against_guards(tables: ReconciliationTables, outbox: DataFrame)
 def check_events_against_topics(
     tables: ReconciliationTables, outbox: DataFrame, records: DataFrame, topics: Mapping[str, Any]
 ) -> list[DataFrame]:
-    """What the outboxes have published against what read_committed consumers see. ``asked``: see ``Read.to_json``."""
+    """Compare published events with what read_committed consumers see. ``topics``: see ``TopicsRead.to_json``."""
     key = ("connection", "event_id", "topic")
     since = max(tables.since or 0.0, topics["unclaimed_since"])
     floors = F.create_map(*(F.lit(one) for one in chain(("", 0.0), *topics["floors"].items())))
@@ -292,25 +294,25 @@ def _outbox_row_key() -> Column:
     return F.to_json(F.struct("event_id"))
 
 
-# The tables of a reconciliation in Spark, and the form of what is found in them.
+# The tables of a reconciliation in Spark, and the common form of findings.
 
 FINDING_COLUMNS = ("class", "saga_id", "saga", "state", "step", "generation", "place", "row", "details")
-"""``place`` is a connection or ``connection.table``, ``row`` the key of a business row as JSON, ``details`` more words
-for people as JSON."""
+"""``place`` is a connection or ``connection.table``, ``row`` the key of a business row as JSON, ``details`` further
+information for the operator as JSON."""
 
 BROADCAST_LIMIT = 100_000
-"""Keys up to so many are sent to every task, so that the other side need not be sorted."""
+"""Up to this number of keys are broadcast to every task, so that the other side need not be sorted."""
 
 UNKNOWN_STATE = "UNKNOWN"
-"""In the place of the state of a saga that nobody knows."""
+"""Replaces the state of a saga that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationTables:
-    """``guard`` has one row for each generation of each entry and database, ``live`` those whose effect is there.
+    """``guard`` has one row per generation of each entry and database, ``live`` those whose effect is in place.
 
-    ``since``: only what happened then or later is reported; ``horizon``: what is older than Temporal's own memory can
-    have lost its saga, so nothing is said about it. Both in seconds since the epoch.
+    ``since``: only what happened at or after it is reported. ``horizon``: sagas older than it may have passed
+    Temporal's retention, so nothing older is reported. Both are in seconds since the epoch.
     """
 
     sagas: DataFrame
@@ -327,19 +329,19 @@ class ReconciliationTables:
 
 @dataclass(frozen=True, slots=True)
 class DifferingKeys:
-    """Keys that differ. Where they are few, other tables are first reduced to them: that needs no sorting."""
+    """Keys that differ. If they are few, other tables are first reduced to them, which avoids sorting."""
 
     rows: DataFrame
     small: bool
 
     @staticmethod
     def persist(rows: DataFrame, tables: ReconciliationTables) -> DifferingKeys:
-        """Computes the rows, and keeps them until the check is over."""
+        """Compute the rows and persist them until the check has ended."""
         tables.persisted.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return DifferingKeys(rows, rows.count() <= BROADCAST_LIMIT)
 
     def matching_rows(self, table: DataFrame, *key: str) -> DataFrame:
-        """The rows of a table that have one of these keys; a null is a key too."""
+        """The rows of a table that have one of these keys; nulls match nulls."""
         if not self.small:
             return table
         keys = self.rows.select(*(F.col(name).alias(f"_{name}") for name in key)).distinct()
@@ -361,7 +363,7 @@ def to_findings(
 
 
 def join_saga(rows: DataFrame, sagas: DataFrame) -> DataFrame:
-    """``saga``, ``state`` and ``judged`` of each row's ``saga_id``; the state is NOBODY where nobody knows it."""
+    """Add ``saga``, ``state`` (UNKNOWN_STATE for unknown sagas) and ``judged`` by each row's ``saga_id``."""
     known = sagas.select("saga_id", "saga", "state", "judged")
     joined = rows.drop("saga", "state", "judged").join(known, "saga_id", "left")
     return joined.withColumn("state", F.coalesce(F.col("state"), F.lit(UNKNOWN_STATE)))

@@ -1,4 +1,4 @@
-"""The sagas' own account as Parquet: one row for each saga, one for each entry of a saga that is over."""
+"""Parquet extracts for a reconciliation: sagas with their entries; guard, outbox and effects per database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTRIES_FILE = "entries.parquet"
 
 FINAL_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE")
 ABNORMAL_STATES = ("TERMINATED", "FAILED")
-"""Over without an end that the engine has written."""
+"""States of sagas that ended without a final state written by the engine."""
 
 _APPLIED_STATES = ("DONE", "CONFIRMED")
 _BATCH_ROWS = 50_000
@@ -35,7 +35,7 @@ SAGA_SCHEMA = pa.schema(
         ("state", pa.string()),
         ("started_at", pa.float64()),
         ("ended_at", pa.float64()),
-        ("judged", pa.bool_()),  # over, and whole enough to be held against the guards
+        ("judged", pa.bool_()),  # ended, and complete enough to be compared with the guards
     ]
 )
 ENTRY_SCHEMA = pa.schema(
@@ -45,14 +45,14 @@ ENTRY_SCHEMA = pa.schema(
         ("generation", pa.int32()),
         ("state", pa.string()),
         ("guarded", pa.bool_()),
-        ("live", pa.bool_()),  # by the saga's word its effect is there
-        ("residue", pa.bool_()),  # a person has closed it although it stays or is missing: known, no news
+        ("live", pa.bool_()),  # according to the saga its effect is in place
+        ("residue", pa.bool_()),  # an operator closed it as it is: known, hence not reported
     ]
 )
 
 
 class ParquetRowWriter:
-    """Rows of one Parquet file, written in batches. The file is there, perhaps empty, when the block ends."""
+    """Writes the rows of one Parquet file in batches. The file exists, possibly empty, when the block ends."""
 
     def __init__(self, file: Path, schema: pa.Schema, batch: int = _BATCH_ROWS) -> None:
         self._file, self._schema, self._batch = file, schema, batch
@@ -71,7 +71,7 @@ class ParquetRowWriter:
         self._writer.close()
 
     def add(self, *values: Any) -> None:
-        """One row, in the order of the schema."""
+        """Add one row, in the order of the schema."""
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self.count += 1
@@ -87,10 +87,10 @@ class ParquetRowWriter:
 
 
 class SagaExport:
-    """Writes stories (`saga show` documents) into a folder.
+    """Writes views of sagas (`saga show` documents) into a folder.
 
-    ``watermark``: the guards may have forgotten sagas that began before it (seconds since the epoch), so nothing is
-    said about those. ``states`` tells how each saga that was added ended.
+    ``watermark``: the guards may have purged sagas that began before it (seconds since the epoch), so these are not
+    compared. ``states`` has the state of each saga that was added.
     """
 
     def __init__(self, folder: Path, watermark: float = 0.0) -> None:
@@ -113,7 +113,7 @@ class SagaExport:
         return self._sagas.count
 
     def add(self, story: Mapping[str, Any]) -> None:
-        """One saga. Its id must be new."""
+        """Add one saga. Its id must be new."""
         saga_id, state = story["id"], story["state"]
         started = epoch_seconds(story.get("started_at")) or 0.0
         judged = is_comparable(story) and started >= self._watermark
@@ -125,7 +125,7 @@ class SagaExport:
         decided = {one["step"] for one in story.get("operator") or ()}
         for row in story.get("steps") or ():
             if row["started_at"] is None and row["state"] == "PENDING":
-                continue  # never reached: nothing to say
+                continue  # never started
             if row["state"] == "DONE" and row.get("attempts") == 0 and row["id"] not in decided:
                 continue  # a for_each over an empty list: nothing was called
             self._entries.add(
@@ -140,24 +140,24 @@ class SagaExport:
 
 
 def is_comparable(story: Mapping[str, Any]) -> bool:
-    """Over, and no step is missing in its story (a very long one leaves finished items out)."""
+    """Whether the saga has ended and its view has all steps (a very long one leaves finished items out)."""
     if story["state"] in ABNORMAL_STATES:
-        return True  # whatever the guards still have of it is open
+        return True  # any remaining guard rows count as open effects
     if story["state"] not in FINAL_STATES or not story.get("ended_at") or story.get("incomplete"):
         return False
     return not story.get("steps_omitted")
 
 
 def epoch_seconds(timestamp: str | None) -> float | None:
-    """A moment of a story as seconds since the epoch."""
+    """A timestamp of a view in seconds since the epoch."""
     return None if timestamp is None else datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
-# What a database knows: its guard, its outbox and the rows that are effects, all in one snapshot, as Parquet.
+# The extract of a database: its guard, its outbox and the rows that are effects, all from one snapshot.
 
 
 READ_MARGIN = 3600.0
-"""Seconds that are read before a window: a row is written after its attempt was scheduled, by another clock."""
+"""Margin in seconds before a window: a row is written after its attempt was scheduled, by a different clock."""
 
 _PAGE_ROWS = 20_000
 _IDS_PER_QUERY = 500
@@ -168,7 +168,7 @@ GUARD_SCHEMA = pa.schema(
         ("saga_id", pa.string()),
         ("step", pa.string()),
         ("generation", pa.int32()),
-        ("reason", pa.string()),  # of the `do` row: do, or undo for a seal; null without one
+        ("reason", pa.string()),  # of the `do` row: do, or undo for a seal; null if there is none
         ("undone", pa.bool_()),
         ("created_at", pa.float64()),  # of the `do` row
         ("result", pa.string()),
@@ -191,8 +191,11 @@ OUTBOX_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationScope:
-    """What is looked at: everything, what has happened ``since`` (seconds since the epoch), or one saga and its nested
-    ones. ``older`` are sagas that ended in the window and may have begun, and done all, before it."""
+    """The scope of a reconciliation: everything, what happened ``since`` (seconds since the epoch), or one saga and its
+    nested ones.
+
+    ``older`` are sagas that ended in the window and may have begun, and done everything, before it.
+    """
 
     since: float | None = None
     saga_id: str | None = None
@@ -204,7 +207,7 @@ class ReconciliationScope:
 
 
 def effect_schema(amounts: int) -> pa.Schema:
-    """``bound`` is what ties a row to its step, ``row`` its key as JSON, ``time`` in seconds, ``a0 …`` the amounts."""
+    """``bound`` links a row to its step, ``row`` is its key as JSON, ``time`` in seconds, ``a0 …`` the amounts."""
     columns = [(f"a{at}", pa.string()) for at in range(amounts)]
     return pa.schema([("bound", pa.string()), ("row", pa.string()), ("time", pa.float64()), *columns])
 
@@ -212,7 +215,7 @@ def effect_schema(amounts: int) -> pa.Schema:
 async def extract_database(
     engine: AsyncEngine, name: str, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
 ) -> dict[str, int]:
-    """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; the rows of each."""
+    """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; returns row counts."""
     counts: dict[str, int] = {}
     level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "REPEATABLE READ"
     async with engine.connect() as plain:
@@ -252,7 +255,7 @@ async def _extract_guard(
     ).group_by(table.saga_id, table.step, table.generation)
     conditions: list[sa.ColumnElement[bool] | None] = [_saga_condition(table.saga_id, scope)]
     if scope.read_since is not None:
-        # Whole sagas, however old their first rows are.
+        # Complete sagas, however old their first rows are.
         recent = sa.select(table.saga_id).where(table.created_at >= scope.read_since)
         conditions = [table.saga_id.in_(recent)]
         conditions += [
@@ -284,8 +287,8 @@ async def _extract_outbox(
     if condition is not None:
         query = query.where(condition)
     elif scope.since is not None:
-        # What was held, or could not be published, was written long before it was published; and the saga that an
-        # event waits for may have ended only now.
+        # An event that was held or could not be published was written long before it was published; and the saga that
+        # an event waits for may have ended only now.
         recent = (table.created_at >= scope.since, table.published_at >= scope.since)
         query = query.where(sa.or_(*recent, table.status == HELD))
     found = await connection.stream(query)

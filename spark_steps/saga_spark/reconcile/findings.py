@@ -1,4 +1,4 @@
-"""The classes of mismatch: what each means, whether `--repair` mends it, and the command that does."""
+"""The kinds of mismatch: what each means, whether `--repair` fixes it, and the command that does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saga_activities.outbox import PUBLISHED
 
 @dataclass(frozen=True, slots=True)
 class MismatchKind:
-    """``title`` is a heading, ``meaning`` a sentence for people. ``safe``: `--repair` mends it."""
+    """``title`` is a heading, ``meaning`` a sentence for operators. ``repairable``: `--repair` fixes it."""
 
     title: str
     meaning: str
@@ -66,17 +66,17 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
 
 
 def count_text(count: int) -> str:
-    """In words."""
+    """A count with its noun."""
     return f"{count:,} difference{'' if count == 1 else 's'}"
 
 
 EXPECTED_PREFIX = "expected."
-"""Before the name of a column, in the details: what the step's result says of it."""
+"""Prefix of a column's name in the details: the value according to the step's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mismatch. ``place`` is a connection, ``connection.table`` or a sink, ``row`` the key of a row there."""
+    """One mismatch. ``place`` is a connection, ``connection.table`` or a sink, ``row`` the key of a row in it."""
 
     kind: str
     saga_id: str | None = None
@@ -91,7 +91,7 @@ class Finding:
 
     @staticmethod
     def from_json(line: Mapping[str, Any]) -> Finding:
-        """A finding as the runner has written it."""
+        """A finding as written by the runner."""
         values = {name: value for name, value in line.items() if name not in ("class", "row", "details")}
         row = json.loads(line["row"]) if line.get("row") else None
         return Finding(line["class"], **values, row=row, details=json.loads(line.get("details") or "{}"))
@@ -101,14 +101,15 @@ class Finding:
 
 
 def repair_command(finding: Finding, *, can_undo: bool = False) -> str:
-    """The command that mends it, or that shows a person what to decide about. SQL names its connection first."""
+    """The command that repairs the mismatch, or shows an operator what to decide. SQL is preceded by its connection."""
     saga = shlex.quote(finding.saga_id or "")
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")
         event = sql_literal((finding.row or {}).get("event_id"))
         return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
     already_published = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED
-    if already_published or finding.kind in ("event_published_twice", "event_unclaimed"):  # a topic cannot be mended
+    # Records in a topic cannot be repaired.
+    if already_published or finding.kind in ("event_published_twice", "event_unclaimed"):
         return f"saga show {saga}" if finding.saga_id else "saga relay --status"
     if MISMATCH_KINDS[finding.kind].repairable:
         return f"saga reconcile {saga} --repair"
@@ -141,7 +142,7 @@ def _sql_command(finding: Finding) -> str:
 
 
 def sql_literal(value: Any) -> str:
-    """A value in SQL."""
+    """A value as an SQL literal."""
     if value is None:
         return "null"
     if isinstance(value, bool | int | float):

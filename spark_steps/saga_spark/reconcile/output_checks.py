@@ -1,4 +1,4 @@
-"""What is staged and published, against the ledger of outputs and the sagas: few rows, so plain Python."""
+"""Compares staged and published outputs with their ledger and the sagas. They are few, so this needs no Spark."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from saga_spark.storage import local_path, project_location
 
 @dataclass(frozen=True, slots=True)
 class OutputEvidence:
-    """What was found of one output. ``staged``: its generation has files in the stage area; ``visible``: readers see
-    what it published."""
+    """The observed state of one output. ``staged``: its files are in the stage area; ``visible``: readers see it."""
 
     row: OutputRow
     staged: bool
@@ -33,14 +32,14 @@ class OutputEvidence:
 
 @dataclass(frozen=True, slots=True)
 class OrphanOutput:
-    """A publication that carries a saga's mark and has no row in the ledger."""
+    """A publication with a saga's commit tag but without a row in the ledger."""
 
     place: str
     target: Target
 
 
 def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
-    """``state`` is the saga's, None: nobody knows it. None: the books agree about this output."""
+    """``state`` is the saga's, None if it is unknown. Returns None if everything about this output reconciles."""
     row = evidence.row
 
     def finding(kind: str, **details: Any) -> Finding:
@@ -63,7 +62,7 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
 
 
 async def read_ledger(engine: AsyncEngine, scope: ReconciliationScope) -> list[OutputRow]:
-    """The outputs in scope; none where the database keeps none."""
+    """The outputs in scope; empty if the database has no ledger."""
     async with engine.connect() as connection:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(ledger.outputs.name)):
             return []
@@ -78,18 +77,18 @@ async def read_ledger(engine: AsyncEngine, scope: ReconciliationScope) -> list[O
 
 
 def collect_evidence(row: OutputRow, settings: SparkSettings) -> OutputEvidence:
-    """Ask the stage area and the sink. Blocks."""
+    """Query the stage area and the sink. Blocks."""
     output = output_of(row)
     system, path = fs.FileSystem.from_uri(f"{settings.stage}/{row.target.publish_key}/g{row.target.generation}")
     staged = system.get_file_info(path).type is fs.FileType.Directory
     found = sink_for(output.kind, settings).find(output, row.target)
-    # What a topic has stays there: a closed publication is one that a person has taken back by events of their own.
+    # Records stay in a topic: a closed publication is one that an operator has compensated with other events.
     visible = found is not None and not found.details.get("closed")
     return OutputEvidence(row, staged, visible)
 
 
 def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[OrphanOutput]:
-    """Visible publications that no row knows, in all places that some row publishes to. Blocks."""
+    """Visible publications without a ledger row, in all destinations of the given rows. Blocks."""
     rows = list(rows)
     known = {row.target.name for row in rows}
     outputs = {(output.kind, output.connection, output.destination): output
@@ -121,7 +120,7 @@ def orphan_findings(orphans: Sequence[OrphanOutput], states: Mapping[str, str]) 
 
 
 def _published_targets(output: Output, settings: SparkSettings) -> Iterator[Target]:
-    """Whose publications this place has ever had."""
+    """The targets of all publications that this destination has ever had."""
     match output.kind:
         case "iceberg":
             from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog

@@ -1,4 +1,4 @@
-"""What is compared with what: the arguments of a reconciliation as a value."""
+"""The arguments of a comparison, and the effect tables of ``[reconcile]``, as values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 
 SAMPLES_PER_KIND = 20
-"""How many differences of each kind a result shows."""
+"""Maximum number of differences of each kind in a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSpec:
     """How two sides are compared.
 
-    ``key`` names the columns that identify a row, ``compare`` those that must say the same (None: all that both sides
-    have). ``tolerance`` is absolute and holds for numbers. ``mapping`` says what a column of the left is called on the
-    right. ``filter`` (SQL, or column → value) holds for both sides, in the names of the left.
+    ``key`` names the columns that identify a row, ``compare`` those that must be equal (None: all common columns).
+    ``tolerance`` is absolute and applies to numbers. ``mapping`` maps columns of the left to their names on the right.
+    ``filter`` (SQL, or column → value) applies to both sides, in the names of the left.
     """
 
     key: tuple[str, ...]
@@ -33,7 +33,7 @@ class ComparisonSpec:
 
     @staticmethod
     def parse(arguments: Mapping[str, Any]) -> ComparisonSpec:
-        """Raises UsageError, one sentence."""
+        """Raises UsageError, one message."""
         key = as_names(arguments.get("key"))
         if not key:
             raise UsageError("a reconciliation needs `key`: the columns that identify a row")
@@ -45,7 +45,7 @@ class ComparisonSpec:
 
 
 def parse_tolerance(value: Any) -> Decimal | None:
-    """An absolute tolerance; None for none, and for zero. Raises UsageError."""
+    """An absolute tolerance; None if there is none or it is zero. Raises UsageError."""
     if value is None:
         return None
     try:
@@ -57,7 +57,7 @@ def parse_tolerance(value: Any) -> Decimal | None:
     return found or None
 
 
-# Which rows of the business tables are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
+# The rows of business tables that are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
 
 
 _SETTINGS = (
@@ -72,14 +72,14 @@ Binding = Literal["saga_id", "guard_key", "result"]
 
 @dataclass(frozen=True, slots=True)
 class EffectTable:
-    """The rows of one table that are there because a step was done.
+    """The rows of one table that exist because a step was done. All SQL is in the dialect of its database.
 
-    How a row names its step, one of: ``saga_id`` (SQL: the saga's id), ``guard_key`` (SQL: the key of the step, as
-    ``step.key`` gives it), ``result`` (a field of the step's result, and the SQL that must equal it). ``step`` is the
-    id in the definition; without it a row belongs to the saga as a whole. ``sagas`` are the names of the sagas that
-    write here; none: any. ``amounts``: column → field of the step's result. ``many``: one step may write several rows.
-    ``holds``: a reservation, which is there only as long as its saga is open. ``time`` is SQL for when a row was
-    written. All SQL is that of the database.
+    A row refers to its step in one of these ways: ``saga_id`` (SQL for the saga's id), ``guard_key`` (SQL for the
+    step's key, as in ``step.key``), ``result`` (a field of the step's result, and the SQL that must equal it). ``step``
+    is the id in the definition; without it a row belongs to the saga as a whole. ``sagas`` are the names of the sagas
+    that write to the table; empty means any. ``amounts``: column → field of the step's result. ``many``: one step may
+    write several rows. ``holds``: the rows are reservations, which exist only while their saga is open. ``time`` is SQL
+    for the time at which a row was written.
     """
 
     name: str
@@ -99,7 +99,7 @@ class EffectTable:
     time: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the runner has to know."""
+        """The fields that the runner needs."""
         return {
             "name": self.name,
             "connection": self.connection,
@@ -119,7 +119,7 @@ class EffectTable:
 
 
 def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
-    """Raises UsageError: ``[reconcile]`` says something unknown or wrong."""
+    """Raises UsageError if ``[reconcile]`` has an unknown or invalid setting."""
     for key in settings.reconcile:
         if key != "effects":
             raise UsageError(f"[reconcile]: unknown setting {key}{did_you_mean(key, ('effects',))}")

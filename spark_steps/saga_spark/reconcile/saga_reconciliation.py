@@ -1,8 +1,7 @@
-"""The books of all sagas in Spark: what the sagas say against the guards, the guards against the business tables.
+"""Reconciles all sagas in Spark: the sagas with the guards, and the guards with the business tables.
 
-Each pair is compared as :mod:`~saga_spark.reconcile.comparison` does: where all is well that costs one pass over each
-side, and only keys that differ are looked up in the other tables. Every check gives rows of the same form, see
-``FINDING``.
+Each pair is compared as in :mod:`~saga_spark.reconcile.comparison`: without mismatches that costs one pass over each
+side, and only keys that differ are looked up in the other tables. Every check returns rows with ``FINDING_COLUMNS``.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ SMALL_CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""For fewer rows than SMALL, compiling each query would take most of the time."""
+"""Settings for fewer rows than SMALL_ROW_COUNT, where compiling each query would take most of the time."""
 
 FINDINGS_FILE = "findings.jsonl"
 
 
 def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Find every mismatch. ``request``: ``folder`` (of journal and extracts), ``effects`` (see ``Effects.to_json``),
-    ``since``, ``horizon``, ``rows`` (how many were extracted), ``limit`` (findings of each class that are written out),
-    ``topics`` (see ``topics.Read.to_json``; None: no topic was read).
+    """Find every mismatch. ``request`` has ``folder`` (with the extracts), ``effects`` (see ``EffectTable.to_json``),
+    ``since``, ``horizon``, ``rows`` (the number of extracted rows), ``limit`` (the number of findings written per kind)
+    and ``topics`` (see ``TopicsRead.to_json``; None if no topic was read).
 
-    Answers ``counts`` by class and writes the findings to ``findings.jsonl`` in the folder.
+    Returns ``counts`` by kind, and writes the findings to ``findings.jsonl`` in the folder.
     """
     folder = Path(request["folder"])
     small = request["rows"] < SMALL_ROW_COUNT
@@ -92,7 +91,7 @@ def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str
         with persisted(whole.coalesce(1) if small else whole) as mismatches:
             counts = {row["class"]: row["count"] for row in mismatches.groupBy("class").count().collect()}
             limit = request["limit"]
-            # A limit is several jobs, one after the other; most books need none.
+            # A limit takes several jobs, one after the other; most reconciliations need none.
             parts = (mismatches.where(F.col("class") == class_).limit(limit) for class_ in counts)
             with (folder / FINDINGS_FILE).open("w", encoding="utf-8") as out:
                 for part in [mismatches] if sum(counts.values()) <= limit else parts:
@@ -109,10 +108,10 @@ def _read_parquet(spark: SparkSession, path: Path, schema: pa.Schema) -> DataFra
 
 
 def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
-    """What the sagas that are over say is there, against the rows of the guards."""
+    """Compare the effects of sagas that have ended with the rows of the guards."""
     key = ("saga_id", "step", "generation")
     claimed = tables.entries.where("guarded and live and not residue").select(*key)
-    # What a notification has done is nobody's effect: it is best effort, and no story says that it must be there.
+    # Notifications are best effort, and no saga claims their effects.
     steps = tables.live.where(~F.col("step").startswith(NOTIFICATION_PREFIX))
     present = _comparable_only(steps, tables.sagas).select(*key)
     found = find_difference(claimed, present, ComparisonSpec(key, ()))
@@ -163,19 +162,18 @@ def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(unjudged) if count <= BROADCAST_LIMIT else unjudged, "saga_id", "left_anti")
 
 
-# What a runner is asked for by reconciliation: two sides, or the books of all sagas.
+# Runner tasks
 
 
 def reconcile_sagas(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
-    """Hold the books of all sagas against each other; see :func:`saga_spark.reconcile.saga_reconciliation.check`."""
+    """Reconcile all sagas; see :func:`find_mismatches`."""
     pass
 
     return find_mismatches(context.spark, request)
 
 
 def warm_up(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
-    """Start Spark while what it is going to be asked about is still being read. Its first query waits for most of its
-    classes, so there is one."""
+    """Start Spark while its data is still being extracted. Runs a query, because the first one loads most classes."""
     pass
 
     for name, value in SMALL_CONF.items():

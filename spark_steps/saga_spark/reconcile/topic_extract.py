@@ -1,4 +1,4 @@
-"""What is in the topics of the outboxes: the events that read_committed consumers see, as Parquet. Blocks."""
+"""Extracts from the topics of the outboxes the events that read_committed consumers see, as Parquet. Blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sagas.settings import KafkaSettings
 RECORDS_FILE = "topics/records.parquet"
 RECORD_SCHEMA = pa.schema(
     [
-        ("connection", pa.string()),  # whose outbox it says that it is from
+        ("connection", pa.string()),  # of the outbox that the event names as its source
         ("event_id", pa.string()),
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -35,10 +35,11 @@ NEVER = float(2**62)
 
 @dataclass(slots=True)
 class TopicsRead:
-    """``rows`` were read, of which ``compared`` are of the window, not only of the margin before it.
+    """``rows`` were read, of which ``compared`` are in the window and not in the margin before it.
 
-    ``floors``: topic → events published before it (seconds since 1970) may be gone from the topic, so nothing is
-    said about them. ``unclaimed_since``: the outbox may have forgotten what was published before."""
+    ``floors``: topic → time (seconds since 1970) before which published events may be gone from the topic and are not
+    reported as missing. ``unclaimed_since``: the outbox may have purged events published before it.
+    """
 
     rows: int
     compared: int
@@ -52,9 +53,9 @@ class TopicsRead:
 def read_topics(
     settings: KafkaSettings, folder: Path, scope: ReconciliationScope, began: float, connections: Iterable[str]
 ) -> TopicsRead | None:
-    """Read the topics that the outboxes in the folder name; None: they name none.
+    """Read the topics of the events in the extracted outboxes; None if there are no topics.
 
-    ``connections`` are those that have an outbox. Raises SagaError: Kafka cannot be asked.
+    ``connections`` are those that have an outbox. Raises SagaError if Kafka cannot be queried.
     """
     oldest_events = _oldest_events(folder)
     if not oldest_events:
@@ -65,7 +66,7 @@ def read_topics(
     with ParquetRowWriter(folder / RECORDS_FILE, RECORD_SCHEMA) as out:
         for name in sorted(oldest_events):
             topic = _describe(settings, name)
-            if topic is not None:  # one that is gone has none of its events
+            if topic is not None:  # a deleted topic has none of its events
                 start = _read_from(scope, oldest_events[name], found.unclaimed_since)
                 found.floors[name], compared = _read_topic(settings, topic, start, began, scope, sources, out)
                 found.compared += compared
@@ -74,7 +75,7 @@ def read_topics(
 
 
 def _describe(settings: KafkaSettings, name: str) -> TopicDescription | None:
-    """None: there is no such topic. One that we may not see is no such proof. Raises KafkaOperationError."""
+    """None if the topic does not exist; a topic that may not be described is an error. Raises KafkaOperationError."""
     try:
         return KafkaAdmin(settings).describe(name)
     except KafkaOperationError as problem:
@@ -84,7 +85,7 @@ def _describe(settings: KafkaSettings, name: str) -> TopicDescription | None:
 
 
 def _oldest_events(folder: Path) -> dict[str, float]:
-    """Topic → when the oldest event for it was written."""
+    """Topic → time of the oldest event written for it."""
     oldest: dict[str, float] = {}
     for file in sorted((folder / "outbox").glob("*.parquet")):
         table = pq.read_table(file, columns=["topic", "created_at"])
@@ -109,7 +110,7 @@ def _read_topic(
     sources: Mapping[str, str],
     out: ParquetRowWriter,
 ) -> tuple[float, int]:
-    """Write the records of a topic that come from our outboxes; gives its floor, and how many are compared."""
+    """Write the records that come from our outboxes; returns the topic's floor, and the number of compared records."""
     offsets = decided_offsets(settings, topic.name, settings.transaction_timeout)
     firsts = offsets_since(settings, topic.name, start, offsets)
     ranges = {one: (max(firsts[one], offsets[one].log_start), offsets[one].last_stable) for one in offsets}
@@ -140,13 +141,13 @@ def _complete_since(
     oldest: Mapping[int, float],
     began: float,
 ) -> float:
-    """Since when a topic has all that was published to it."""
+    """The time since which the topic has everything that was published to it."""
     if topic.cleanup_policy is not None and "compact" in topic.cleanup_policy:
-        return NEVER  # a later event of its key has replaced it
+        return NEVER  # compaction may have removed it in favour of a later event of the same key
     floor = 0.0
     for one, found in offsets.items():
         if found.log_start == 0 or ranges[one][0] > found.log_start:
-            continue  # nothing was deleted, or only what is older than what we look for
+            continue  # nothing was deleted, or only records older than the range
         gone_by = oldest.get(one, began if topic.retention is None else began - topic.retention)
         floor = max(floor, gone_by + 1.0)
     return floor

@@ -1,1 +1,1 @@
-"""The runner: a process of its own that holds the warm Spark session, and the client a worker drives it with."""
+"""The runner: a separate process that holds the warm Spark session, and the client through which a worker uses it."""

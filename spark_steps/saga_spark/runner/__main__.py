@@ -1,4 +1,4 @@
-"""The runner process: reads messages, runs tasks in threads, tells that it is alive, and ends with its worker."""
+"""The runner process: reads messages, runs tasks in threads, sends heartbeats, and exits with its worker."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 
 JVM_EXIT_TIMEOUT = 5.0
-"""Seconds between a connection that breaks and the end of the JVM that broke it."""
+"""Seconds between a broken connection and the exit of the JVM that broke it."""
 
 
 class RunnerServer:
-    """All runs of one process. Answers go to ``descriptor``, whole lines at a time."""
+    """All runs of one process. Messages are written to ``descriptor``, whole lines at a time."""
 
     def __init__(self, settings: SparkSettings, descriptor: int) -> None:
         self._settings = settings
@@ -48,8 +48,8 @@ class RunnerServer:
                 threading.Thread(target=context.cancel, daemon=True).start()
             return
         try:
-            task = find_task(message["task"])  # in this one thread, as all imports of ours
-        except Exception as error:  # noqa: BLE001 - no run can begin here; the worker hears why
+            task = find_task(message["task"])  # in the reader thread, as are all imports of this project
+        except Exception as error:  # noqa: BLE001 - the run cannot start; the error is its answer
             traceback.print_exc()
             unavailable = Unavailable(f"the Spark runner cannot load the task {message['task']}: {named(error)}")
             self.send({"answer": message["run"], "error": error_to_json(unavailable)})
@@ -69,13 +69,13 @@ class RunnerServer:
         exit_with_children(70)
 
     def send_heartbeats(self) -> None:
-        """For ever: a sign of life each second, if Spark lives too, and the progress of each run."""
+        """Send forever, every second, a heartbeat if Spark responds too, and the progress of each run."""
         last_progress: dict[int, dict[str, Any]] = {}
         timer = threading.Event()
         for number in range(sys.maxsize):
             try:
                 self._check_spark(number, last_progress)
-            except Exception:  # noqa: BLE001 - the JVM is going: the next look finds it gone, or we fall silent
+            except Exception:  # noqa: BLE001 - the JVM is exiting: the next check finds it gone, or heartbeats stop
                 traceback.print_exc()
             timer.wait(HEARTBEAT_INTERVAL)
 
@@ -99,7 +99,7 @@ class RunnerServer:
         context.begin()
         try:
             answer: dict[str, Any] = {"result": task(context, message["request"])}
-        except BaseException as error:  # noqa: BLE001 - every end of a run is an answer
+        except BaseException as error:  # noqa: BLE001 - every outcome of a run is reported
             if not isinstance(error, TaskCancelled | SourcesChanged):
                 traceback.print_exc()
             answer = {"error": error_to_json(self._explain(context, error, message["task"]))}
@@ -107,12 +107,12 @@ class RunnerServer:
             self._contexts.pop(context.number, None)
         try:
             context.end()
-        except Exception:  # noqa: BLE001 - the session is of no use any more; the next beat finds out why
+        except Exception:  # noqa: BLE001 - the session is unusable; the next heartbeat finds the cause
             traceback.print_exc()
         self.send({"answer": context.number, **answer})
 
     def _explain(self, context: TaskContext, error: BaseException, task: str) -> BaseException:
-        """A JVM that was lost makes any call fail in any way; what Spark raised is explained if no task has done so."""
+        """The error to report. A lost JVM makes any call fail in any way; Spark's own errors are translated."""
         if context.cancelled:
             return TaskCancelled()
         ended = self._sessions.exit_reason(JVM_EXIT_TIMEOUT if is_connection_error(error) else 0)
@@ -126,12 +126,12 @@ class RunnerServer:
 
 
 def import_spark(settings: SparkSettings) -> None:
-    """Before any run: the modules of PySpark import each other, and two threads that begin with different ones at one
-    moment find them unfinished. Raises ImportError, or whatever a broken installation raises."""
+    """Import PySpark before any run: its modules import each other, and two threads that start concurrently with
+    different modules find them partially initialised. Raises ImportError, or whatever a broken installation raises."""
     for name in ("pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types"):
         importlib.import_module(name)
     if settings.remote:
-        with contextlib.suppress(ImportError):  # a package of Connect's is missing: the first session says which
+        with contextlib.suppress(ImportError):  # a dependency of Connect is missing: the first session reports which
             importlib.import_module("pyspark.sql.connect.session")
 
 
@@ -140,7 +140,7 @@ def named(error: BaseException) -> str:
 
 
 def is_connection_error(error: BaseException | None) -> bool:
-    """Has this error begun with a connection to the JVM that broke?"""
+    """Whether this error originates from a broken connection to the JVM."""
     while error is not None:
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
             return True
@@ -149,7 +149,7 @@ def is_connection_error(error: BaseException | None) -> bool:
 
 
 def exit_with_children(code: int) -> NoReturn:
-    """At once, with everything this process has started: a JVM that may take leave could still commit."""
+    """Exit immediately, killing all child processes: a JVM that shuts down in an orderly way could still commit."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(code)
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, required=True)
     descriptor: int = parser.parse_args().answers
     os.set_inheritable(descriptor, False)
-    messages = os.fdopen(os.dup(0), "rb")  # not inheritable: no child of ours keeps the worker's pipe open
+    messages = os.fdopen(os.dup(0), "rb")  # not inheritable: no child keeps the worker's pipe open
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     settings = settings_from_json(decode_message(messages.readline())["settings"])
@@ -168,7 +168,7 @@ def main() -> None:
     threading.Thread(target=server.send_heartbeats, name="beat", daemon=True).start()
     try:
         import_spark(settings)
-    except Exception as error:  # noqa: BLE001 - the worker hears it, and its log is the place for the rest
+    except Exception as error:  # noqa: BLE001 - reported to the worker; details are in its log
         traceback.print_exc()
         server.give_up(RunnerLost(f"PySpark cannot be imported: {named(error)}"))
     server.send({"ready": True})
@@ -177,7 +177,7 @@ def main() -> None:
     exit_with_children(0)
 
 
-# What a runner can be asked for: functions ``(run: Run, request: dict) -> dict``, both of plain JSON.
+# Tasks: functions ``(context: TaskContext, request: dict) -> dict``, with requests and results of plain JSON.
 
 Task = Callable[[TaskContext, dict[str, Any]], dict[str, Any]]
 
@@ -189,14 +189,14 @@ TASKS = {
     "ready": "saga_spark.reconcile.saga_reconciliation:warm_up",
     "books": "saga_spark.reconcile.saga_reconciliation:reconcile_sagas",
 }
-"""Name → ``module:function``, imported on first use: what a runner is not asked for costs it nothing."""
+"""Name → ``module:function``, imported on first use, so that unused tasks cost nothing."""
 
 TASK_LABELS = {"freeze": "reading the inputs", "stage": "the job", "audit": "the audit"}
-"""How messages call a task."""
+"""Names of tasks in messages."""
 
 
 def find_task(name: str) -> Task:
-    """Raises KeyError: there is no such task."""
+    """Raises KeyError if the task does not exist."""
     module, _, function = TASKS[name].partition(":")
     return getattr(importlib.import_module(module), function)
 

@@ -1,4 +1,4 @@
-"""Makes the :mod:`archive of Spark's classes <saga_spark.runner.java>`, once for each environment:
+"""Creates the :mod:`class archive of Spark <saga_spark.runner.java>`, once per environment:
 `python -m saga_spark.runner.class_data_sharing`."""
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TIMEOUT = 300.0
-"""Seconds it may take. (Forty are usual.)"""
+"""Timeout in seconds; 40 are usual."""
 
 _OPTIONS = " ".join((*QUIET_OPTIONS, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"))
 
 
 def make_archive(file: Path) -> None:
-    """Let a JVM do what jobs and reconciliations do, and write down what it has loaded for it.
+    """Let a JVM do what jobs and reconciliations do, and archive the classes that it has loaded.
 
-    Raises Infrastructure: it has not; OSError: the folder cannot be written to.
+    Raises InfrastructureError if that fails; OSError if the folder is not writable.
     """
     write_class_archive(file, _record_in_subprocess)
 
@@ -42,7 +42,7 @@ def _record_in_subprocess(draft: Path) -> None:
 
 
 def _record_classes(draft: Path) -> None:
-    """In a process of its own: its JVM writes ``draft`` when it ends."""
+    """Runs in a separate process, because the JVM writes ``draft`` when it exits."""
     conf = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}" {_OPTIONS}'}
     sessions = ClassicSessions(SparkSettings(draft.parent, master="local[1]", conf=conf))
     _run_sample_workload(sessions.open("classes"), draft.parent)
@@ -72,7 +72,7 @@ def _run_sample_workload(session: SparkSession, folder: Path) -> None:
 
 
 def main() -> int:
-    """Make the file, if it is not there; an exit code."""
+    """Create the archive if it is missing; returns an exit code."""
     if len(sys.argv) > 1:
         _record_classes(Path(sys.argv[1]))
         return 0

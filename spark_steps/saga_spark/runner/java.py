@@ -1,7 +1,10 @@
-"""The Java of this machine, and archives of classes with which its programs start in half the time.
+"""The Java of this machine, and class archives that halve the startup time of its programs.
 
-They are Java's own class data sharing (JEP 350): a JVM writes down at its end what it has loaded, and later ones map
-the file into their memory. Java itself passes over a file that does not fit, and without one all works as well.
+The archives are class data sharing (JEP 350): a JVM dumps its loaded classes at exit, and later JVMs map the file into
+memory. Java ignores a file that does not match, and everything works without one.
+
+Spark's archive belongs to one Java and one PySpark. It lies in the Python environment, is deleted with it, and is
+created by :mod:`saga_spark.runner.class_data_sharing`.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from pathlib import Path
 from saga_spark.job_errors import Unequipped
 
 QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Java warns of each class that it cannot share, and of a file that does not fit."""
+"""Suppresses Java's warnings about classes that it cannot share, and about a file that does not match."""
 
 
 def require_java(what: str = "Spark") -> str:
-    """The program that Spark starts, or whatever else needs it. Raises Unequipped: there is no Java, so no ``what``."""
+    """The ``java`` executable that Spark starts. Raises Unequipped, naming ``what`` needs it, if there is none."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(program)
@@ -37,16 +40,16 @@ def require_java(what: str = "Spark") -> str:
 
 
 def java_identity(program: str) -> str:
-    """The same as long as this Java is not replaced by another one."""
+    """A string that changes when this Java is replaced by another one."""
     found = Path(program).resolve()
     stat = found.stat()
     return f"{found} {stat.st_size} {stat.st_mtime_ns}"
 
 
 def write_class_archive(file: Path, run: Callable[[Path], None]) -> None:
-    """Make an archive, unless it is there: ``run`` lets a JVM write it where it is told, by -XX:ArchiveClassesAtExit.
+    """Create an archive unless it exists; ``run`` starts a JVM that writes it with -XX:ArchiveClassesAtExit.
 
-    One maker at a time. Others in the folder go: they are of a Java, or of jars, that have been replaced.
+    One process at a time. Other archives in the folder are deleted: they belong to a replaced Java or to replaced jars.
     """
     if file.exists():
         return
@@ -60,27 +63,26 @@ def write_class_archive(file: Path, run: Callable[[Path], None]) -> None:
         with tempfile.TemporaryDirectory(prefix="draft-", dir=file.parent) as name:
             draft = Path(name, file.name)
             run(draft)
-            with suppress(FileNotFoundError):  # an archive that could not be made is no error
+            with suppress(FileNotFoundError):  # an archive that could not be created is not an error
                 draft.rename(file)
 
 
-# The archive of Spark's classes: of one Java and one PySpark. It lies in the Python environment, goes with it, and is
-# made by :mod:`saga_spark.runner.class_data_sharing`.
+# Spark's archive
 
 
 def class_archive_options() -> str:
-    """Options for the JVM of a driver; none where there is no file. Raises Unequipped: there is no Java."""
+    """JVM options for a driver; empty if there is no archive. Raises Unequipped if there is no Java."""
     file = spark_class_archive()
     return f'"-XX:SharedArchiveFile={file}" {" ".join(QUIET_OPTIONS)}' if file.exists() else ""
 
 
 def spark_class_archive() -> Path:
-    """Where the file of this Java and this PySpark is, or would be. Raises Unequipped: there is no Java."""
+    """The location of the archive for this Java and PySpark, existing or not. Raises Unequipped if there is no Java."""
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise Unequipped("there is no PySpark here", help="pip install 'saga-orchestrator[spark]'")
     jars = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
     found = [(str(jar), stat.st_size, stat.st_mtime_ns) for jar in jars for stat in [jar.stat()]]
-    fingerprint = f"{java_identity(require_java())} {found}"  # Java itself compares the same
+    fingerprint = f"{java_identity(require_java())} {found}"  # Java compares the same
     name = f"spark-{hashlib.sha256(fingerprint.encode()).hexdigest()[:12]}.jsa"
     return Path(sys.prefix, "share", "saga-orchestrator", name)

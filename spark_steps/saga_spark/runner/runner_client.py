@@ -1,4 +1,4 @@
-"""The worker's side of the runner: one warm process, started on first need and replaced when it is lost or old."""
+"""The worker's side of the runner: one warm process, started on first use and replaced when it is lost or old."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sagas.errors import InfrastructureError, NeedsOperator, Unavailable
 __all__ = ["JobFailed", "RunnerClient"]
 
 CANCEL_TIMEOUT = 4.0
-"""Seconds a cancelled run has to stop by itself; then the whole runner is killed."""
+"""Seconds that a cancelled run has to stop by itself before the whole runner is killed."""
 
 HEARTBEAT_TIMEOUT = 60
-"""Seconds without a sign of life after which a runner counts as frozen."""
+"""Seconds without a heartbeat after which a runner counts as frozen."""
 
 _ATTEMPT = re.compile(r"-e\d+$")
 
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class RunnerClient:
-    """Runs tasks (see ``runner/tasks.py``), several at once, in one warm Spark session of a process of its own.
+    """Runs tasks (see ``TASKS`` in ``runner/__main__.py``), several at once, in the warm Spark session of one process.
 
-    ``margin`` are the bytes the process may use beyond the heap of ``settings.memory``.
+    ``margin`` is the memory in bytes that the process may use beyond the heap of ``settings.memory``.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class RunnerClient:
         tag: str,
         on_progress: Callable[[dict[str, Any]], None] = lambda values: None,
     ) -> dict[str, Any]:
-        """The task's answer. ``tag`` names the run in Spark (its jobs carry it); before ``-e`` and a number at its end
-        it is the same in each attempt.
+        """Returns the task's answer. ``tag`` labels the run's jobs in Spark; apart from ``-e`` and a number at its end
+        it is the same for each attempt.
 
         Raises JobFailed (definite, nothing is visible), UsageError (the definition or the settings are wrong;
-        Unequipped: this machine lacks something), Infrastructure (try again; Unavailable: it was no attempt of the
-        job), Parked (each runner of this run is lost). When the awaiting task is cancelled, so are the run's jobs, and
-        this returns when they have stopped or the runner was killed.
+        Unequipped: this machine lacks something), InfrastructureError (retryable; Unavailable: does not count as an
+        attempt of the job), NeedsOperator (every runner of this run was lost). When the awaiting task is cancelled, so
+        are the run's jobs; this then returns once they have stopped or the runner was killed.
         """
         name = f"{task} {_ATTEMPT.sub('', tag)}"
         message = {"task": task, "request": dict(request), "tag": tag}
         if not self._losses.apart(name):
             return await self._answered(name, message, on_progress, apart=False)
-        async with self._apart:  # one at a time, for each takes as much memory as a whole runner may
+        async with self._apart:  # one at a time, because each takes the memory of a whole runner
             return await self._answered(name, message, on_progress, apart=True)
 
     async def _answered(
@@ -97,7 +97,7 @@ class RunnerClient:
             error = error_from_json(answer["error"])
             again = answer["error"]["kind"] == RETRY_KIND
             if again or isinstance(error, InfrastructureError | Unequipped):
-                await self._retire(process)  # what ails it would meet the next run too
+                await self._retire(process)  # a defect of the process would also affect the next run
             if isinstance(error, RunnerLost):
                 raise self._losses.lost(name, error, alone=process.company == {number}) from error
             self._losses.survived(name)
@@ -105,7 +105,7 @@ class RunnerClient:
                 raise error
 
     async def close(self) -> None:
-        """End the processes; runs under way get Infrastructure."""
+        """Stop the processes; active runs get InfrastructureError."""
         async with self._lock:
             processes = [*self._retired, *([self._process] if self._process else [])]
             self._process = None
@@ -113,7 +113,7 @@ class RunnerClient:
         await asyncio.gather(*(one.close() for one in processes))
 
     async def _current_process(self, *, apart: bool) -> RunnerProcess:
-        """A process that takes a run; ``apart``: a new one that takes no other."""
+        """A process that takes a run; ``apart``: a new one that takes no other run."""
         async with self._lock:
             if apart:
                 process = await self._start()
@@ -121,7 +121,7 @@ class RunnerClient:
                 return process
             now = self._process
             if now is not None and now.lost_reason is None and now.started_runs >= self._settings.recycle_after:
-                # It still has runs under way, else it would be closed already. It ends with the last of them.
+                # It still has active runs, else it would be closed already. It ends with the last of them.
                 self._retired.add(now)
                 self._process = None
             if self._process is None or self._process.lost_reason is not None:
@@ -140,7 +140,7 @@ class RunnerClient:
         return process
 
     async def _cancel_run(self, process: RunnerProcess, number: int) -> None:
-        """Cancel a run and see it end."""
+        """Cancel a run and wait until it ends."""
         if process.lost_reason is not None:
             return
         try:
@@ -152,7 +152,7 @@ class RunnerClient:
             logger.info("a cancelled Spark run has ended: %s", error)
 
     async def _retire(self, process: RunnerProcess) -> None:
-        """No new runs for this process: it ends with the last one it has."""
+        """Give the process no new runs; it ends with its last active run."""
         async with self._lock:
             if self._process is process:
                 self._process = None
@@ -160,7 +160,7 @@ class RunnerClient:
         await self._close_if_done(process)
 
     async def _close_if_done(self, process: RunnerProcess) -> None:
-        """Close a process that is idle and has done its share, or has been retired."""
+        """Close a process that is idle and has reached its maximum number of runs, or has been retired."""
         async with self._lock:
             if process.lost_reason is not None:
                 self._retired.discard(process)
@@ -176,43 +176,43 @@ class RunnerClient:
         await process.close()
 
 
-# Which runs were in runners that were lost, and what follows for their attempts.
+# Lost runners, and the consequences for the runs that were in them.
 #
-# A runner serves many runs, so its end says nothing about any of them, with one exception: a run that was alone in a
-# runner that ran out of memory needs too much itself. A run that was there together with others, or in several lost
-# runners in a row, gets a runner of its own: then the others are safe, and it is clear which one needs too much.
+# A runner serves many runs, so its loss does not identify the cause, with one exception: a run that was alone in a
+# runner that ran out of memory needs too much itself. A run that shared a lost runner with others, or lost several
+# runners in a row, gets a dedicated runner: this protects the others and shows which run needs too much.
 
 DEDICATED_RUNNER_AFTER = 3
-"""Lost runners in a row after which a run gets one of its own."""
+"""Consecutive lost runners after which a run gets a dedicated one."""
 
 MAX_CONSECUTIVE_LOSSES = 10
-"""Lost runners in a row after which only a person can go on. (A job may crash its process whenever it runs.)"""
+"""Consecutive lost runners after which an operator has to decide. (A job may crash its process on every run.)"""
 
 
 class Losses:
-    """What one worker remembers, by names of runs that stay the same from attempt to attempt."""
+    """The losses that one worker remembers, by names of runs that stay the same across attempts."""
 
     def __init__(self) -> None:
         self._in_a_row: dict[str, int] = {}
         self._apart: set[str] = set()
 
     def apart(self, name: str) -> bool:
-        """Does this run get a runner of its own?"""
+        """Whether this run gets a dedicated runner."""
         return name in self._apart
 
     def survived(self, name: str) -> None:
-        """A runner has answered this run."""
+        """Record that a runner has answered this run."""
         self._in_a_row.pop(name, None)
         self._apart.discard(name)
 
     def lost(self, name: str, error: RunnerLost, *, alone: bool) -> InfrastructureError | NeedsOperator:
-        """What the attempt of a run ends with whose runner was lost."""
+        """The error for the attempt of a run whose runner was lost."""
         if error.memory and alone:
-            return InfrastructureError(str(error))  # the job needs too much: an attempt like any other
+            return InfrastructureError(str(error))  # the job needs too much: this counts as an attempt
         count = self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
         if error.memory or count >= DEDICATED_RUNNER_AFTER:
             self._apart.add(name)
         if count < MAX_CONSECUTIVE_LOSSES:
             return Unavailable(str(error))
-        self.survived(name)  # a person's retry begins anew
+        self.survived(name)  # an operator's retry starts counting anew
         return NeedsOperator(f"{count} Spark runners in a row were lost while they ran this; the last time: {error}")

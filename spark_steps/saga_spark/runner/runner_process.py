@@ -1,4 +1,4 @@
-"""One runner process as the worker sees it: started in its own group, watched, asked, and ended with its children."""
+"""One runner process as the worker sees it: started in its own group, monitored, and killed with its children."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Unavailable, UsageError
 
 MAX_MESSAGE_BYTES = 2**28
-"""Bytes of one message: a manifest of a hundred thousand files is some 20 MB."""
+"""Maximum size of a message in bytes; a manifest of a hundred thousand files takes some 20 MB."""
 
 KEPT_LOGS = 10
 WATCHDOG_INTERVAL = 1.0
-"""Seconds between two looks of the watchdog."""
+"""Seconds between two polls of the watchdog."""
 
 _numbers = itertools.count(1)
 
 
 @dataclass
 class PendingRequest:
-    """One run that was given to the process."""
+    """One run that was sent to the process."""
 
     answer: asyncio.Future[dict[str, Any]]
     on_progress: Callable[[dict[str, Any]], None]
 
 
 class RunnerProcess:
-    """``lost`` is the sentence why it is of no use any more, None as long as it lives. ``company`` are the numbers of
-    the runs it had when it was lost."""
+    """``lost_reason`` is the message why the process is unusable, None while it is alive. ``company`` are the numbers
+    of the runs it had when it was lost."""
 
     def __init__(self, settings: SparkSettings, *, margin: int, heartbeat_timeout: int) -> None:
         self._settings = settings
@@ -76,7 +76,7 @@ class RunnerProcess:
         return bool(self._pending)
 
     async def start(self) -> None:
-        """Raises UsageError: PySpark is not installed; OSError: the process cannot be started."""
+        """Raises UsageError if PySpark is not installed; OSError if the process cannot be started."""
         if importlib.util.find_spec("pyspark") is None:
             raise UsageError(
                 "Spark steps need PySpark, which is not installed", help="pip install 'saga-orchestrator[spark]'"
@@ -113,14 +113,16 @@ class RunnerProcess:
     async def send_run(
         self, number: int, message: Mapping[str, Any], on_progress: Callable[[dict[str, Any]], None]
     ) -> None:
-        """Hand a run over; :meth:`answer` waits for it."""
+        """Send a run; :meth:`wait_for_answer` waits for its end."""
         self.started_runs += 1
         self._pending[number] = PendingRequest(asyncio.get_running_loop().create_future(), on_progress)
         await self._send({"run": number, **message})
 
     async def wait_for_answer(self, number: int, timeout: float | None = None) -> dict[str, Any]:
-        """The run's answer. Raises RunnerLost or Unavailable when the process is lost, TimeoutError after ``patience``
-        seconds."""
+        """The run's answer. Raises RunnerLost or Unavailable if the process is lost, TimeoutError after the timeout.
+
+        ``timeout`` is in seconds.
+        """
         pending = self._pending[number]
         try:
             return await asyncio.wait_for(asyncio.shield(pending.answer), timeout)
@@ -132,7 +134,7 @@ class RunnerProcess:
         await self._send({"cancel": number})
 
     async def kill(self, reason: str, *, memory: bool = False) -> None:
-        """End the process and everything it started, now; runs that wait get ``why``."""
+        """Kill the process and all its descendants; waiting runs fail with ``reason``."""
         self._mark_lost(reason, memory=memory)
         if self._child is not None:
             await asyncio.to_thread(kill_tree, self._child.pid)
@@ -140,7 +142,7 @@ class RunnerProcess:
         await self._release()
 
     async def close(self, timeout: float = 5.0) -> None:
-        """Let the process end by itself; killed after ``patience`` seconds."""
+        """Let the process exit by itself; kill it after ``timeout`` seconds."""
         assert self._child is not None
         assert self._child.stdin is not None
         self._mark_lost("the runner was closed")
@@ -149,10 +151,10 @@ class RunnerProcess:
             await asyncio.wait_for(self._child.wait(), timeout)
         await self.kill("the runner was closed")
 
-    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _environment(self, scratch: Path) -> dict[str, str]:
-        """Jobs, and the Python workers of Spark, import from the settings' folders before everything else."""
+        """The environment in which jobs and Spark's Python workers import from the settings' folders first."""
         paths = [*self._settings.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
@@ -175,8 +177,8 @@ class RunnerProcess:
             raise self._mark_lost(f"the Spark runner has ended; its log is {self.log}") from None
 
     async def _read_messages(self, reader: asyncio.StreamReader) -> None:
-        """Until the pipe is closed, which happens with the end of the process, however it came."""
-        while (line := await reader.readline()).endswith(b"\n"):  # it may have been killed in the middle of one
+        """Read until the pipe is closed, which the end of the process causes in every case."""
+        while (line := await reader.readline()).endswith(b"\n"):  # a kill may truncate the last line
             message = decode_message(line)
             self._messages_received += 1
             if "ready" in message:
@@ -202,8 +204,8 @@ class RunnerProcess:
         await self._release()
 
     async def _run_watchdog(self) -> None:
-        """Kill what is silent or too large. Silence is counted in our own looks: a time in which this worker itself
-        stood still counts once."""
+        """Kill a silent or oversized process. Silence is measured in polls of this loop, so that a period in which this
+        worker itself was suspended counts as one poll."""
         assert self._child is not None
         quiet, before = 0, self._messages_received
         while self.lost_reason is None:
@@ -231,11 +233,11 @@ class RunnerProcess:
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(self._error)
-                pending.answer.exception()  # seen: whoever gave up waiting does not come for it
+                pending.answer.exception()  # mark as retrieved: a caller that timed out never awaits it
         return self._error
 
     def _note_company(self) -> None:
-        """The first sign of the end counts: afterwards one run after the other is told."""
+        """Record the active runs at the first sign of the end; afterwards they are answered one by one."""
         self.company = self.company or frozenset(n for n, one in self._pending.items() if not one.answer.done())
 
     async def _release(self) -> None:
@@ -248,7 +250,7 @@ class RunnerProcess:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL to a process, its group, and its descendants: Spark's Python daemon has a group of its own."""
+    """Send SIGKILL to a process, its group, and its descendants: Spark's Python daemon has its own group."""
     try:
         children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -260,13 +262,13 @@ def kill_tree(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL to the group that a process leads; nothing happens when it is empty."""
+    """Send SIGKILL to the group that a process leads; does nothing if the group is empty."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _delete_old_files(folder: Path) -> None:
-    """Delete all but the last logs, and the scratch folders of workers that are gone."""
+    """Delete all but the most recent logs, and the scratch folders of workers that have ended."""
     logs = sorted(folder.glob("runner-*.log"), key=lambda path: path.stat().st_mtime)
     for old in logs[:-KEPT_LOGS]:
         old.unlink(missing_ok=True)
@@ -275,17 +277,17 @@ def _delete_old_files(folder: Path) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-# How much memory a runner may use, and how much it uses.
+# Memory limit and usage of a runner.
 
 GIB = 2**30
 MEMORY_MARGIN = 2 * GIB
-"""Bytes a runner may use beyond the JVM's heap: the JVM itself, the runner's Python, Spark's Python workers."""
+"""Bytes that a runner may use beyond the JVM's heap: JVM overhead, the runner's Python, Spark's Python workers."""
 
 _UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def heap_bytes(text: str) -> int:
-    """``1g``, ``1500m`` in bytes. Raises UsageError, one sentence."""
+    """``1g`` or ``1500m`` in bytes. Raises UsageError, one message."""
     found = re.fullmatch(r"(\d+)\s*([kmgt])b?", text.strip().lower())
     if found is None:
         raise UsageError(f"[spark] memory: {text!r} is no amount of memory; write it like 512m or 2g")
@@ -293,7 +295,7 @@ def heap_bytes(text: str) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """The resident memory of a process and all its descendants."""
+    """The resident memory of a process and all its descendants, in bytes."""
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)

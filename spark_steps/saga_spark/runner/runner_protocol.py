@@ -1,12 +1,12 @@
-"""What a worker and its runner say to each other: one JSON object on each line.
+"""The protocol between a worker and its runner: one JSON object per line.
 
-Worker to runner, on its standard input: first ``{"settings": …}``, then ``{"run": id, "task": …, "request": …,
-"tag": …}`` and ``{"cancel": id}``. End of file means that the worker is gone.
+Worker to runner, on standard input: first ``{"settings": …}``, then ``{"run": id, "task": …, "request": …, "tag": …}``
+and ``{"cancel": id}``. End of file means that the worker has exited.
 
-Runner to worker, on a pipe of its own, so that the prints of jobs break nothing: ``{"beat": n}`` every second while it
-is alive, ``{"ready": true}`` once it can run anything, ``{"lost": sentence, "memory": bool}`` before it gives itself
-up, ``{"progress": id, "values": …}``, and for each run one ``{"answer": id, "result": …}`` or ``{"answer": id,
-"error": …}``.
+Runner to worker, on a separate pipe, so that output printed by jobs does not interfere: ``{"beat": n}`` every second
+while alive, ``{"ready": true}`` once it can run tasks, ``{"lost": message, "memory": bool}`` before it gives up,
+``{"progress": id, "values": …}``, and for each run one ``{"answer": id, "result": …}`` or
+``{"answer": id, "error": …}``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sagas.settings import KafkaSettings
 from sagas.settings.secrets import Secret
 
 HEARTBEAT_INTERVAL = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 LOST = "lost"
-"""The kind of an error that says: the runner, or its JVM, was lost."""
+"""Error kind: the runner or its JVM was lost."""
 
 RETRY_KIND = "again"
-"""The kind of an error that says: nothing was done, ask a fresh runner."""
+"""Error kind: nothing was done; send the run to a new runner."""
 
 
 class TaskCancelled(Exception):
@@ -42,12 +42,12 @@ class SourcesChanged(Exception):
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
-    """One line."""
+    """Encode a message as one line."""
     return json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n"
 
 
 def decode_message(line: bytes) -> dict[str, Any]:
-    """Raises ValueError: this is no message."""
+    """Raises ValueError if the line is not a message."""
     message = json.loads(line)
     if not isinstance(message, dict):
         raise ValueError("a message is a JSON object")
@@ -55,7 +55,7 @@ def decode_message(line: bytes) -> dict[str, Any]:
 
 
 def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
-    """May hold passwords of connections: it goes through the pipe, never into a command line or a log."""
+    """May contain passwords of connections: send it through the pipe only, never in a command line or a log."""
     kafka = {**asdict(settings.kafka), "root": str(settings.kafka.root)}
     return {**asdict(settings), "root": str(settings.root), "kafka": kafka}
 
@@ -70,7 +70,7 @@ def settings_from_json(data: Mapping[str, Any]) -> SparkSettings:
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
-    """The errors of the contract keep their kind; every other one is a mistake of ours and says so."""
+    """The errors of the contract keep their kind; any other error is reported as a bug of the runner."""
     match error:
         case JobFailed():
             return {"kind": "job", "message": error.message, "details": error.details}
@@ -95,7 +95,7 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
 
 
 def error_from_json(data: Mapping[str, Any]) -> Exception:
-    """The error to raise on the worker's side."""
+    """The error to raise in the worker."""
     message = data["message"]
     match data["kind"]:
         case "job":

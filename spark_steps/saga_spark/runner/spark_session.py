@@ -1,4 +1,4 @@
-"""The warm Spark session: one context (or one Spark Connect server), and a session of its own for each run."""
+"""The warm Spark session: one context (or Spark Connect server), with a separate session and TaskContext per run."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ STAGING_SQL_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""What staged files rely on: a timestamp means the same everywhere, and every reader knows its unit."""
+"""Settings that staged files depend on: timestamps mean the same everywhere, in a unit that every reader supports."""
 
 
 class SparkSessions(Protocol):
-    """Classic Spark or Spark Connect."""
+    """The interface to classic Spark or Spark Connect."""
 
     spark_ui: str | None
 
     def open(self, tag: str) -> SparkSession:
-        """A fresh session whose jobs, started from this thread, carry the tag."""
+        """A new session whose jobs, if started from this thread, carry the tag."""
         ...
 
     def release(self, session: SparkSession, tag: str) -> None: ...
@@ -48,15 +48,15 @@ class SparkSessions(Protocol):
     def cancel(self, session: SparkSession, tag: str) -> None: ...
 
     def progress(self, session: SparkSession, tag: str) -> dict[str, Any]:
-        """How far the jobs with this tag are: ``stages``, ``stage`` (done), ``tasks``, ``tasks_done``, ``rows``."""
+        """Progress of jobs with this tag: ``stages``, ``stage`` (completed), ``tasks``, ``tasks_done``, ``rows``."""
         ...
 
     def exit_reason(self, timeout: float) -> RunnerLost | None:
-        """What to say if Spark's process has ended, or ends within ``patience`` seconds."""
+        """The error to report if Spark's process has exited, or exits within ``timeout`` seconds."""
         ...
 
     def ping(self) -> None:
-        """Blocks while Spark stands still; raises when it is not there."""
+        """Blocks while Spark is suspended; raises if it is gone."""
         ...
 
 
@@ -65,7 +65,7 @@ def create_sessions(settings: SparkSettings) -> SparkSessions:
 
 
 class ClassicSessions:
-    """One SparkContext in a JVM below this process, started with the first session."""
+    """One SparkContext in a child JVM, started with the first session."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -125,7 +125,7 @@ class ClassicSessions:
             gateway.jvm.java.lang.System.nanoTime()
 
     def close(self, timeout: float) -> None:
-        """End Spark and its JVM. Raises subprocess.TimeoutExpired: it has not ended after ``patience`` seconds."""
+        """Stop Spark and its JVM. Raises subprocess.TimeoutExpired if it has not exited after ``timeout`` seconds."""
         gateway = self._gateway()
         self._root_session.stop()
         gateway.shutdown()
@@ -140,8 +140,8 @@ class ClassicSessions:
         return SparkContext._gateway
 
     def _ensure_started(self) -> None:
-        """In a thread that nobody cancels: a cancel reaches the thread of a run at any step, and what would be left is
-        a context that the JVM has, and we do not."""
+        """Start in a thread that is never cancelled: a cancel can interrupt a run's thread at any point, which would
+        leave a context in the JVM that this process does not know of."""
         if self._root_session is None:
             with ThreadPoolExecutor(1) as own:
                 own.submit(self._start).result()
@@ -151,12 +151,12 @@ class ClassicSessions:
         from pyspark.sql import SparkSession
 
         conf = {"spark.master": self._settings.master, **classic_spark_conf(self._settings)}
-        # PySpark would put what the builder is given on the JVM's command line.
+        # PySpark would put the builder's settings on the JVM's command line.
         arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(write_properties_file(conf)))}"
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
         try:
             first = SparkSession.builder.getOrCreate()
-        except Exception as error:  # whatever the JVM says: it is one sentence for a person
+        except Exception as error:  # any JVM error becomes one message for the operator
             from saga_spark.job_errors import error_message
 
             raise Unavailable(f"Spark did not start at {self._settings.master}: {error_message(error)}") from error
@@ -186,7 +186,7 @@ class ClassicSessions:
 
 
 class ConnectSessions:
-    """Sessions on a Spark Connect server, one for each run."""
+    """Sessions on a Spark Connect server, one per run."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -244,7 +244,7 @@ class ConnectSessions:
 
 
 def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
-    """The settings of the context; what the project says wins, except what staged files rely on."""
+    """The settings of the context. The project's settings take precedence, except over those staged files depend on."""
     scratch = os.environ.get("SAGA_SPARK_SCRATCH", "")
     options = "-XX:+ExitOnOutOfMemoryError"
     own = {
@@ -253,7 +253,7 @@ def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.port": "0",
-        # Otherwise each expression is told to the JVM with the line it was written in: five calls in place of one.
+        # Otherwise PySpark sends each expression to the JVM with its call site: five calls instead of one.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if scratch:
@@ -267,15 +267,15 @@ def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
     return {**conf, **STAGING_SQL_CONF}
 
 
-# One run inside the runner process: what a task is given.
+# The context of one run inside the runner process, as tasks get it.
 
 CANCEL_INTERVAL = 0.2
 """Seconds between two attempts to cancel: a job may start its next Spark job right after the first was cancelled."""
 
 
 class TaskContext:
-    """``spark`` is a session of this run alone (its own temporary views and settings) in the shared context; every job
-    started from this thread carries ``tag``."""
+    """One run of a task. ``spark`` is a separate session (with its own temporary views and settings) in the shared
+    context; jobs started from this thread carry ``tag``."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class TaskContext:
 
     @property
     def spark(self) -> SparkSession:
-        """Opened on first use. Raises Unequipped (no Java, no PySpark), Unavailable (Spark did not start)."""
+        """Opened on first use. Raises Unequipped (no Java or PySpark), Unavailable (Spark did not start)."""
         if self._session is None:
             self._session = self._sessions.open(self.tag)
             self.raise_if_cancelled()
@@ -311,26 +311,26 @@ class TaskContext:
 
     @property
     def spark_ui(self) -> str | None:
-        """The address of Spark's own web UI."""
+        """The address of Spark's web UI."""
         return self._sessions.spark_ui
 
     def progress(self, values: Mapping[str, Any]) -> None:
-        """Tell the worker how far this is."""
+        """Report progress to the worker."""
         self._send({"progress": self.number, "values": dict(values)})
 
     def raise_if_cancelled(self) -> None:
-        """Raises Cancelled if the run was cancelled meanwhile."""
+        """Raises TaskCancelled if the run was cancelled."""
         if self.cancelled:
             raise TaskCancelled
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """``stop`` is called when the run is cancelled: it ends what Spark does not know of (a program, a query)."""
+        """Call ``callback`` on cancellation, to stop what Spark does not manage (a program, a query)."""
         self._cancel_callbacks.append(callback)
 
-    # ── for the process ─────────────────────────────────────────────────────────────────────────────────────
+    # ── for the runner process ──────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Called in the run's own thread."""
+        """Must be called in the run's own thread."""
         self._thread = threading.get_ident()
 
     def end(self) -> None:
@@ -339,9 +339,9 @@ class TaskContext:
             self._sessions.release(self._session, self.tag)
 
     def cancel(self) -> None:
-        """Stop the run's Spark jobs, its programs and its Python code; again and again, until it has ended.
+        """Stop the run's Spark jobs, its programs and its Python code, repeatedly until it has ended.
 
-        Python code that sits in a call of the operating system cannot be stopped: then the worker kills the runner.
+        Python code that is blocked in a system call cannot be stopped; the worker then kills the runner.
         """
         self.cancelled = True
         for stop in self._cancel_callbacks:
@@ -352,17 +352,16 @@ class TaskContext:
                 self._sessions.cancel(self._session, self.tag)
 
     def _interrupt_thread(self) -> None:
-        """Raise Cancelled in the run's thread, at its next step in Python."""
+        """Raise TaskCancelled in the run's thread, at its next Python bytecode."""
         if self._thread is not None and not self._ended.is_set():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(TaskCancelled))
 
 
-# Spark's settings as a file: on a command line everybody on the machine could read the secrets among them.
+# Spark's settings as a file: command lines, and secrets in them, are readable by every user of the machine.
 
 
 def write_properties_file(conf: Mapping[str, str]) -> Path:
-    """A new file that only its owner can read, in the runner's scratch folder; spark-submit takes it as
-    ``--properties-file``."""
+    """Write a properties file for spark-submit into the runner's scratch folder, readable by its owner only."""
     descriptor, name = tempfile.mkstemp(
         prefix="spark-", suffix=".conf", dir=os.environ.get("SAGA_SPARK_SCRATCH") or None
     )
@@ -372,7 +371,7 @@ def write_properties_file(conf: Mapping[str, str]) -> Path:
 
 
 def _escape_property(text: str, *, key: bool = False) -> str:
-    """As java.util.Properties reads it."""
+    """Escape for the format that java.util.Properties reads."""
     for plain, written in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         text = text.replace(plain, written)
     if key:

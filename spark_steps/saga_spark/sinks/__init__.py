@@ -1,1 +1,1 @@
-"""Where outputs become visible: one file for each kind of sink."""
+"""The sinks in which outputs become visible: one package per kind."""

@@ -1,12 +1,12 @@
-"""What every sink can do: check, publish in one atomic commit, and take back exactly what it published.
+"""The interface of every sink: check, publish in one atomic commit, and revert exactly what was published.
 
-All methods are synchronous (they run in a thread) and idempotent. Atomic means: a reader sees the state before or the
-state after, never a mix. Every commit carries its :class:`~saga_spark.manifest.CommitTag`, so "is it there already?" is
-of the sink itself and a lost answer does no harm.
+All methods are synchronous (they run in a thread) and idempotent. Atomic means that a reader sees the state before or
+after a commit, never a mix. Every commit carries its :class:`~saga_spark.manifest.CommitTag`, so the sink itself knows
+whether a publication exists, and a lost acknowledgement does no harm.
 
 Fencing: a publication is compared and swapped against the state of the sink that was read before the caller's guarded
-transaction decided. ``unpublish`` always moves that state, even when it finds nothing to take back, so that a frozen
-``publish`` that wakes later fails instead of bringing the data back.
+transaction decided. ``unpublish`` always advances that state, even if there is nothing to revert, so that a suspended
+``publish`` that resumes later fails instead of making the data visible again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ class UndoConflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publication as the sink has it. ``before`` and ``after`` are the sink's own references (snapshot ids,
-    versions) as JSON values; ``adopted`` is True when it was there already."""
+    """One publication as the sink has it.
+
+    ``before`` and ``after`` are the sink's own references (snapshot ids, versions) as JSON values; ``adopted`` is True
+    if the publication already existed.
+    """
 
     before: Any
     after: Any
@@ -50,7 +53,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One thing to publish or to take back."""
+    """A staged output with its manifest and commit tag, to publish or to revert."""
 
     output: Output
     manifest: Manifest
@@ -58,55 +61,70 @@ class Publication:
 
 
 class Sink(Protocol):
-    """A sink for all outputs of one kind. ``read_state`` and the other methods take several publications, which a sink
-    that can do so commits together (``together`` True) and otherwise one after the other."""
+    """A sink for all outputs of one kind.
+
+    Methods that take several publications commit them together if ``together`` is True (which a sink may refuse), and
+    otherwise one after the other.
+    """
 
     def validate(self, output: Output) -> None:
-        """Refuse what this sink cannot do (a mode, a missing key). Raises UsageError, one sentence."""
+        """Refuse what this sink does not support (a mode, a missing key). Raises UsageError, one message."""
         ...
 
     def validate_together(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that no single commit of this sink can publish together; where only a catalog can say, it is
-        asked. Raises UsageError, one sentence; Infrastructure: it does not answer."""
+        """Refuse outputs that no single commit of this sink can publish together. May query a catalog.
+
+        Raises UsageError, one message; InfrastructureError if the catalog does not respond.
+        """
         ...
 
     def check(self, publication: Publication) -> list[str]:
-        """Everything that could refuse a later publish: schema, permission, space. One sentence for each problem."""
+        """Everything that could make a later publish fail: schema, permissions, space. One message per problem."""
         ...
 
     def prepare(self, publication: Publication) -> None:
-        """Bring the rows to where they will live, still invisible: files linked or copied, a stage table loaded. Done
-        before the commit point, so that publishing is short and has little left that could fail."""
+        """Transfer the rows to their destination, still invisible: files linked or copied, a stage table loaded.
+
+        Runs before the commit point, so that publishing is short and little is left that can fail.
+        """
         ...
 
     def read_state(self, publications: Sequence[Publication]) -> Any:
-        """The state that a publish is compared against. Taken before the guard decides."""
+        """The state that a publish is compared against. Read before the guard decides."""
         ...
 
     def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
-        """Make them visible, or find them there. Raises Conflict."""
+        """Make the publications visible, or adopt those that already are. Raises CommitConflict."""
         ...
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        """Take them back: roll back where the head is ours, else remove exactly ours. Raises UndoConflict, Conflict."""
+        """Revert the publications: roll back if the head is ours, else remove exactly our rows.
+
+        Raises UndoConflict, CommitConflict.
+        """
         ...
 
     def find(self, output: Output, target: Target) -> Published | None:
-        """The visible publication of this target and generation; None: it is not visible."""
+        """The visible publication of this target and generation; None if it is not visible."""
         ...
 
     def clean_up(self, publication: Publication) -> None:
-        """Remove what this sink keeps beside the visible data (placed files, stage tables) for a publication that is
-        not and will not be visible."""
+        """Remove what this sink keeps besides the visible data: placed files, stage tables.
+
+        Only for a publication that is not and will not be visible; a sink that finds it visible deletes nothing, and
+        may raise CommitConflict.
+        """
         ...
 
     def drop_undo_data(self, publication: Publication) -> None:
-        """No undo may come any more, for what was published or taken back: drop what is kept only for that. Raises
-        Conflict."""
+        """Drop what is kept only for an undo of a published or reverted output, once no undo can follow.
+
+        Raises CommitConflict.
+        """
         ...
 
 
-# Which sink serves which kind of output.
+# Sinks by kind of output.
 
 
 SinkKind = Literal["iceberg", "parquet", "postgresql", "topic"]
@@ -121,15 +139,15 @@ _SINK_CLASSES: dict[SinkKind, tuple[str, str]] = {
 
 
 def sink_for(kind: SinkKind, settings: SparkSettings) -> Sink:
-    """The sink for outputs of this kind. It holds no connection between two calls, so it may be made each time."""
+    """The sink for outputs of this kind. It holds no connection between calls, so it can be created for each use."""
     module, name = _SINK_CLASSES[kind]
     return getattr(import_module(module), name)(settings)
 
 
 def validate_together(outputs: Sequence[Output], settings: SparkSettings) -> None:
-    """Refuse `publish: together` where no single commit spans all outputs. May ask a catalog, so it blocks.
+    """Refuse `publish: together` if no single commit spans all outputs. Blocks: it may query a catalog.
 
-    Raises UsageError, one sentence; Infrastructure: a catalog does not answer.
+    Raises UsageError, one message; InfrastructureError if a catalog does not respond.
     """
     kinds: list[SinkKind] = sorted({output.kind for output in outputs})
     if len(kinds) > 1:

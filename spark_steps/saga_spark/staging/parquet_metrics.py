@@ -1,6 +1,8 @@
-"""xxHash64 of many values at once, bit by bit what Spark's `xxhash64` gives: for rows that lie in memory as Arrow.
+"""Row hashes and exact sums computed from Parquet files, identical to what Spark computes over the rows.
 
-All arithmetic is modulo 2⁶⁴ on arrays of ``uint64``. A seed is where a chain of values stands: what was hashed before.
+The first part is a vectorised xxHash64 that matches Spark's `xxhash64` bit for bit: modulo 2⁶⁴ on ``uint64`` arrays,
+where a seed is the hash of the values before. The second part hashes the columns of local files. It costs a fraction
+of counting row by row in Spark: frequent values are hashed once, the rest is array arithmetic on all processors.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 Words = NDArray[np.uint64]
 
 SEED = 42
-"""Where Spark begins; also its hash of a null."""
+"""Spark's initial seed, which is also its hash of a null."""
 
 _MODULUS = 2**64
 _P1, _P2, _P3, _P4, _P5 = (
@@ -38,7 +40,6 @@ _STRIPE = 32
 
 
 def rotate_left(words: Words, bits: int) -> Words:
-    """To the left."""
     if bits == 0:
         return words
     found = words << np.uint64(bits)
@@ -47,7 +48,7 @@ def rotate_left(words: Words, bits: int) -> Words:
 
 
 def hash_longs(values: NDArray[Any], seed: int = SEED) -> Words:
-    """``values`` are 64 bits wide: bigints, microseconds, the bits of doubles."""
+    """Hash 64-bit values: bigints, microseconds, the bits of doubles."""
     found = np.multiply(values.view(np.uint64), _P2, order="C")
     spare = np.empty_like(found)
     _rotate_in_place(found, 31, spare)
@@ -60,7 +61,7 @@ def hash_longs(values: NDArray[Any], seed: int = SEED) -> Words:
 
 
 def hash_ints(values: NDArray[Any], seed: int = SEED) -> Words:
-    """``values`` are 32 bits wide: days, and booleans as 0 and 1."""
+    """Hash 32-bit values: days, and booleans as 0 and 1."""
     found = values.view(np.uint32).astype(np.uint64)
     spare = np.empty_like(found)
     found *= _P1
@@ -72,7 +73,7 @@ def hash_ints(values: NDArray[Any], seed: int = SEED) -> Words:
 
 
 def hash_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8], seed: int = SEED) -> Words:
-    """``data`` are the bytes of all texts, each from its offset to the next one."""
+    """Hash strings. ``data`` are their concatenated bytes; each string spans one offset to the next."""
     begin, end = offsets[:-1].copy(), offsets[1:]
     length = end - begin
     if not len(data) or len(data) < 8:
@@ -102,7 +103,7 @@ def hash_strings(offsets: NDArray[np.int64], data: NDArray[np.uint8], seed: int 
 def _hash_stripes(
     begin: NDArray[np.int64], end: NDArray[np.int64], data: NDArray[np.uint8], seed: int
 ) -> tuple[Words, NDArray[np.int64]]:
-    """The whole stripes of texts that have one: their hash so far, and where their rest begins."""
+    """Hash the whole stripes of strings that have one; returns the hashes so far and where the remainders begin."""
     starts = (seed + int(_P1) + int(_P2), seed + int(_P2), seed, seed - int(_P1))
     lanes = [np.full(len(begin), one % _MODULUS, np.uint64) for one in starts]
     eight, begin = _unaligned_view(data, np.uint64), begin.copy()
@@ -133,7 +134,7 @@ def _initial_state(seed: int, size: int) -> np.uint64:
 
 
 def _rotate_in_place(words: Words, bits: int, spare: Words) -> None:
-    """In place: nothing is allocated."""
+    """Rotate in place, without allocation."""
     np.left_shift(words, np.uint64(bits), out=spare)
     np.right_shift(words, np.uint64(64 - bits), out=words)
     words |= spare
@@ -148,24 +149,21 @@ def _avalanche(words: Words, spare: Words) -> Words:
     return words
 
 
-# What Parquet files hold, counted from their columns: the hash of the rows, as Spark would give it, and exact sums.
-#
-# For files on this machine it takes a fraction of what counting row by row in Spark takes: values that come often are
-# hashed once, and everything else is arithmetic on arrays, on all processors.
+# Counting files
 
 
 BATCH_ROWS = 32_768
-"""Rows at once: their words stay in the processor's cache."""
+"""Rows per batch: their words stay in the processor's cache."""
 
 MAX_INTEGER_SPAN = 1 << 17
-"""Integers that lie closer together than this are hashed once each."""
+"""Integers within a range of this size are each hashed once."""
 
 SECOND_WORD_SEED = int(hash_longs(np.array([SECOND_WORD_SALT], np.int64))[0])
 
 _CANONICAL_NAN = np.int64(0x7FF8_0000_0000_0000)
 
 HashFunction = Callable[[pa.Array, int], Words]
-"""Values (nulls may be anything) and a seed."""
+"""Takes values (nulls may be any value) and a seed."""
 
 
 class UnsupportedValue(Exception):
@@ -174,7 +172,7 @@ class UnsupportedValue(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
-    """``sums`` by column, of those that have one; of decimals without their point. Disjoint parts add up."""
+    """Counts of files. ``sums`` are by column, those of decimals unscaled. Counts of disjoint parts add up."""
 
     fingerprint: Fingerprint
     sums: dict[str, int]
@@ -187,13 +185,15 @@ class FileMetrics:
 
 
 def can_count(schema: StructType) -> bool:
-    """Does this module know all types of the columns?"""
+    """Whether this module supports the types of all columns."""
     return all(_hash_function(one.dataType) is not None for one in schema.fields)
 
 
 def count_files(files: Sequence[StagedFile], schema: StructType, *, threads: int | None = None) -> FileMetrics | None:
-    """None: something in them is for Spark to count. The columns of the files must be countable. ``threads``: as many
-    as there are processors, unless said."""
+    """Count files whose columns are countable; None if something in them has to be counted by Spark.
+
+    ``threads`` defaults to the number of processors.
+    """
     columns = [_ColumnHasher(at, one.name, one.dataType) for at, one in enumerate(schema.fields)]
     whole = FileMetrics(Fingerprint(), {one.name: 0 for one in columns if one.has_sum})
     try:
@@ -206,7 +206,7 @@ def count_files(files: Sequence[StagedFile], schema: StructType, *, threads: int
 
 
 def _bounded_results(pool: ThreadPoolExecutor, work: Iterator[Callable[[], FileMetrics]]) -> Iterator[FileMetrics]:
-    """The results; never more batches in memory than are being worked on."""
+    """The results in order; no more batches are in memory than are being worked on."""
     waiting: list[Future[FileMetrics]] = []
     for one in work:
         waiting.append(pool.submit(one))
@@ -234,7 +234,7 @@ def _batch_counts(files: Sequence[StagedFile], columns: Sequence[_ColumnHasher])
 
 
 def _is_dictionary(footer: pq.FileMetaData, name: str) -> bool:
-    """Are all values of a column numbers of entries in dictionaries?"""
+    """Whether all values of a column are dictionary-encoded."""
     for group in range(footer.num_row_groups):
         for at in range(footer.num_columns):
             chunk = footer.row_group(group).column(at)
@@ -258,7 +258,7 @@ def _count_batch(batch: pa.RecordBatch, columns: Sequence[_ColumnHasher]) -> Fil
 
 @dataclass(slots=True)
 class _ColumnHasher:
-    """How the values of one column become words."""
+    """Hashes the values of one column into words."""
 
     position: int
     name: str
@@ -267,7 +267,7 @@ class _ColumnHasher:
     is_string: bool = field(init=False)
     _hash: HashFunction = field(init=False)
     _cached_table: tuple[Any, Words] | None = field(init=False, default=None)
-    """The words of integers from a lowest one on, or of a dictionary."""
+    """The words of a range of integers from its lowest value on, or of a dictionary."""
 
     def __post_init__(self) -> None:
         from pyspark.sql import types as T
@@ -279,16 +279,16 @@ class _ColumnHasher:
         self.is_string = isinstance(self.data_type, T.StringType)
 
     def matches(self, arrow_type: pa.DataType) -> bool:
-        """Is this the type that Spark writes?"""
+        """Whether this is the Arrow type that Spark writes for the column."""
         from pyspark.sql.pandas.types import to_arrow_type
 
         return arrow_type == to_arrow_type(self.data_type, timezone="UTC")
 
     def mix_into(self, values: pa.Array, row_words: Words) -> None:
-        """XOR the words of the values into those of the rows, two for each."""
+        """XOR the words of the values into those of the rows, two per row."""
         if isinstance(values, pa.DictionaryArray):
             table, places = self._dictionary_table(values.dictionary), values.indices
-            if places.null_count:  # the last entry is the null's
+            if places.null_count:  # the last table entry is the null's
                 places = places.fill_null(len(values.dictionary))
             self._mix_from_table(table, places.to_numpy(), row_words)
             return
@@ -318,7 +318,7 @@ class _ColumnHasher:
 
     @staticmethod
     def _mix_from_table(table: Words, places: NDArray[Any], mixed: Words) -> None:
-        mixed ^= np.take(table, places, axis=0, mode="clip")  # which spares a check: all places are in the table
+        mixed ^= np.take(table, places, axis=0, mode="clip")  # skips the bounds check: all indices are valid
 
     def _dictionary_table(self, dictionary: pa.Array) -> Words:
         known = self._cached_table
@@ -334,7 +334,7 @@ class _ColumnHasher:
     def _span_table(self, low: int, high: int) -> tuple[int, Words]:
         known = self._cached_table
         if known is None or not self._is_cached(low, high):
-            if known is not None:  # what is known stays known, as long as it is not too much
+            if known is not None:  # keep the cached range, as long as the union is not too large
                 wide = min(low, known[0]), max(high, known[0] + len(known[1]) - 1)
                 low, high = wide if wide[1] - wide[0] < MAX_INTEGER_SPAN else (low, high)
             known = low, self._table(pa.array(np.arange(low, high + 1)))
@@ -343,7 +343,7 @@ class _ColumnHasher:
 
 
 def _exact_sum(values: pa.Array) -> int:
-    """Exact, whatever the size. Decimals that do not fit into 64 bits were found uncountable before."""
+    """The exact sum, of any size. Decimals that do not fit into 64 bits were rejected as uncountable before."""
     numbers = _decimal_halves(values)[0] if pa.types.is_decimal(values.type) else _without_nulls(values)
     if numbers.dtype.itemsize < 8:
         return int(numbers.sum(dtype=np.int64))
@@ -351,7 +351,7 @@ def _exact_sum(values: pa.Array) -> int:
 
 
 def _hash_function(data_type: DataType) -> HashFunction | None:
-    """How the canonical values of a type are hashed, see hashing.py; None: Spark does it."""
+    """The hash function for the canonical values of a type, see row_fingerprint.py; None: only Spark can hash it."""
     from pyspark.sql import types as T
 
     match data_type:
@@ -371,7 +371,7 @@ def _hash_function(data_type: DataType) -> HashFunction | None:
             return lambda values, seed: hash_longs(_small_decimals(values, data_type.scale), seed)
         case T.BinaryType():
             return _hash_string_array
-        case T.StringType() if data_type == T.StringType():  # no collation: it hashes what it compares
+        case T.StringType() if data_type == T.StringType():  # no collation: Spark hashes the collation key
             return _hash_string_array
     return None
 
@@ -380,12 +380,12 @@ _MAX_DECIMAL_PRECISION = 28
 
 
 def _without_nulls(values: pa.Array) -> NDArray[Any]:
-    """Without nulls: something is in their place."""
+    """The values as an array, with an arbitrary value in place of each null."""
     return (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False)
 
 
 def _double_bits(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Of doubles: one zero, and one that is not a number."""
+    """The bits of doubles, with a single zero and a single NaN."""
     doubles = numbers.astype(np.float64) + 0.0
     found = doubles.view(np.int64)
     found[np.isnan(doubles)] = _CANONICAL_NAN
@@ -393,7 +393,7 @@ def _double_bits(numbers: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _small_decimals(values: pa.Array, scale: int) -> NDArray[np.int64]:
-    """Decimals as decimal(18, 6) inside. Raises Uncountable: one is too large."""
+    """Decimals in the internal form of decimal(18, 6). Raises UnsupportedValue if one is too large."""
     low, high = _decimal_halves(values)
     limit = 10 ** (12 + scale)
     if len(low) and ((high != low >> 63).any() or low.max() >= limit or low.min() <= -limit):
@@ -402,7 +402,7 @@ def _small_decimals(values: pa.Array, scale: int) -> NDArray[np.int64]:
 
 
 def _decimal_halves(values: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of decimals without their point: the lower and the upper 64 bits; 0 for null."""
+    """The lower and upper 64 bits of unscaled decimals; 0 for null."""
     halves = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)].reshape(-1, 2)
     low, high = halves[:, 0], halves[:, 1]
     if values.null_count:

@@ -1,4 +1,4 @@
-"""Publish what is staged, and take it back: the operations after the commit point and backward of a `spark` step."""
+"""Publishes staged output and reverts it: the confirm and undo operations of a `spark` step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sagas.protocol.payloads import Invocation
 
 
 class OutputPublisher:
-    """Works for one entry, or for all outputs of the saga that are published together."""
+    """Publishes and reverts the outputs of one entry, or all outputs of the saga that are published together."""
 
     def __init__(self, settings: SparkSettings, engine: AsyncEngine, invocation: Invocation) -> None:
         self._settings = settings
@@ -30,8 +30,11 @@ class OutputPublisher:
         self._area = StageArea(settings.stage)
 
     async def publish(self) -> Callable[[SqlSession | None], Any]:
-        """What runs inside the guarded transaction. The sinks' state is read before, so that a frozen attempt whose
-        transaction is long gone compares against a state that others have moved on from."""
+        """Returns the body of the guarded transaction.
+
+        The sinks' state is read before the transaction: an attempt that was suspended past the end of its transaction
+        then compares against an outdated state, and conflicts.
+        """
         rows = await self._load_rows(("STAGED", "PUBLISHED"))
         states = [
             (sink, outputs, await asyncio.to_thread(sink.read_state, [publication_of(row) for row in outputs]))
@@ -53,10 +56,10 @@ class OutputPublisher:
         return body
 
     async def unpublish(self, *, confirmed: bool) -> Callable[[SqlSession | None], Any]:
-        """Whatever was published is taken back, whatever was staged is deleted.
+        """Returns the body that reverts what was published and discards what was staged.
 
-        ``confirmed``: somebody was told to publish. Then even what is not visible is taken back: that moves the sink's
-        state, so that a publisher which froze on its way fails when it wakes.
+        ``confirmed``: a publish was requested. Then outputs that are not visible are reverted too, which advances the
+        sink's state, so that a suspended publisher conflicts when it resumes.
         """
         rows = await self._load_rows(
             ("STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"), empty=True
@@ -83,10 +86,10 @@ class OutputPublisher:
                     continue
                 await self._record_state(sql, outputs, done, "RETRACTED", retracted)
             if kept:
-                # The other outputs are taken back all the same; an undo that is tried again finds them so.
+                # The other outputs are reverted all the same; a retry of the undo finds them so.
                 others = {"taken_back": sorted(retracted)} if retracted else {}
                 raise NeedsOperator("; ".join(map(str, kept)), **kept[0].report, **others) from kept[0]
-            # What other steps have staged waits for their own undo.
+            # Staged output of other steps is left to their own undo.
             hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
             for row in hidden:
                 with _retry_on_conflict():
@@ -99,7 +102,7 @@ class OutputPublisher:
         return body
 
     async def _may_become_visible(self, row: OutputRow, confirmed: bool) -> bool:
-        """A sink may have more than the ledger knows, now or soon: the answer of its commit can get lost or be late."""
+        """Whether the sink may hold more than the ledger records: a commit may be unacknowledged or still to come."""
         if row.manifest is None or row.state != "STAGED":
             return False
         if confirmed:
@@ -109,7 +112,7 @@ class OutputPublisher:
         return await asyncio.to_thread(sink.find, publication.output, row.target) is not None
 
     async def _load_rows(self, states: Sequence[ledger.OutputState], *, empty: bool = False) -> list[OutputRow]:
-        """The outputs of this entry, and with them those that are published together. Raises Parked: none is known."""
+        """The outputs of this entry and those published together with them. Raises NeedsOperator if none is known."""
         asked = self._invocation
         async with self._engine.connect() as connection:
             query = ledger.select_outputs_of_step(asked.saga_id, asked.entry, asked.generation)
@@ -130,8 +133,8 @@ class OutputPublisher:
         return rows
 
     async def _check_not_reverted(self, sql: SqlSession, rows: Sequence[OutputRow]) -> None:
-        """Under the locks of this transaction: nobody has taken anything back since it was read."""
-        # Always in the same order: two steps that publish the same outputs wait for each other instead of for ever.
+        """Check, under the locks of this transaction, that no output has been reverted since the rows were read."""
+        # In a fixed order, so that two steps that publish the same outputs do not deadlock.
         for row in sorted(rows, key=lambda row: (row.target.step, row.target.output)):
             found = await sql.all(ledger.select_state_for_update(row.target))
             if not found or found[0]["state"] not in ("STAGED", "PUBLISHED"):
@@ -151,7 +154,7 @@ class OutputPublisher:
                 results[row.target.output] = published.to_json()
 
     def _group_by_commit(self, rows: Sequence[OutputRow]) -> Iterator[tuple[Sink, list[OutputRow]]]:
-        """What is committed by one call: all together-outputs of one kind of sink, every other output alone."""
+        """The outputs that one call commits: all `together` outputs of one kind of sink, every other output alone."""
 
         def commit_group(row: OutputRow) -> tuple[str, str]:
             return (output_of(row).kind, "" if row.together else f"{row.target.step}/{row.target.output}")
@@ -163,8 +166,10 @@ class OutputPublisher:
 
 @contextlib.contextmanager
 def _retry_on_conflict() -> Iterator[None]:
-    """Others were faster in the sink: like a serialization failure that says nothing about the saga, and is not counted
-    among the attempts after which an undo is given up."""
+    """Translate a conflict in the sink into a retryable error.
+
+    Like a serialization failure it says nothing about the saga, and does not count as an attempt of an undo.
+    """
     try:
         yield
     except CommitConflict as error:

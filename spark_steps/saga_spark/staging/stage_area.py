@@ -1,4 +1,8 @@
-"""The stage area: where attempts write, and what is deleted when."""
+"""The layout of the stage area, and its clean-up after a saga has ended.
+
+Undoing a published output needs only its ledger row and the sink, so no file deleted here is missed by an undo.
+Staged output of a terminated saga stays, because its fate is undecided: reconciliation reports it.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +36,15 @@ class StageArea:
         return f"{self.uri}/{target.attempt_path(epoch)}"
 
     def inputs_folder(self, target: Target, epoch: int) -> str:
-        """Where one attempt freezes the inputs of its job."""
+        """The folder in which one attempt freezes the inputs of its job."""
         return f"{self.uri}/{target.publish_key}/g{target.generation}/inputs-e{epoch}"
 
     def report_folder(self, target: Target, epoch: int) -> str:
-        """Where the audit's report of one attempt is."""
+        """The folder of the audit report of one attempt."""
         return f"{self.uri}/{target.publish_key}/g{target.generation}/report-e{epoch}"
 
     def is_complete(self, manifest: Manifest) -> bool:
-        """True when every file of the manifest is there with its size."""
+        """Whether every file of the manifest exists with its recorded size."""
         if not manifest.files:
             return True
         system, _ = resolve_uri(self.uri)
@@ -48,17 +52,17 @@ class StageArea:
         return all(info.size == file.bytes for info, file in zip(found, manifest.files, strict=True))
 
     def remove_folder(self, uri: str) -> None:
-        """Delete one folder of this area; nothing happens when it is not there."""
+        """Delete one folder of this area; does nothing if it does not exist."""
         if not uri.startswith(f"{self.uri}/"):
             raise ValueError(f"{uri} is not in the stage area {self.uri}")
         delete_folder(uri)
 
     def remove_generation(self, target: Target) -> None:
-        """Delete everything that was ever staged for this target in this generation, and its folder if it is empty."""
+        """Delete everything staged for this target in this generation, and the parent folder if it is empty."""
         self.remove_folder(f"{self.uri}/{target.publish_key}/g{target.generation}")
         folder = local_path(f"{self.uri}/{target.publish_key}")
         if folder is None:
-            return  # elsewhere a folder cannot be deleted only if it is empty: the next generation may begin just now
+            return  # other file systems cannot delete only-if-empty atomically, and the next generation may be starting
         try:
             folder.rmdir()
         except OSError as error:
@@ -66,43 +70,42 @@ class StageArea:
                 raise
 
 
-# Clears the stage area: what a saga that is over has left there.
-#
-# Undoing a published output needs its ledger row and the sink, never the stage; so nothing of what is deleted here can
-# be missed by an undo. What a terminated saga has staged is left to reconciliation: nobody has decided about it.
+# Clean-up
 
 
 log = logging.getLogger("saga.spark")
 
 SagaLiveness = Literal["open", "over", "terminated", "unknown"]
-"""``unknown``: Temporal knows no such saga. It has forgotten it, or it is a saga of another namespace whose workers
+"""``unknown``: Temporal does not know the saga. It is past retention, or it belongs to another namespace whose workers
 keep their ledger in the same database."""
 CleanUpDecision = Literal["keep", "clear", "clear_sink_too"]
 CLEAN_UP_BATCH = 200
 
 
 def decide_clean_up(row: OutputRow, liveness: SagaLiveness, now: float, retention: float) -> CleanUpDecision:
-    """What happens to the files of one output. Times in seconds."""
+    """What happens to the files of one output. Times are in seconds since the epoch, ``retention`` is in seconds."""
     if liveness in ("open", "terminated") or (liveness == "unknown" and now - row.updated_at < retention):
         return "keep"
     match row.state:
         case "PUBLISHED" | "RETRACTED" | "DISCARDED":
             return "clear"
         case "QUARANTINED":
-            # People look at what was refused.
+            # Operators inspect rejected output during the retention.
             return "clear_sink_too" if now - row.updated_at >= retention else "keep"
         case "STAGING":
             return "clear_sink_too"
         case _:
-            # Staged, and the saga is over without having said what becomes of it: reconciliation shows it.
+            # Staged, and the saga ended without deciding about it: reconciliation reports it.
             return "keep"
 
 
 async def clean_up_stage(
     engine: AsyncEngine, settings: SparkSettings, liveness_of: Callable[[str], Awaitable[SagaLiveness]]
 ) -> list[OutputRow]:
-    """One round; returns what was cleared. ``life_of`` tells whether a saga is over. Trouble with one output is one
-    line in the log, and the next round tries again."""
+    """Run one round and return the rows that were cleared. ``liveness_of`` reports whether a saga has ended.
+
+    An error with one output is logged as one line, and the next round retries it.
+    """
     liveness: dict[str, SagaLiveness] = {}
     cleared: list[OutputRow] = []
     kept = 0
@@ -116,14 +119,14 @@ async def clean_up_stage(
                 kept += 1
                 continue
             async with engine.connect() as connection:
-                # Where an attempt goes on nevertheless, the row waits for the next round.
+                # If an attempt has started meanwhile, the row waits for the next round.
                 kept += (await connection.execute(ledger.set_cleaned_up(row.target, row.epoch))).rowcount == 0
             cleared.append(row)
     return cleared
 
 
 async def _clean_up_output(row: OutputRow, decision: CleanUpDecision, settings: SparkSettings) -> bool:
-    """Delete the files of one output; False: there was trouble."""
+    """Delete the files of one output; False if that failed."""
     try:
         if decision == "clear_sink_too":
             await asyncio.to_thread(clean_up_sink, row, settings)
@@ -140,8 +143,10 @@ async def _select_rows(engine: AsyncEngine, query: Select[Any]) -> list[OutputRo
 
 
 async def drop_undo_data(engine: AsyncEngine, settings: SparkSettings, *, before: float) -> list[OutputRow]:
-    """Let the sinks drop what they keep only for an undo, of everything that was settled ``before`` that time (seconds
-    since the epoch): the guards have forgotten it, so no undo of it is possible. Returns what was forgotten."""
+    """Drop what the sinks keep only for an undo of outputs settled before ``before`` (seconds since the epoch).
+
+    The guards have forgotten those sagas, so no undo is possible any more. Returns the rows that were processed.
+    """
     done = []
     for row in await _select_rows(engine, ledger.select_undo_data_to_drop(before, CLEAN_UP_BATCH)):
         try:

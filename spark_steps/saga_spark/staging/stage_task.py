@@ -1,4 +1,4 @@
-"""The task `stage`: runs a job and writes its outputs as immutable Parquet, counting in the same pass."""
+"""The runner task `stage`: runs a job and writes its outputs as immutable Parquet, with metrics from the same pass."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 
 ROWS_PER_TRANSACTION = 100_000
-"""Rows of one file for a topic: it becomes one transaction of Kafka, which has a minute."""
+"""Rows per file for a topic: a file becomes one Kafka transaction, which must end within a minute."""
 
 PARTITION_COLUMN = "saga_partition_{}"
-"""The copies of columns that name the folders; a name with an underscore in front would hide them."""
+"""Copies of columns that name the folders. No leading underscore: Spark hides such folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputStaging:
-    """What a manifest says apart from the rows."""
+    """The parts of a manifest that do not depend on the rows."""
 
     output: Output
     target: Mapping[str, Any]
@@ -75,7 +75,7 @@ def stage_outputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
     """``{"arguments": …, "inputs": frozen, "targets": {output: {"folder", "key", "generation", "epoch"}}}`` gives
     ``{"manifests": {output: manifest}, "spark_ui": address or null}``.
 
-    Whatever it raises (JobFailed, UsageError, Infrastructure), the folders of the targets are gone afterwards.
+    If it raises (JobFailed, UsageError, InfrastructureError), the folders of the targets are deleted.
     """
     job = Job.parse(request["arguments"])
     check_sources_unchanged()
@@ -112,9 +112,12 @@ def _run_and_write(
 
 
 def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame) -> Manifest:
-    """One pass of Spark over the rows. On a cluster it counts them meanwhile; on this machine most is counted from the
-    files, which costs less. What Spark has counted is held against the footers of the files: where it has counted a
-    task twice, or not at all, it reads the files once more."""
+    """Write one output in a single pass.
+
+    On a cluster Spark counts the rows during the write; on this machine most metrics are computed from the files, which
+    costs less. Spark's row count is checked against the footers of the files: if it counted a task twice or not at all,
+    it reads the files again.
+    """
     from pyspark.sql import Observation
 
     context.raise_if_cancelled()
@@ -129,7 +132,7 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     names = [PARTITION_COLUMN.format(at) for at in range(len(partitions))]
     for name, column in zip(names, partitions, strict=True):
         written = written.withColumn(name, column)
-    # Not `errorifexists`: the folder is ours, new and empty, so that a problem with it was seen before the job ran.
+    # Not `errorifexists`: the folder was created empty, so that problems with it surface before the job runs.
     writer = written.write.mode("append")
     if staging.output.kind == "topic":
         writer = writer.option("maxRecordsPerFile", ROWS_PER_TRANSACTION)
@@ -142,7 +145,7 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
     observed_rows = values.get(ROW_COUNT)
     if not files and observed_rows:
         raise InfrastructureError(f"Spark counted {observed_rows} rows and left no file in {staging.folder}")
-    if not files:  # partitioned, and no row at all
+    if not files:  # partitioned, and without any rows
         context.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
         files = list_staged_files(staging.folder)
     counted = background_count.count(files) if background_count is not None else None
@@ -154,13 +157,13 @@ def _write_output(context: TaskContext, staging: OutputStaging, frame: DataFrame
 
 
 def _spark_is_local(context: TaskContext, staging: OutputStaging) -> bool:
-    """Does Spark run, and write, on this machine? Then its processors are idle as soon as the files are written."""
+    """Whether Spark runs and writes on this machine, so that its processors are idle once the files are written."""
     settings = context.settings
     return settings.remote is None and settings.master.startswith("local") and local_path(staging.folder) is not None
 
 
 def _adopt_program_output(context: TaskContext, staging: OutputStaging, job: Job) -> Manifest:
-    """What a program has written."""
+    """The manifest of the files that a program has written."""
     files = list_staged_files(staging.folder)
     if not files:
         raise JobFailed(f"{job_label(job)} wrote no Parquet files for the output {staging.output.name}")
@@ -181,7 +184,7 @@ def _count_with_spark(
 def _null_counts(
     context: TaskContext, metrics: WriteMetrics, files: Sequence[StagedFile], schema: StructType
 ) -> dict[str, int]:
-    """The nulls of plain columns: from the footers, and for columns of which these do not tell, from the rows."""
+    """The null counts of plain columns: from the footers, or from the rows for columns without statistics."""
     from pyspark.sql import functions as F
 
     found = null_counts(files, metrics.footer_columns)
@@ -195,7 +198,7 @@ def _null_counts(
 
 
 def _create_stage_folder(folder: str) -> None:
-    """Raises JobFailed: the stage area cannot be written; Infrastructure: somebody else has written here."""
+    """Raises JobFailed if the stage area is not writable; InfrastructureError if another process has written here."""
     if is_folder(folder):
         raise InfrastructureError(f"the stage folder {folder} exists already")
     try:
@@ -204,16 +207,16 @@ def _create_stage_folder(folder: str) -> None:
         raise JobFailed(f"the stage area cannot be written: {error}", {"folder": folder}) from None
 
 
-# By what an output is partitioned, so that each staged file holds one partition.
+# Partitioning of the write, so that each staged file holds one partition.
 
 TIME_TRANSFORM_FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd-HH"}
-"""Iceberg's transforms of times, as texts that are equal within one partition and different between two."""
+"""Iceberg's time transforms as date formats: strings that are equal exactly within one partition."""
 
 
 def partition_columns(output: Output, schema: StructType, settings: SparkSettings) -> list[Column]:
-    """One expression for each partition field: those of an existing table, else what ``partition_by`` names.
+    """One expression per partition field: those of an existing table, else those of ``partition_by``.
 
-    Raises UsageError (a transform that only Iceberg itself computes), JobFailed (there is no such column).
+    Raises UsageError (a transform that only Iceberg itself computes), JobFailed (the column does not exist).
     """
     from pyspark.sql import functions as F
 

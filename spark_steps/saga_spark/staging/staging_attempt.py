@@ -23,7 +23,7 @@ from sagas.protocol.payloads import Invocation
 
 
 class JobRunner(Protocol):
-    """The runner, as far as an attempt needs it."""
+    """The part of the runner that an attempt needs."""
 
     async def run(
         self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
@@ -31,7 +31,7 @@ class JobRunner(Protocol):
 
 
 class StagingAttempt:
-    """Does the work of one attempt; afterwards ``manifests`` are ready and ``result`` is what the step answers."""
+    """Performs one attempt; afterwards ``manifests`` are complete and ``result`` is the result of the step."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StagingAttempt:
         self.result: dict[str, Any] = {}
 
     async def run(self) -> None:
-        """Raises Rejected (the audit), UsageError, Infrastructure, JobFailed, Overtaken."""
+        """Raises Rejected (by the audit), UsageError, InfrastructureError, JobFailed, FencedOut."""
         for output in self._job.outputs.values():
             sink_for(output.kind, self._settings).validate(output)
         if self._job.together:
@@ -74,7 +74,7 @@ class StagingAttempt:
             raise
         self.result = step_result(self.manifests, report)
 
-    # ── the parts, in order ─────────────────────────────────────────────────────────────────────────────────
+    # ── phases, in order ────────────────────────────────────────────────────────────────────────────────────────
 
     async def _take_over(self) -> dict[str, OutputRow]:
         rows = {}
@@ -91,7 +91,7 @@ class StagingAttempt:
         return rows
 
     async def _freeze_inputs(self) -> Mapping[str, Any]:
-        """The inputs as they were resolved by the first attempt that got so far; a retry reads the same rows."""
+        """The inputs as resolved by the first attempt that got this far; a retry reads the same rows."""
         first = next(iter(self.rows.values()))
         to_freeze = inputs_to_freeze(self._job)
         if first.inputs is not None or not to_freeze:
@@ -114,7 +114,7 @@ class StagingAttempt:
         return inputs
 
     async def _stage(self, inputs: Mapping[str, Any]) -> None:
-        """Run the job, unless an attempt before this one has staged everything already."""
+        """Run the job, unless an earlier attempt has staged everything already."""
         known = {name: row.manifest for name, row in self.rows.items()}
         if all(one is not None for one in known.values()):
             manifests = {name: one for name, one in known.items() if one is not None}
@@ -125,7 +125,7 @@ class StagingAttempt:
         self._progress.begin_phase("running the job")
         request = {
             "arguments": dict(self._invocation.arguments),
-            "inputs": {name: inputs[name] for name in self._job.inputs},  # not what only the audit reads
+            "inputs": {name: inputs[name] for name in self._job.inputs},  # without those that only the audit reads
             "targets": {
                 name: {
                     "folder": self._area.attempt_folder(row.target, row.epoch),
@@ -144,7 +144,7 @@ class StagingAttempt:
                 await ledger.update_row(connection, row.target, row.epoch, manifest=manifest, staged_epoch=row.epoch)
 
     async def _audit(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The report; a failed check refuses the output, which stays in the stage for people to look at."""
+        """The report. A failed check rejects the output, whose files stay in the stage area for inspection."""
         problems = await asyncio.to_thread(self._sink_problems)
         first = next(iter(self.rows.values()))
         self._progress.begin_phase("auditing")
@@ -189,14 +189,17 @@ class StagingAttempt:
             sink_for(publication.output.kind, self._settings).prepare(publication)
 
     async def _check_not_fenced_out(self) -> None:
-        """Raises Overtaken. What was placed is to be cleaned up, even if a clean-up has passed by meanwhile."""
+        """Raises FencedOut. The row is marked for clean-up again, even if a clean-up has run in the meantime."""
         async with transaction(self._engine) as connection:
             for row in self.rows.values():
                 await ledger.update_row(connection, row.target, row.epoch)
 
     async def _delete_unreferenced_files(self) -> None:
-        """Delete what this attempt alone has written; what the ledger names as staged stays: a refusal is looked at,
-        and a later attempt that has taken over goes on with these very files."""
+        """Delete what only this attempt has written.
+
+        What the ledger records as staged stays: rejected output is kept for inspection, and a later attempt that has
+        taken over continues with these files.
+        """
         asked = self._invocation
         query = ledger.select_outputs_of_step(asked.saga_id, asked.entry, asked.generation)
         async with self._engine.connect() as connection:
@@ -205,10 +208,10 @@ class StagingAttempt:
             if not any(one.target == row.target and _references(one, row.epoch) for one in current_rows):
                 await asyncio.to_thread(self._area.remove_folder, self._area.attempt_folder(row.target, row.epoch))
 
-    # ── small helpers ───────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def publications(self) -> list[Publication]:
-        """What the sinks are told about this attempt."""
+        """The publications of this attempt, as the sinks take them."""
         return [
             Publication(
                 self._job.outputs[name],
@@ -228,12 +231,12 @@ class StagingAttempt:
 
 
 def _references(row: OutputRow, epoch: int) -> bool:
-    """Does the ledger still name what was staged under this epoch?"""
+    """Whether the ledger still refers to what was staged under this epoch."""
     return row.manifest is not None and row.manifest.epoch == epoch
 
 
 def inputs_to_freeze(job: Job) -> dict[str, Input]:
-    """The inputs of the job and the other sides of its checks: all are read at one time, and a retry reads the same."""
+    """The inputs of the job and of its checks: all are read at one time, and a retry reads the same."""
     found = dict(job.inputs)
     for check in job.audit:
         side = comparison_input(check)
@@ -243,23 +246,23 @@ def inputs_to_freeze(job: Job) -> dict[str, Input]:
 
 
 def destination_label(connection: str | None, destination: str) -> str:
-    """How the ledger names a sink: ``lake.sales.facts``, ``shop:facts``."""
+    """The name of a destination in the ledger: ``lake.sales.facts``, ``shop:facts``."""
     return (f"{connection}:{destination}" if connection else destination)[:255]
 
 
 @contextlib.asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A short transaction on a pool whose connections are in autocommit mode otherwise."""
+    """A short transaction on a pool whose connections are otherwise in autocommit mode."""
     level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "READ COMMITTED"
     async with engine.execution_options(isolation_level=level).begin() as connection:
         yield connection
 
 
-# What a `spark` step tells the saga: small numbers, never rows.
+# The result of a `spark` step: small numbers, never rows.
 
 
 def step_result(manifests: Mapping[str, Manifest], report: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of the forward step. With one output its facts also stand at the top: ``result.rows``."""
+    """The result of the forward step. With a single output its fields are also at the top level: ``result.rows``."""
     outputs = {name: _output_summary(manifest) for name, manifest in manifests.items()}
     result: dict[str, Any] = {"outputs": outputs}
     if len(outputs) == 1:
@@ -285,7 +288,7 @@ def _output_summary(manifest: Manifest) -> dict[str, Any]:
 
 
 def audit_rejection(report: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The sentence and the details of a rejection by the audit."""
+    """The message and the details of a rejection by the audit."""
     failed = [check for check in report["checks"] if check["status"] == "fail"]
     message = f"the audit refused the output: {failed[0]['message']}"
     if len(failed) > 1:
@@ -300,22 +303,22 @@ def audit_rejection(report: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return message, details
 
 
-# What an attempt is doing, for people: told with its heartbeats.
+# Progress of an attempt, reported with its heartbeats.
 
 
 class ProgressReporter:
-    """The part of the work an attempt is at, and how far it is with it."""
+    """Reports the current phase of an attempt and the progress within it."""
 
     def __init__(self, attempt: AttemptContext) -> None:
         self._attempt = attempt
         self._values: dict[str, Any] = {}
 
     def begin_phase(self, phase: str) -> None:
-        """The next part of the work has begun."""
+        """Begin the next phase."""
         self._values = {"doing": phase}
         self._attempt.heartbeat(self._values)
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """How far it is."""
+        """Report progress within the phase."""
         self._values = {**self._values, **values}
         self._attempt.heartbeat(self._values)

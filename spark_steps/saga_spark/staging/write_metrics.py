@@ -1,4 +1,4 @@
-"""What the write pass counts of an output: rows, nulls, exact sums, the hash, and the numbers of the audit's checks."""
+"""Metrics of an output counted while it is written: rows, nulls, exact sums, the hash, and numbers of checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 ROW_COUNT = "hash_rows"
-"""The name of the number of rows among what was observed."""
+"""Name of the row count among the observed values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class ObservedMetrics:
 
 
 class WriteMetrics:
-    """The aggregates over rows of a type, and how their values are read. ``counting`` are more numbers by name.
+    """The aggregates over rows of a type, and how their values are read. ``check_aggregates`` are more, by name.
 
-    The nulls of plain columns are not among them: the footers of the files have their number (``footer_columns``).
+    Null counts of plain columns are not among them: the footers of the files have these (``footer_columns``).
     """
 
     def __init__(self, schema: StructType, check_aggregates: Mapping[str, Column | ManifestMetric]) -> None:
@@ -58,12 +58,15 @@ class WriteMetrics:
         self.footer_columns = tuple(field.name for field in schema.fields if _is_single_parquet_column(field.dataType))
 
     def expressions(self) -> list[Column]:
-        """For ``DataFrame.agg``."""
+        """The aggregates for ``DataFrame.agg``."""
         return [*self._base_expressions(wrapping=False), *self._check_expressions()]
 
     def observe(self, frame: DataFrame, base: Observation | None, checks: Observation, *, classic: bool) -> DataFrame:
-        """The frame, counted while it is written. What the checks ask for is evaluated as the session has it (ANSI mode
-        or not), apart from the rest, which ``own`` counts. None: :meth:`file_values` counts them."""
+        """The frame with its metrics observed during the write.
+
+        Expressions of checks are evaluated in the session's own mode (ANSI or not), hence separately from ``base``,
+        which observes the rest. If ``base`` is None, :meth:`file_values` supplies the rest.
+        """
         from pyspark.sql import functions as F
 
         if base is None:
@@ -80,11 +83,11 @@ class WriteMetrics:
         return frame.observe(checks, *self._check_expressions()) if self._check_expressions() else frame
 
     def observed_values(self, base: Observation | None, checks: Observation) -> dict[str, Any]:
-        """The values that :meth:`observe` has counted, the number of rows among them (``ROWS``) if it was counted."""
+        """The values observed by :meth:`observe`, with the row count (``ROW_COUNT``) if it was counted."""
         return {**({} if base is None else base.get), **(checks.get if self._check_expressions() else {})}
 
     def file_values(self, counted: FileMetrics) -> dict[str, Any]:
-        """What was counted from the files, in the place of what ``own`` would have observed."""
+        """The values counted from the files, in place of those that ``base`` would have observed."""
         whole = counted.fingerprint
         values: dict[str, Any] = {ROW_COUNT: whole.rows, "hash_word1": whole.first, "hash_word2": whole.second}
         for at, field in enumerate(self._schema.fields):
@@ -112,7 +115,7 @@ class WriteMetrics:
         ]
 
     def to_observed(self, values: Mapping[str, Any], nulls: Mapping[str, int]) -> ObservedMetrics:
-        """``nulls`` of the columns ``footer_columns``, by name."""
+        """``nulls`` are the null counts of ``footer_columns``, by name."""
         whole = read_fingerprint(values, "hash_")
         columns = []
         for at, field in enumerate(self._schema.fields):
@@ -134,7 +137,7 @@ class WriteMetrics:
 
 
 def _is_single_parquet_column(kind: DataType) -> bool:
-    """Is it one Parquet column, whose nulls are the nulls of the value?"""
+    """Whether the type is a single Parquet column, whose nulls are the nulls of the value."""
     from pyspark.sql import types as T
 
     return isinstance(kind, T.AtomicType) and not isinstance(kind, T.VariantType)
@@ -160,7 +163,7 @@ def _sum_parts(column: Column, kind: DataType) -> dict[str, Column]:
 
 
 def _exact_total(parts: Mapping[str, Any], present: int) -> str | None:
-    """As exact decimal text. None: no sum has a meaning, or it has more than 38 digits."""
+    """The sum as exact decimal text; None if a sum has no meaning, or has more than 38 digits."""
     if not parts:
         return None
     if not present:
@@ -184,44 +187,42 @@ def _json_number(value: Any) -> int | str | None:
             return str(value)
 
 
-# Count files while Spark is still writing others.
-#
-# The tasks of a write seldom end together: what the first have written is counted on idle processors.
-# Only for the local file system, where a file that moves to its place stays the same file.
+# Counting files while Spark is still writing others: the tasks of a write rarely end together, so processors are idle.
+# Only for a local file system, where a file keeps its identity when it is renamed.
 
 _COMMITTED_TASKS, _TASK_PREFIX = "_temporary/0", "task_"
-"""Where Hadoop's committer keeps the folders of tasks that have ended, until the job has: their files are whole."""
+"""Where Hadoop's committer keeps the folders of finished tasks until the job commits: their files are complete."""
 
 _POLL_INTERVAL = 0.1
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 
 _FileIdentity = tuple[int, int, int]
-"""Number of the file, size and time of its last change: these stay when it is moved, and no other file has them."""
+"""Inode, size and modification time: these survive a rename and identify the file."""
 
 
 class BackgroundCount:
-    """What was counted while Spark wrote; None for a file that is Spark's to count."""
+    """Metrics counted while Spark writes; None for a file that Spark has to count."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
         self._known: dict[_FileIdentity, FileMetrics | None] = {}
 
     def count_new_files(self, folder: Path, stop: threading.Event) -> None:
-        """Count what is there and not known, file by file, until told to stop."""
+        """Count new files one by one until ``stop`` is set."""
         for path in _committed_files(folder):
             if stop.is_set():
                 return
             try:
                 identity = _file_identity(path)
                 if identity not in self._known:
-                    # One thread: another task of Spark's has the other processors.
+                    # One thread: Spark's remaining tasks use the other processors.
                     found = count_files([StagedFile(path.as_uri(), identity[1], 0)], self._schema, threads=1)
                     self._known[identity] = found
             except (OSError, pa.ArrowException):
-                continue  # it was moved to its place meanwhile; what cannot be read is told by the count at the end
+                continue  # renamed meanwhile; an unreadable file is reported by the final count
 
     def count(self, files: Sequence[StagedFile]) -> FileMetrics | None:
-        """All of the files; those that are known are not read again. None as :func:`count_files` says it."""
+        """The metrics of all files; those already counted are not read again. None as in :func:`count_files`."""
         known: list[FileMetrics] = []
         left: list[StagedFile] = []
         for file in files:
@@ -240,7 +241,7 @@ class BackgroundCount:
 
 @contextmanager
 def count_in_background(folder: str, schema: StructType) -> Iterator[BackgroundCount]:
-    """Count in the background as long as the block writes below ``folder``, a local one."""
+    """Count in the background while the block writes below ``folder``, which must be local."""
     ahead, stop, path = BackgroundCount(schema), threading.Event(), local_path(folder)
     assert path is not None
 
@@ -258,7 +259,7 @@ def count_in_background(folder: str, schema: StructType) -> Iterator[BackgroundC
 
 
 def _committed_files(folder: Path) -> Iterator[Path]:
-    """The files of tasks that have ended. What is moved to its place meanwhile is passed over."""
+    """The files of finished tasks. Files that are renamed meanwhile are skipped."""
     top = str(folder / _COMMITTED_TASKS)
     for parent, folders, names in os.walk(top):
         if parent == top:

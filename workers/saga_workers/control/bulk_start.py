@@ -1,4 +1,4 @@
-"""Starting many sagas, one for each row: at a rate, so many at once, and not for ever when they fail."""
+"""Starts one saga per row, with limits on the rate, on the sagas that run at once, and on the number of failures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sagas.errors import SagaError
 from sagas.machine.parked import waits_for_a_person
 
 _POLL_INTERVAL = 2.0
-"""Seconds between two looks at a saga that has not ended: it may be parked, and then frees its place."""
+"""Seconds between two polls of a saga that has not ended; one that is parked frees its slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRow:
-    """One saga to start. ``place`` says where the row stands, for people."""
+    """One saga to start. ``location`` names the row for messages."""
 
     location: str
     id: str
@@ -33,9 +33,9 @@ class StartRow:
 
 @dataclass(frozen=True, slots=True)
 class StartLimits:
-    """``rate`` is starts per second (None: as fast as it goes), ``concurrency`` how many sagas run at once.
+    """``rate``: starts per second (None: unlimited). ``concurrency``: how many sagas run at once.
 
-    ``tolerated`` is how many of the rows may end other than COMPLETED before no more are started.
+    ``tolerated``: how many rows may fail (refused, or ended other than COMPLETED or PARKED) before starting stops.
     """
 
     rate: float | None = None
@@ -45,9 +45,9 @@ class StartLimits:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of rows, kept up to date while it runs.
+    """Counts of rows, updated as the sagas start and end.
 
-    ``ended`` counts by state, whoever started the saga and whenever: a second look at the same file tells the same.
+    ``ended`` counts by state, whoever started the saga and when: a second run over the same file gives the same counts.
     """
 
     total: int
@@ -64,7 +64,7 @@ class Tally:
 
     @property
     def running(self) -> int:
-        """Sagas whose end nobody has waited for."""
+        """Sagas that were started or found and whose end is not counted yet."""
         return self.started + self.there - sum(self.ended.values())
 
     @property
@@ -92,11 +92,11 @@ async def start_all(
     stop: asyncio.Event,
     progress: Callable[[Tally], None],
 ) -> None:
-    """Start them all in the order of the rows, counted in ``tally``; with ``follow`` also wait for their ends.
+    """Start the sagas in the order of the rows, counted in ``tally``; with ``wait_for_end`` also wait until they end.
 
-    A saga that is there already is not started again; its end counts as those of the others. ``stop``
-    ends the starting and the waiting; sagas that run go on, and a start that is on its way is counted. A row that
-    cannot be started counts as refused, and the others go on. Raises RPCError: the server cannot be reached.
+    A saga that exists already is not started again; its end counts like the others. ``stop`` ends the starting and the
+    waiting; running sagas go on, and a start under way is counted. A row that cannot be started counts as refused, and
+    the others go on. Raises RPCError if the server cannot be reached.
     """
     waiting: set[asyncio.Task[None]] = set()
     places = asyncio.Semaphore(limits.concurrency)
@@ -112,7 +112,7 @@ async def start_all(
                 return
             except (SagaError, RPCError) as error:
                 if isinstance(error, RPCError) and error.status is RPCStatusCode.UNAVAILABLE:
-                    raise  # no row could be started
+                    raise  # no other row could be started either
                 tally.refused += 1
                 tally.troubles.append(f"{order.location}: {error.message}")
                 return
@@ -154,13 +154,13 @@ async def start_all(
                 for task in waiting:
                     task.cancel()
     except BaseExceptionGroup as several:
-        raise several.exceptions[0] from None  # the others are the same trouble
+        raise several.exceptions[0] from None  # the others have the same cause
     finally:
         stopping.cancel()
 
 
 async def _wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, Any, Any]) -> None:
-    """Wait for one of the two; a place that is not needed any more is not taken."""
+    """Wait until one of the two is done; ``other`` is cancelled if it is not needed any more."""
     waiting = asyncio.ensure_future(other)
     await asyncio.wait({stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
@@ -183,13 +183,13 @@ async def _final_state(temporal: Temporal, saga_id: str) -> str:
                 return "PARKED"
             if closed.done():
                 closed.result()
-                return state  # somebody has started it once more
+                return state  # it has been started again
     finally:
         closed.cancel()
 
 
 async def _is_blocked(temporal: Temporal, run: RunInfo) -> bool:
-    """Whether a nested saga that waits for a person blocks it; only a saga that had to wait has the attribute."""
+    """Whether a parked nested saga blocks it. Only a saga that has been blocked has the search attribute."""
     if "SagaStep" not in run.attributes:
         return False
     return waits_for_a_person(await with_blocking_checked(temporal, await read_view(temporal, run.id)))
@@ -199,4 +199,4 @@ async def _wait_until_closed(temporal: Temporal, saga_id: str) -> None:
     try:
         await temporal.get_workflow_handle(saga_id).result()
     except WorkflowFailureError:
-        return  # its state tells how
+        return  # the caller reads the state

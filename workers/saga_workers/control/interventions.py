@@ -1,4 +1,4 @@
-"""Stepping in: cancel, signal, resolve and undo a saga, wherever it runs."""
+"""Interventions of operators: cancel, signal, resolve and undo a saga, wherever it runs; one or many of them."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
 from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
 
 UPDATE_TIMEOUT = 20.0
-"""Seconds a worker may take for a decision or a question; it answers within one workflow task."""
+"""Seconds a worker has to answer an update or query; it answers within one workflow task."""
 
 CANCEL_TIMEOUT = 15.0
-"""The same for a cancel, which is recorded without an answer after that. A worker that was just started again answers
-after 10: so long Temporal offers the task to the one before it."""
+"""Seconds a worker has to answer a cancel; after that it is recorded without an answer. A worker that has just
+restarted answers after 10 s: for that time Temporal offers the task to the sticky queue of the previous one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """How a cancel was taken: ``accepted``, ``recorded``, ``already``, or ``requested`` when no worker has answered.
+    """The response to a cancel: ``accepted``, ``recorded``, ``already``, or ``requested`` if no worker has answered.
 
-    ``note`` is for people.
+    ``note`` explains it to the operator.
     """
 
     answer: str
@@ -65,11 +66,11 @@ def _just_ended_error(saga_id: str) -> _JustEnded:
 
 
 async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
-    """Ask for the undo of a running saga.
+    """Request the rollback of a running saga.
 
-    A worker says at once what it means for the saga. When none answers, the cancel becomes Temporal's own, which is in
-    the history of the run from then on; the saga takes the first of the two that it finds. Raises RefusedError past the
-    point of no return or when the saga is over; UsageError when there is no such saga.
+    A worker answers at once what the cancel means for the saga. If none answers, it is sent as Temporal's own cancel
+    request, which the run's history records; the saga takes whichever of the two it processes first. Raises
+    RefusedError past the point of no return or if the saga has ended, UsageError if there is no such saga.
     """
     described = await _open_run(temporal, saga_id)
     try:
@@ -81,7 +82,7 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
         except NoAnswer:
             return await _request_cancel(temporal, described, reason, who)
     except _JustEnded:
-        # It may have ended of this very cancel, sooner than the answer was on its way.
+        # This cancel may have ended the saga before its answer arrived.
         story = await read_view(temporal, described.run.id)
         if (story.get("reason") or {}).get("kind") == "cancelled":
             return CancelResult("accepted", f"it has been cancelled, and is {story['state']}")
@@ -117,10 +118,10 @@ async def _request_cancel(temporal: Temporal, described: RunDescription, reason:
 async def signal(
     temporal: Temporal, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
 ) -> bool:
-    """Answer a `wait`. ``reject`` refuses with that text instead. Early signals are kept; the first of a name counts.
+    """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
-    False: it is sent, but the saga could not be asked whether it knows the name. Raises RefusedError when the saga is
-    over, UsageError when there is no such saga or no `wait` of that name in it.
+    Returns False if the signal is sent but its name could not be checked against the definition. Raises RefusedError if
+    the saga has ended, UsageError if there is no such saga or it has no `wait` of that name.
     """
     described = await _open_run(temporal, saga_id)
     definition = await read_definition(temporal, described.run)
@@ -137,7 +138,7 @@ async def signal(
 
 
 def check_signal(definition: Definition, name: str) -> None:
-    """Raises UsageError: no `wait` can ever take a signal of this name. A name made by an expression may be any."""
+    """Raise UsageError if no `wait` can take a signal of this name; a name given by an expression may be any."""
     waits = [step.do.with_ or {} for step in definition.steps if step.do.uses == "wait"]
     names = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
     if name in names or any("${{" in one for one in names):
@@ -147,16 +148,16 @@ def check_signal(definition: Definition, name: str) -> None:
 
 
 async def resolve(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Decide about a stuck step; the story after it. Raises RefusedError when the decision is not possible."""
+    """Decide about a parked step; returns the view afterwards. Raises RefusedError if the decision is not possible."""
     described = await _open_run(temporal, saga_id)
     await _require_poller(temporal, described)
     return await _execute_update(temporal, described.run.id, "resolve", dict(decision), UPDATE_TIMEOUT)
 
 
 async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[str, Any]) -> list[str]:
-    """What a decision would lead to at once, in words, tried on a copy of the machine.
+    """The immediate consequences of a decision, in words, computed on a copy of the saga's state machine.
 
-    Raises RefusedError when the decision is not possible.
+    Raises RefusedError if the decision is not possible.
     """
     from sagas.machine.machine import Machine
     from sagas.protocol.messages import Call, DecisionMade, Finish, StartSaga, StartTimer, UndoSaga
@@ -201,7 +202,7 @@ async def preview_decision(temporal: Temporal, saga_id: str, decision: Mapping[s
 
 
 async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> str:
-    """Begin to take a completed saga back; the id of the run that does it. Raises RefusedError when it cannot be."""
+    """Start the undo of a completed saga; returns its workflow id. Raises RefusedError if it cannot be undone."""
     story = await read_view(temporal, saga_id)
     described = await describe_run(temporal, saga_id)
     assert described is not None
@@ -235,7 +236,7 @@ async def undo(temporal: Temporal, saga_id: str, *, reason: str, who: str) -> st
 
 
 async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
-    """The run to speak to: the saga's, or that of its undo. Raises UsageError: unknown; RefusedError: it is over."""
+    """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended."""
     described = await describe_run(temporal, saga_id)
     if described is None:
         raise unknown_saga_error(temporal, saga_id)
@@ -278,11 +279,11 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
         raise
 
 
-# One question to many sagas: each is asked, whatever becomes of the others, and some of them at the same time.
+# The same request to many sagas, concurrently and independently of each other.
 
 
 AT_ONCE = 100
-"""Questions that are open at the same time. One that no worker answers takes seconds."""
+"""Maximum number of open requests. One that no worker answers takes seconds."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -291,10 +292,10 @@ R = TypeVar("R")
 async def ask_each(
     targets: Iterable[T], ask: Callable[[T], Awaitable[R]], *, saga_of: Callable[[T], str] = str
 ) -> list[R | SagaError]:
-    """The answers in the order of the targets; where there is none, the error that says why.
+    """The responses in the order of the targets; a failed request is represented by its error.
 
-    Several targets of one saga are asked one after the other: Temporal takes ten updates of a run at a time. When no
-    worker answers the first, the others are not tried.
+    Targets of one saga are handled one after the other, because Temporal limits a run to ten updates in flight. If no
+    worker answers the first one, the others are not attempted.
     """
     gate = asyncio.Semaphore(AT_ONCE)
     turns: dict[str, asyncio.Lock] = {}
@@ -319,5 +320,5 @@ async def ask_each(
 
 
 def worst_code(answers: Sequence[object]) -> int:
-    """The exit code for all of them: the highest one of their errors, 0 when there is none."""
+    """The highest exit code among the errors; 0 if there is none."""
     return max((answer.exit_code for answer in answers if isinstance(answer, SagaError)), default=0)

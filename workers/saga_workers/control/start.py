@@ -1,4 +1,4 @@
-"""Starting a saga once: one run per saga id, whoever asks and however often."""
+"""Starts a saga exactly once: one run per saga id, however often the start is repeated."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from sagas.protocol.payloads import DEFINITION_HEADER, GENERATION_HEADER, UNDO_S
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """A saga that runs or ran under ``id``; ``started`` is False when it was there before.
+    """A saga that runs or has run under ``id``; ``started`` is False if it existed before.
 
-    ``over``: it was there, and had ended COMPLETED.
+    ``completed``: it existed, and has ended COMPLETED.
     """
 
     id: str
@@ -46,7 +46,7 @@ class StartResult:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A start that has been checked. ``id`` is None where the definition gives none."""
+    """A validated start. ``id`` is None if the definition has no id template."""
 
     input: Any
     id: str | None
@@ -54,9 +54,9 @@ class StartRequest:
 
 
 class SagaStarter:
-    """Starts sagas of one definition; what all starts share is made once.
+    """Starts sagas of one definition; what all starts share is prepared once.
 
-    ``attributes`` are the search attributes of the engine that the namespace has; ``variables`` the project's.
+    ``attributes``: those of the engine's search attributes that the namespace has. ``variables``: the project's.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SagaStarter:
         self._static_details = static_details(definition)
 
     def make_request(self, input: Any) -> StartRequest:
-        """Check an input, and make the id and the labels from it. Raises UsageError with the first mistake."""
+        """Validate an input and derive the id and labels from it. Raises UsageError with the first problem."""
         name = self._definition.saga
         checked, problems = validate_input(self._definition, input)
         if problems:
@@ -109,9 +109,9 @@ class SagaStarter:
         again: bool = False,
         labels: Mapping[str, str] | None = None,
     ) -> StartResult:
-        """Start a saga, or find the run that is already there. ``labels`` are added to the definition's.
+        """Start a saga, or find the run that exists already. ``labels`` are added to the definition's.
 
-        Raises UsageError: the id is not valid. RefusedError: the id belongs to another saga or input, to a run that
+        Raises UsageError if the id is not valid; RefusedError if the id belongs to another saga or input, to a run that
         was undone (use ``again``), or to one that was terminated.
         """
         saga_id = id or request.id or f"{self._definition.saga}-{uuid7()}"
@@ -155,7 +155,7 @@ class SagaStarter:
         return TypedSearchAttributes([SearchAttributePair(key, [f"{name}={value}" for name, value in labels.items()])])
 
     async def _existing_run(self, input: Any, saga_id: str) -> StartResult:
-        """The run under this id, if it is the same saga with the same input and may stand for this start."""
+        """The run under this id, if it is the same saga with the same input and may count as this start."""
         described = await describe_run(self._temporal, saga_id)
         if described is None:
             raise RefusedError(f"{saga_id} was there and has gone; start it again")
@@ -215,7 +215,7 @@ async def _same_input(temporal: Temporal, described: RunDescription, input: Any)
 
 
 async def _next_generation(temporal: Temporal, saga_id: str) -> int | None:
-    """The generation for `--again`: one more than the highest of any entry so far; None when it may not be."""
+    """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again."""
     if await describe_run(temporal, saga_id) is None:
         return None
     story = await read_view(temporal, saga_id)

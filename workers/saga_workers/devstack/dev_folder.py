@@ -1,10 +1,10 @@
-"""``.saga/``: what was started for a project, where it listens, what it logs.
+"""``.saga/``: the state of a project's embedded stack.
 
 ``dev.toml``      addresses and URLs of what runs now; the settings read it
-``dev/ID``        who owns this folder: a random id and the folder's path
+``dev/ID``        the identity of this folder: a random id and its path
 ``dev/<name>.json``  one service: pid, start, ports, whether it is wanted
 ``warehouse/<name>/``  the tables of an Iceberg catalog on the embedded PostgreSQL
-``spark/stage/``  what Spark steps have staged, and what their audits have refused
+``spark/stage/``  staged output of Spark steps, and rows refused by their audits
 ``dev/<name>/``   its data;  ``dev/logs/<name>.log``  its output;  ``dev/lock``  held by `up` and `down`
 """
 
@@ -31,10 +31,10 @@ _LOCK_TIMEOUT = 180.0
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecord:
-    """What is known of one service.
+    """The record of one service.
 
-    ``wanted``: it was started and not yet taken down. ``ports`` and ``data`` outlive the process: the ports
-    are used again, ``data`` is the service's own memory (a fingerprint).
+    ``wanted``: it was started and not taken down since. ``ports`` and ``data`` outlive the process: ports are reused,
+    and ``data`` is what the service remembers (such as a fingerprint).
     """
 
     wanted: bool = False
@@ -47,7 +47,7 @@ class ServiceRecord:
 
 
 class DevFolder:
-    """The ``.saga`` folder of one project. Reading makes nothing; ``create`` makes it."""
+    """The ``.saga`` folder of one project. Reading creates nothing; ``create`` does."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,7 +62,7 @@ class DevFolder:
             logs = self.log_file("x").parent
             logs.mkdir(parents=True, exist_ok=True)
             logs.chmod(0o700)
-            # PostgreSQL may have to run as `nobody`, who then passes through to its own folder but sees nothing.
+            # PostgreSQL may have to run as `nobody`, who must be able to traverse this folder but not to list it.
             self.dev.chmod(0o711)
             write_atomically(self.path / ".gitignore", "*\n")
         except OSError as error:
@@ -83,9 +83,9 @@ class DevFolder:
     def owner(self) -> str:
         """The id of this very folder.
 
-        A copy of a project holds the records of processes that serve the original: a folder whose written
-        path still exists elsewhere is a copy, gets an id of its own and forgets them. A folder that was
-        moved keeps what it has.
+        A copy of a project contains the records of processes that serve the original. So a folder whose recorded path
+        still exists elsewhere is a copy: it gets a new id and drops the processes from its records. A folder that was
+        moved keeps both.
         """
         file = self.dev / "ID"
         here = str(self.root)
@@ -104,7 +104,7 @@ class DevFolder:
         return known
 
     def read(self, name: str) -> ServiceRecord:
-        """The record of a service; an unreadable one counts as none (its process is found by its mark)."""
+        """The record of a service; an unreadable one counts as missing (the process is found by its mark)."""
         try:
             data = json.loads((self.dev / f"{name}.json").read_text(encoding="utf-8"))
             process = ProcessId(**data["process"]) if data["process"] else None
@@ -122,9 +122,9 @@ class DevFolder:
         write_atomically(self.toml, "\n".join(lines) + "\n")
 
     def wipe(self) -> None:
-        """Forget everything, data too. The lock file stays: others may be waiting for it."""
+        """Delete everything, data included. The lock file stays, because others may wait for it."""
         self.toml.unlink(missing_ok=True)
-        # What is in there goes with the catalogs and with the ledger, which know whose it is.
+        # Their content is useless without the catalogs and the ledger, which are deleted too.
         for folder in (self.warehouse, self.stage):
             if folder.is_dir():
                 shutil.rmtree(folder)
@@ -135,10 +135,10 @@ class DevFolder:
 
     @contextlib.contextmanager
     def lock(self, on_wait: Callable[[], Any]) -> Iterator[None]:
-        """One `up` or `down` at a time; ``waiting`` is called once when another one is at work.
+        """One `up` or `down` at a time; ``on_wait`` is called once if another one holds the lock.
 
         Raises:
-            SagaError: the other one did not finish in three minutes.
+            SagaError: the other one did not finish within three minutes.
         """
         with (self.dev / "lock").open("a") as file:
             end = time.monotonic() + _LOCK_TIMEOUT
@@ -161,7 +161,7 @@ class DevFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's text; a reader sees the old text or the new one. Only the owner may read it."""
+    """Replace a file atomically: a reader sees the old text or the new one. Only the owner may read it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

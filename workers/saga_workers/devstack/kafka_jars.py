@@ -1,6 +1,6 @@
-"""The jars of the embedded Kafka: fetched once for a user, and checked against a list of sums each time.
+"""The jars of the embedded Kafka: downloaded once per user, and verified by checksum at each use.
 
-PySpark brings Ivy, which fetches exactly what ``kafka.lock`` names and nothing those ask for besides.
+Ivy, which is part of PySpark, downloads exactly the jars in ``kafka.lock``, without their dependencies.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def locked_jars() -> list[Jar]:
 
 
 def cache_folder() -> Path:
-    """Where this user's jars are; a change of the lock file means another folder."""
+    """The folder of this user's jars; a changed lock file means another folder."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "saga" / f"kafka-{hashlib.sha256(_LOCK_FILE.read_bytes()).hexdigest()[:12]}"
 
 
 def find_java() -> str:
-    """The Java to run Kafka with. Raises KafkaUnavailableError: there is none."""
+    """The Java that runs Kafka. Raises KafkaUnavailableError if there is none."""
     try:
         return require_java("the embedded Kafka")
     except SagaError as error:
@@ -63,10 +63,10 @@ def find_java() -> str:
 
 
 def fetch_jars(report: Callable[[str], Any]) -> list[Path]:
-    """The jars in the order of the class path. ``say`` is told when they have to be fetched first.
+    """The jars in class path order. ``report`` is called if they have to be downloaded first.
 
     Raises:
-        KafkaUnavailableError: Java or PySpark is missing, they cannot be fetched, or one is not what the list says.
+        KafkaUnavailableError: Java or PySpark is missing, the download fails, or a checksum differs.
     """
     program, wanted, folder = find_java(), locked_jars(), cache_folder() / "jars"
     if not folder.is_dir():
@@ -95,7 +95,7 @@ def _sha256(file: Path) -> str | None:
 
 
 def _fetch(program: str, wanted: list[Jar], folder: Path) -> None:
-    """Fetch into a draft beside it; a folder of the final name holds what the list says, and all of it."""
+    """Download into a draft folder and rename it: a folder with the final name is complete and verified."""
     with tempfile.TemporaryDirectory(prefix="draft-", dir=folder.parent) as name:
         draft = Path(name)
         request = draft / "ivy.xml"
@@ -125,7 +125,7 @@ def _fetch(program: str, wanted: list[Jar], folder: Path) -> None:
 
 
 def _reason(output: str) -> str:
-    """The line of Ivy's report that says most."""
+    """The most informative line of Ivy's output."""
     lines = [line.strip(" \t:") for line in output.splitlines()]
     telling = [line for line in lines if "exception" in line.lower() or "refused" in line.lower()]
     return (telling or ["it was not found (is there a network?)"])[0].rstrip(".")
@@ -144,7 +144,7 @@ def _ivy_jar() -> Path:
 
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """One process of this user at a time: several would fetch the same."""
+    """One process of this user at a time, because several would download the same files."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,6 +1,6 @@
-"""How one Kafka broker that is its own controller is run: its properties, its Java, its data folder.
+"""Runs one Kafka broker that is its own controller: properties, Java, data folder, and the service.
 
-Small on purpose: one node, nothing replicated, a heap of 512 MB, compiled quickly rather than well.
+It is small on purpose: one node, no replication, a heap of 512 MB, and a JIT tuned for a fast start.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ rootLogger.appenderRef.out.ref=out
 
 @dataclass(frozen=True, slots=True)
 class KafkaServer:
-    """A broker in ``folder``; ``port`` is its clients', ``controller`` its own. ``more`` are properties that win.
+    """A broker in ``folder`` with ports for its clients and its controller; ``overrides`` win over other properties.
 
-    It runs in its folder and names files relative to it: a folder may be called anything.
+    It runs in its folder and names files relative to it, so that any folder name works.
     """
 
     folder: Path
@@ -79,7 +79,7 @@ class KafkaServer:
             "transaction.state.log.min.isr": "1",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
-            # After a kill the controller waits this long before it lets the broker in again; default 9 s.
+            # After a kill the controller waits this long before it accepts the broker again; the default is 9 s.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "group.initial.rebalance.delay.ms": "0",
@@ -91,7 +91,7 @@ class KafkaServer:
         """Write the properties and, once, format the data folder.
 
         Raises:
-            KafkaUnavailableError: Kafka refuses to.
+            KafkaUnavailableError: the format fails.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = (f"{key}={value}\n" for key, value in self.properties().items())
@@ -99,7 +99,7 @@ class KafkaServer:
         (self.folder / "log4j2.properties").write_text(_LOG4J_PROPERTIES, encoding="ascii")
         if (self.folder / "data" / "meta.properties").exists():
             return
-        # One that begins with `-` would be read as another option.
+        # An id that begins with `-` would be parsed as an option.
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=").replace("-", "_")
         words = ["format", "--cluster-id", cluster, "--config", "server.properties"]
         done = subprocess.run(
@@ -110,7 +110,7 @@ class KafkaServer:
             raise KafkaUnavailableError(f"Kafka could not make its data folder: {why}")
 
     def argv(self) -> list[str]:
-        """The command of the server; it is run in ``folder``."""
+        """The command of the server, to be run in ``folder``."""
         return self._argv("kafka.Kafka", "server.properties")
 
     def _argv(self, program: str, *words: str, archive: str | None = None) -> list[str]:
@@ -120,11 +120,11 @@ class KafkaServer:
         return [find_java(), *_JVM_OPTIONS, option, logs, "-cp", os.pathsep.join(map(str, self.jars)), program, *words]
 
     def is_ready(self) -> bool:
-        """True when it serves clients. A port opens a moment earlier: so ask which requests it knows."""
+        """Whether it serves clients. Its port opens a little earlier, so send an ApiVersions request."""
         return self._answers_api_versions() if is_open(HOST, self.port) else False
 
     def _answers_api_versions(self) -> bool:
-        # ApiVersions (18), version 0, of the smallest client there is.
+        # ApiVersions (18), version 0, with a minimal client id.
         request = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04saga"
         try:
             with socket.create_connection((HOST, self.port), timeout=2.0) as connection:
@@ -135,12 +135,12 @@ class KafkaServer:
 
 
 def create_class_archive(jars: Sequence[Path]) -> None:
-    """Make the archive with which each later start takes half the time; nothing if there is one."""
+    """Create the class data archive, which halves the time of each later start, unless it exists."""
     write_class_archive(_archive_file(), lambda draft: _start_once(jars, draft))
 
 
 def _start_once(jars: Sequence[Path], draft: Path) -> None:
-    """A broker that starts, and ends; its JVM writes ``draft`` then."""
+    """Start and stop a broker; its JVM writes ``draft`` on exit."""
     ports = choose_ports({"port": None, "controller": None}, {}, ())
     server = KafkaServer(draft.parent, jars, ports["port"], ports["controller"])
     server.prepare()
@@ -158,12 +158,12 @@ def _start_once(jars: Sequence[Path], draft: Path) -> None:
 
 
 def _archive_file() -> Path:
-    """The archive belongs to one Java and one set of jars; another Java would pass over it."""
+    """The archive is specific to one Java and one set of jars; another Java would ignore it."""
     mark = hashlib.sha256(java_identity(find_java()).encode()).hexdigest()
     return cache_folder() / f"java-{mark[:12]}.jsa"
 
 
-# A Kafka broker of the project's own, from its jars, on the Java that is installed.
+# The embedded broker as a service.
 
 
 class KafkaService(Service):
@@ -192,7 +192,7 @@ class KafkaService(Service):
 
 
 def broker_unavailable_reason(report: Callable[[str], Any]) -> str | None:
-    """One sentence: why there is no Kafka on this machine; None: its jars are here now, fetched if they had to be."""
+    """Why Kafka cannot run on this machine, as a message; None if it can, after downloading the jars if necessary."""
     try:
         require_client()
         create_class_archive(fetch_jars(report))

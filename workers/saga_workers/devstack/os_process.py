@@ -1,4 +1,4 @@
-"""Processes that outlive the command which started them: started, found by their mark, stopped."""
+"""Processes that outlive the command that started them: start, find by mark, stop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from sagas.settings.dev_stack import ProcessId, start_mark
 
-# In the environment of everything we start: proof that it is ours, should its record be lost.
+# In the environment of everything that is started: identifies the process if its record is lost.
 MARK_VARIABLE = "SAGA_DEV_MARK"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a service is started. ``user`` is a numeric uid (and gid) to become, None to stay."""
+    """How to start a service. ``user``: a numeric uid (and gid) to switch to, or None."""
 
     argv: Sequence[str]
     cwd: Path
@@ -46,7 +46,7 @@ def start_process(launch: Launch, log: Path, mark: str) -> ProcessId:
 
 
 def find_marked(mark: str) -> ProcessId | None:
-    """The process that was started with this mark; its children carry the mark too and are passed over."""
+    """The process that was started with this mark; its children, which inherit the mark, are skipped."""
     import psutil
 
     marked: dict[int, int] = {}
@@ -55,7 +55,7 @@ def find_marked(mark: str) -> ProcessId | None:
             if process.environ().get(MARK_VARIABLE) == mark:
                 marked[process.pid] = process.ppid()
         except (psutil.Error, OSError):
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # it has ended, or belongs to another user
     for pid, parent in marked.items():
         if parent not in marked and (started := start_mark(pid)):
             return ProcessId(pid, started)
@@ -63,9 +63,9 @@ def find_marked(mark: str) -> ProcessId | None:
 
 
 def stop_process(process: ProcessId, *, number: int = signal.SIGTERM, grace: float) -> None:
-    """Ask a process to end and make it end after ``grace`` seconds."""
+    """Send a signal to a process, and kill it after ``grace`` seconds."""
     process.signal(number)
-    # A stopped process (SIGSTOP) sees the request only when it goes on.
+    # A process stopped by SIGSTOP handles the signal only when it continues.
     process.signal(signal.SIGCONT)
     if not _wait_gone(process, grace):
         process.signal(signal.SIGKILL)
@@ -84,6 +84,6 @@ def _wait_gone(process: ProcessId, seconds: float) -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Take the exit status of a child of this very command; of others the system takes care."""
+    """Reap a child of this very command; other processes are reaped by the system."""
     with contextlib.suppress(ChildProcessError, OSError):
         os.waitpid(pid, os.WNOHANG)

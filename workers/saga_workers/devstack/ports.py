@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 
 HOST = "127.0.0.1"
 
-# Below the range from which the system serves outgoing connections, so that none of those takes a port
-# between our choice and the server's start.
+# Below the ephemeral range, so that no outgoing connection takes a port between the choice and the server's start.
 _RANGE = range(18_000, 32_000)
 
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do: a port whose last connections are still closing counts as free.
+        # As servers do: a port with connections in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -25,7 +24,7 @@ def is_free(port: int) -> bool:
 
 
 def is_open(host: str, port: int, seconds: float = 1.0) -> bool:
-    """True when something accepts connections there."""
+    """Whether something accepts connections there."""
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError:

@@ -1,5 +1,4 @@
-"""A PostgreSQL of the project's own, with one database for each SQL connection that has no URL, and one for each
-Iceberg catalog that has none."""
+"""The embedded PostgreSQL, with a database for each SQL connection and each Iceberg catalog that has no URL."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _SERVER_OPTIONS = {
 
 class PostgresService(Service):
     name: ClassVar[str] = "postgres"
-    stop_signal: ClassVar[int] = signal.SIGINT  # PostgreSQL's "fast": open transactions are rolled back
+    stop_signal: ClassVar[int] = signal.SIGINT  # PostgreSQL's fast shutdown: open transactions are rolled back
 
     def ports(self) -> Mapping[str, int | None]:
         return {"port": None}
@@ -53,14 +52,15 @@ class PostgresService(Service):
         return f"{scheme}://postgres:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}"
 
     def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
-        """initdb, once. The finished cluster gets its name last, so that a half made one is never used."""
+        """Run initdb, once. The finished cluster is renamed last, so that an incomplete one is never used."""
         if (self.cluster / "PG_VERSION").exists():
             self._remove_stale_pid_file()
             return data
         home = self.folder.data_folder(self.name)
         home.mkdir(mode=0o700, exist_ok=True)
         for leftover in home.iterdir():
-            # An initdb whose `up` was killed may still be writing into its draft: ours is another folder.
+            # The initdb of a killed `up` may still be writing into its draft, so each `up` uses a draft folder of its
+            # own.
             shutil.rmtree(leftover, ignore_errors=True)
         write_atomically(self.password_file, secrets.token_urlsafe(18))
         draft = Path(tempfile.mkdtemp(prefix="draft-", dir=home))
@@ -82,9 +82,9 @@ class PostgresService(Service):
         return data
 
     def _remove_stale_pid_file(self) -> None:
-        """Take away the lock of a killed server, whose pid may by now be another program's.
+        """Remove the lock file of a killed server, whose pid may have been reused by another program.
 
-        PostgreSQL would refuse to start then. The caller knows that no server of ours runs.
+        PostgreSQL would otherwise refuse to start. The caller has checked that no server of this folder runs.
         """
         file = self.cluster / "postmaster.pid"
         if not file.exists():
@@ -106,7 +106,7 @@ class PostgresService(Service):
         return None if subprocess.run(ready, check=False).returncode == 0 else "the database"
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """Create the databases that are missing, and the tables of catalogs; none is ever dropped."""
+        """Create missing databases, and the tables of catalogs; none is ever dropped."""
         import psycopg
         from psycopg import sql
 
@@ -123,7 +123,7 @@ class PostgresService(Service):
 
         with psycopg.connect(self.url(ports, _catalog_database(name), "postgresql")) as connection:
             [there] = connection.execute("select to_regclass('iceberg_tables') is not null").fetchone() or [False]
-        # Without pyiceberg here, whoever opens the catalog first makes its tables.
+        # Without pyiceberg here, the first process that opens the catalog creates its tables.
         if not there and importlib.util.find_spec("pyiceberg") is not None:
             from pyiceberg.catalog import load_catalog
 
@@ -132,7 +132,7 @@ class PostgresService(Service):
     def _catalog_properties(self, ports: Mapping[str, int], name: str) -> dict[str, str]:
         """The properties with which pyiceberg opens a catalog of this server."""
         warehouse = self.folder.warehouse / name
-        # Iceberg takes the path of a file:// location as it is: nothing in it may be quoted.
+        # Iceberg takes the path of a file:// location literally, so it must not be percent-encoded.
         return {"type": "sql", "uri": self.url(ports, _catalog_database(name)), "warehouse": f"file://{warehouse}"}
 
     def _databases(self) -> list[str]:
@@ -154,7 +154,7 @@ def _catalog_database(catalog: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Without the PG… variables: they may speak of another server."""
+    """The environment without PG… variables, which may name another server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
@@ -180,9 +180,9 @@ def program_folder() -> Path:
 
 
 def unprivileged_command() -> tuple[list[str], int | None]:
-    """How to run PostgreSQL, which refuses to be root: (words before the command, uid to become).
+    """How to run PostgreSQL, which refuses to run as root: (prefix of the command, uid to switch to).
 
-    A user namespace is preferred: the files stay root's own, and a folder only root may enter is no obstacle.
+    A user namespace is preferred: the files stay root's own, and folders that only root may enter are no obstacle.
     """
     if os.geteuid() != 0:
         return [], None

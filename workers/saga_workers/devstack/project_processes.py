@@ -1,4 +1,4 @@
-"""The project's own processes: the `saga` command with one of its verbs, in the background."""
+"""The project's own processes as services: `saga worker`, `saga relay` and `saga trigger`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_FILES = 5_000
 
 
 class ProjectProcess(Service):
-    """A verb that serves ``--health`` and reads the project's files once; ``name`` is the verb."""
+    """A `saga` command that serves ``--health`` and reads the project's files once; ``name`` is the command."""
 
-    start_attempts: ClassVar[int] = 1  # what stops it is in the project's files; once more would not help
-    grace: ClassVar[float] = 35.0  # a little more than the verb gives what it has begun
+    start_attempts: ClassVar[int] = 1  # a failure is caused by the project's files, so a retry would not help
+    grace: ClassVar[float] = 35.0  # seconds; a little more than the command's own grace period
 
     def ports(self) -> Mapping[str, int | None]:
         return {"health_port": None}
@@ -31,7 +31,7 @@ class ProjectProcess(Service):
         return {**data, "fingerprint": self.fingerprint()}
 
     def is_outdated(self, data: Mapping[str, str]) -> bool:
-        """True when the project has changed since the process read it: Python modules are loaded once."""
+        """Whether the project has changed since the process read it: Python modules are loaded only once."""
         return data.get("fingerprint") != self.fingerprint()
 
     def fingerprint(self) -> str:
@@ -43,7 +43,7 @@ class ProjectProcess(Service):
         return digest.hexdigest()
 
     def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
-        # -P: a module of the project called `cli` or `workers` must not stand in for ours.
+        # -P: a module of the project called `cli` or `workers` must not shadow the engine's.
         argv = [sys.executable, "-P", "-m", "saga_cli.main", self.name, "--health", f"{HOST}:{ports['health_port']}"]
         if self.settings.config_file:
             argv += ["--config", str(self.settings.config_file)]
@@ -72,7 +72,7 @@ class TriggerService(ProjectProcess):
 
 
 def _project_files(root: Path) -> Iterator[Path]:
-    """The files a process may have read, in a stable order; hidden and generated folders are left out."""
+    """The files a process may have read, in a stable order, without hidden and generated folders."""
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _IGNORED_FOLDERS and not name.startswith("."))

@@ -1,4 +1,4 @@
-"""What a part of the embedded stack has to say about itself."""
+"""The interface of a service of the embedded stack."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class NotInstalledError(SagaError):
 class Service(ABC):
     """One program of the embedded stack.
 
-    ``name`` is the word after `saga dev logs`; ``after`` names services that must be ready before; ``ports``
-    maps the name of each port to the one preferred (None: any); ``patience`` is how many seconds it may need
-    until it is ready, ``grace`` how many to end; ``attempts``: how often a start that ends at once is repeated.
+    ``name``: its name in `saga dev logs`. ``after``: services that must be ready before. ``ports``: the name of each
+    port → the preferred one (None: any). ``start_timeout`` and ``grace``: seconds until it must be ready, and to end.
+    ``start_attempts``: how often a start is attempted if the process ends at once.
     """
 
     settings: Settings
@@ -46,7 +46,7 @@ class Service(ABC):
     def ports(self) -> Mapping[str, int | None]: ...
 
     def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
-        """Make what has to exist before the first start (and nothing on the next); returns the new ``data``."""
+        """Create what must exist before the first start, idempotently; returns the new ``data``."""
         return data
 
     @abstractmethod
@@ -54,15 +54,15 @@ class Service(ABC):
 
     @abstractmethod
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
-        """What is still missing until the service is ready, None when it is. Must not block for long."""
+        """What is missing until the service is ready; None if it is. Must not block for long."""
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """What has to be done each time it is ready: repeatable."""
+        """What to do each time it is ready; idempotent."""
         return
 
     @abstractmethod
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
-        """Where people and programs find it, for `dev status`."""
+        """The addresses of the service, for `dev status`."""
 
     def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
         """Its tables in ``.saga/dev.toml``."""
@@ -70,7 +70,7 @@ class Service(ABC):
 
 
 def http_get(port: int, path: str, *, seconds: float = 2.0) -> tuple[int, bytes]:
-    """Ask a service on this machine; (0, b"") when it does not answer. Never through a proxy."""
+    """GET from a service on this machine, never through a proxy; (0, b"") if it does not answer."""
     connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
     try:
         connection.request("GET", path)

@@ -1,4 +1,4 @@
-"""`up`, `status` and `down` over the services: start what is missing, wait until it is ready, write it down."""
+"""`up`, `status` and `down` over the services: start what is missing, wait until it is ready, record it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from sagas.settings.project import Project
 
 Report = Callable[[str], Any]
 
-# How long a process that already runs may take to answer before it counts as hung and is started anew.
+# Seconds a running process may take to answer before it counts as hung and is restarted.
 _HUNG_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StartedService:
-    """A service that was started (or found) and is to become ready. ``log_from``: where its new output begins."""
+    """A service that was started (or found) and has to become ready. ``log_from``: where its new output begins."""
 
     service: Service
     record: ServiceRecord
@@ -47,7 +47,7 @@ class StartedService:
 
 
 class Stack:
-    """The embedded stack of one project. ``say`` tells a person what goes on."""
+    """The embedded stack of one project. ``report`` shows progress to the user."""
 
     def __init__(self, settings: Settings, report: Report) -> None:
         self.folder = DevFolder(settings.root)
@@ -88,7 +88,7 @@ class Stack:
                 pending = [name for name in pending if name not in wave]
 
     def _needed_services(self) -> list[str]:
-        """Everything, except what is for Kafka in a project that has no use for it."""
+        """All services, without those for Kafka if the project does not use it."""
         project = Project(self.settings)
         if not uses_kafka(project):
             return [name for name in SERVICE_NAMES if name not in KAFKA_SERVICES]
@@ -96,9 +96,9 @@ class Stack:
         return [name for name in SERVICE_NAMES if not idle.get(name)]
 
     def _without_missing_kafka(self, pending: list[str]) -> list[str]:
-        """What can be started of ``pending``: without a broker neither it nor what needs one, and a person is told.
+        """Those of ``pending`` that can start: without a broker, Kafka and what needs it are dropped, with a report.
 
-        Raises SagaError: it is somebody else's broker, and does not answer.
+        Raises SagaError if an external broker does not answer.
         """
         kafka = self.settings.kafka
         if kafka.bootstrap_servers is not None and not kafka.embedded:
@@ -120,7 +120,7 @@ class Stack:
         return [name for name in pending if name not in KAFKA_SERVICES]
 
     def _set_up_databases(self) -> None:
-        """Create the tables in the databases of our own PostgreSQL; in others only `saga setup` does."""
+        """Create the tables in the databases of the embedded PostgreSQL; for others, use `saga setup`."""
         current = load_settings(self.settings.root, self.settings.config_file)
         own = [connection for connection in current.sql_connections() if connection.embedded]
         if own:
@@ -132,7 +132,7 @@ class Stack:
                 asyncio.run(set_up_database(connection, current.kafka.shards))
 
     def _set_up_topics(self) -> None:
-        """Create the topics that the definitions name in our own Kafka; in others only `saga setup` does."""
+        """Create the topics that the definitions name in the embedded Kafka; for others, use `saga setup`."""
         from saga_workers.topic_inventory import create_topics
 
         current = load_settings(self.settings.root, self.settings.config_file)
@@ -147,7 +147,7 @@ class Stack:
         return any(_port_is_open(address.strip()) for address in servers.split(","))
 
     def _uses_external_temporal(self) -> bool:
-        """True when the settings name a server that is not ours to start."""
+        """Whether the settings name a server that the stack does not manage."""
         temporal = self.settings.temporal
         if temporal.address is None or temporal.embedded:
             return False
@@ -167,12 +167,12 @@ class Stack:
         return self._start(service, record)
 
     def _record(self, service: Service) -> ServiceRecord:
-        """What is known of a service; its process is also found when its record was lost."""
+        """The record of a service; its process is found by its mark if the record was lost."""
         record = self.folder.read(service.name)
         if not record.is_alive() and (process := find_marked(self._mark(service))):
             record = dataclasses.replace(record, process=process)
             if not record.ports:
-                # Where it listens is lost with the record, so it cannot be used any more.
+                # Its ports are lost with the record, so the process is of no use.
                 record = self._stop(service, record)
         return record
 
@@ -180,7 +180,7 @@ class Stack:
         return f"{self.folder.owner()}/{service.name}"
 
     def _start(self, service: Service, record: ServiceRecord, after: StartedService | None = None) -> StartedService:
-        """``after``: the attempt that this one repeats."""
+        """Start a service. ``after``: the attempt that this one repeats."""
         data = service.prepare(record.data)
         others = [
             port for name in SERVICE_NAMES if name != service.name for port in self.folder.read(name).ports.values()
@@ -188,7 +188,7 @@ class Stack:
         previous = dict(record.ports)
         preferred = service.ports()
         if service.name == "temporal" and not self.settings.temporal.embedded and self.settings.temporal.address:
-            previous.pop("port", None)  # the settings name the port; it does not matter what it was before
+            previous.pop("port", None)  # the settings name the port, so the previous one does not matter
         ports = tcp.choose_ports(preferred, previous, others)
         if after is None or after.was_running:
             log = self.folder.rotate_log(service.name)
@@ -221,7 +221,7 @@ class Stack:
                 break
             time.sleep(0.03)
         else:
-            # It ended: the port was taken meanwhile, or an earlier process has not quite gone.
+            # It has ended: the port was taken meanwhile, or an earlier process has not ended completely.
             if running.attempt >= service.start_attempts:
                 raise SagaError(
                     f"{service.name} ended while it started: {self._cause(running)}",
@@ -236,7 +236,7 @@ class Stack:
             return full_disk(self._home(running.service)) or cause(log.read().decode("utf-8", "replace"))
 
     def _home(self, service: Service) -> Path:
-        """The folder of its data, if it has some."""
+        """The service's data folder, or ``.saga/dev`` if it has none."""
         data = self.folder.data_folder(service.name)
         return data if data.is_dir() else self.folder.dev
 
@@ -253,7 +253,7 @@ class Stack:
     def status(self) -> dict[str, Any]:
         """The document of `dev status -o json`."""
         if self.folder.dev.is_dir():
-            self.folder.owner()  # the records in a copied project are those of the original
+            self.folder.owner()  # drops the records in a copied project, which are those of the original
         document: dict[str, Any] = {}
         for name, service in self.services.items():
             record = self.folder.read(name)
@@ -289,7 +289,7 @@ class Stack:
     # ── down ────────────────────────────────────────────────────────────────────────────────────────────
 
     def down(self, *, wipe: bool = False) -> list[str]:
-        """Stop what `up` started, in the opposite order; returns what was stopped. ``wipe``: the data too."""
+        """Stop what `up` has started, in reverse order; returns what was stopped. ``wipe``: delete the data too."""
         if not self.folder.dev.is_dir():
             return []
         stopped = []
@@ -319,7 +319,7 @@ def _port_is_open(address: str) -> bool:
     return port.isdigit() and tcp.is_open(host.strip("[]"), int(port))
 
 
-# The services of the embedded stack, in the order in which `dev status` names them.
+# The services of the embedded stack, in the order of `dev status`.
 #
 # A new one is a file with a :class:`~saga_workers.devstack.service.Service` and a line here.
 
@@ -333,20 +333,19 @@ SERVICES: tuple[type[Service], ...] = (
 )
 
 KAFKA_SERVICES = (KafkaService.name, RelayService.name, TriggerService.name)
-"""Those that only projects with Kafka need."""
+"""Services that only projects with Kafka need."""
 
 SERVICE_NAMES = tuple(service.name for service in SERVICES)
 
 
-# The Spark runner of a project, as `dev status` tells of it. The worker starts it with the first job and ends it.
+# The Spark runner of a project. The worker starts it with the first job, and stops it.
 
 
 def spark_runner_status(work: Path) -> dict[str, Any]:
-    """``state`` (running or stopped), and of the newest runner that lives ``pid`` and ``log``.
+    """``state`` (running or stopped), and ``pid`` and ``log`` of the newest running one.
 
-    ``work`` is the folder of the runners' logs and scratch files.
-
-    Each runner has a scratch folder, whose name holds its worker's pid, and knows it by its environment.
+    ``work`` is the folder of the runners' logs and scratch folders. The name of a scratch folder contains the pid of
+    its worker, and the runner has its path in its environment.
     """
     scratches = (work / "scratch").glob("runner-*")
     for scratch in sorted(scratches, key=lambda path: path.name, reverse=True):
@@ -359,23 +358,23 @@ def spark_runner_status(work: Path) -> dict[str, Any]:
 
 
 def _uses_scratch(process: psutil.Process, scratch: Path) -> bool:
-    # Its JVM has the same environment, but is a child of its own.
+    # The JVM has the same environment, but it is a child of the runner and not of the worker.
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("SAGA_SPARK_SCRATCH") == str(scratch)
     return False
 
 
-# Which services a user names with `--only`, and what is wrong with a choice.
+# Validation of `--only`.
 
 
 _ALL = f"the services are {', '.join(SERVICE_NAMES)}"
 
 
 def service_names(words: Sequence[str] | None) -> list[str] | None:
-    """The names in the values of `--only`, separated by commas or spaces; None: all services.
+    """The service names in the values of `--only`, separated by commas or spaces; None means all services.
 
     Raises:
-        UsageError: a value names nothing, or something unknown.
+        UsageError: a value is empty or names an unknown service.
     """
     if words is None:
         return None
@@ -387,7 +386,7 @@ def service_names(words: Sequence[str] | None) -> list[str] | None:
 
 
 def refuse_unknown(names: Collection[str]) -> None:
-    """Raises UsageError when a name is not one of a service."""
+    """Raise UsageError if a name is not that of a service."""
     for name in names:
         if name == "spark":
             raise UsageError(
@@ -399,7 +398,7 @@ def refuse_unknown(names: Collection[str]) -> None:
 
 
 def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Collection[str]) -> None:
-    """Raises UsageError when a process of the project's own would start without a server that only this stack has."""
+    """Raise UsageError if a process of the project would start without a server that only this stack provides."""
     from saga_workers.temporal.temporal_client import names_server
 
     own = [name for name in ("worker", "relay", "trigger") if name in chosen]

@@ -1,4 +1,4 @@
-"""Why a service did not start: the cause in what it has printed, without stack frames and consequences."""
+"""Finds the cause of a failed start in a service's output, without stack frames and consequential errors."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 _LEAST_FREE = 1_000_000
-"""Bytes: with less, every service fails, and some say so only in terms of memory (a mapped file: SIGBUS)."""
+"""Free bytes; with less, every service fails, some with misleading errors (a mapped file: SIGBUS)."""
 
 _NO_SPACE = tuple(text.lower() for text in (os.strerror(ENOSPC), os.strerror(EDQUOT), "disk is full"))
 
 _LEVEL = re.compile(
     r"^(?:initdb: |[\d-]+ [\d:.]+ \w+ \[\d+\] |[\dT:,.-]+ )?(?:(?i:error|fatal|panic):|ERROR|FATAL|PANIC|✖)\s+"
 )
-"""What precedes the message of an error: of a command, of PostgreSQL, of Kafka."""
+"""The prefix of an error line: of a CLI, PostgreSQL, or Kafka."""
 
 _EXCEPTION = re.compile(r'^(?:Exception in thread "[^"]*" |Caused by: )*(?:[\w$]+\.)+[\w$]*(?:Exception|Error)(?:: |$)')
 _FRAME = re.compile(r"^(?:at |\.\.\. \d+ (?:more|common frames))")
 
 
 def full_disk(folder: Path) -> str | None:
-    """One sentence if there is no space left for ``folder``."""
+    """A message if there is no space left for ``folder``; else None."""
     return f"no space is left on the disk of {folder}" if shutil.disk_usage(folder).free < _LEAST_FREE else None
 
 
 def cause(output: str) -> str:
-    """The message that says most: a lack of space, else the innermost exception of the last error, else the last line.
+    """The most informative line: a lack of space, else the innermost exception of the last error, else the last line.
 
-    A lack of space wins wherever it stands: what a service says at its next attempts follows from it.
+    A lack of space wins wherever it occurs, because the output of later attempts only follows from it.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     lines = [line for line in lines if not _FRAME.match(line)]

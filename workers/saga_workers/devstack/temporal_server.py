@@ -1,4 +1,4 @@
-"""Temporal's own development server with its Web UI, on a SQLite file."""
+"""Temporal's development server with its Web UI, on a SQLite file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sagas.settings.model import DEFAULT_NAMESPACE
 RETENTION_SECONDS = 30 * 24 * 3600
 
 _DYNAMIC_CONFIG = (
-    # The server waits up to 50 ms for each workflow task otherwise.
+    # Without this the server delays each workflow task by up to 50 ms.
     "history.transferProcessorMaxPollRPS=100000",
-    # A new search attribute may be used at once.
+    # A new search attribute can be used at once.
     "system.forceSearchAttributesCacheRefreshOnRead=true",
 )
 
@@ -32,7 +32,7 @@ class TemporalService(Service):
     name: ClassVar[str] = "temporal"
 
     def ports(self) -> Mapping[str, int | None]:
-        # The usual ports, so that Temporal's own command finds it too, unless the settings name one.
+        # The usual ports, so that Temporal's own CLI finds it too, unless the settings name one.
         port = local_port(self.settings.temporal.address) if not self.settings.temporal.embedded else None
         return {"port": port or 7233, "ui_port": 8233, "http_port": None, "metrics_port": None}
 
@@ -56,7 +56,7 @@ class TemporalService(Service):
             argv += ["--dynamic-config-value", setting]
         for attribute, kind in SEARCH_ATTRIBUTES.items():
             argv += ["--search-attribute", f"{attribute}={kind}"]
-        # The server must not read the settings of Temporal's command: they may name another server.
+        # The server must not read the settings of Temporal's CLI, which may name another server.
         env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
         return Launch(argv, folder, env)
 
@@ -64,11 +64,11 @@ class TemporalService(Service):
         path = f"/api/v1/namespaces/{self.namespace}"
         if http_get(ports["http_port"], path)[0] != 200:
             return "the server"
-        # The UI's page comes a moment before the API behind it.
+        # The UI's page is served a little before the API behind it.
         return None if http_get(ports["ui_port"], path)[0] == 200 else "the Web UI"
 
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
-        """Keep finished runs for 30 days; the server's default is one day."""
+        """Keep closed runs for 30 days; the server's default is one day."""
         path = f"/api/v1/namespaces/{self.namespace}"
         body = json.dumps({"config": {"workflowExecutionRetentionTtl": f"{RETENTION_SECONDS}s"}})
         connection = http.client.HTTPConnection(HOST, ports["http_port"], timeout=10)
@@ -90,13 +90,13 @@ class TemporalService(Service):
 
 
 def local_port(address: str | None) -> int | None:
-    """The port of an address on this machine; None for another machine's."""
+    """The port of an address on this machine; None for another machine."""
     host, _, port = (address or "").rpartition(":")
     return int(port) if host in ("127.0.0.1", "localhost") and port.isdigit() else None
 
 
 def find_temporal() -> str:
-    """The ``temporal`` program that was installed beside this Python, else the one on the PATH.
+    """The ``temporal`` program installed next to this Python, else the one on the PATH.
 
     Raises:
         NotInstalledError: there is none.

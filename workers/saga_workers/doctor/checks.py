@@ -1,4 +1,4 @@
-"""What `saga doctor` looks at: each check says whether it is well, what it saw, and what to do next."""
+"""The checks of `saga doctor`: each reports whether it passed, what it found, and what to do next."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from saga_workers.relay.held_events import UndecidedEvent
     from saga_workers.relay.outbox_table import WaitingEvents
 
-# Beyond this, "since" and "older than" in two places contradict each other visibly.
+# Beyond this, durations and ages measured on two machines contradict each other visibly.
 _MAX_CLOCK_SKEW = 5.0
 
 _MAX_PUBLISH_DELAY = 60.0
-"""Seconds an event may wait to be published: a relay needs less than one, and some to be started again."""
+"""Seconds an event may wait to be published; a relay needs less than one, and a few more for a restart."""
 
 
 async def run_checks(settings: Settings) -> list[DoctorResult]:
-    """Every check, in the order in which one depends on the other."""
+    """Run all checks, in the order of their dependencies."""
     findings = [_check_settings(settings)]
     project = Project(settings)
     findings += _check_definitions(project)
@@ -112,7 +112,7 @@ async def _describe_namespace(client: Client) -> str:
 
 
 async def _check_pollers(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:
-    """Who serves the sagas' own queue, and each queue that a step names, with the actions it is there for."""
+    """The pollers of the sagas' own task queue, and of each queue that a step names, with the actions it serves."""
     own = settings.temporal.task_queue
     findings = [
         await _check_task_queue(client, own, f"sagas of task queue {own}", workflows=True),
@@ -136,7 +136,7 @@ async def _check_task_queue(
 
 
 def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
-    """Queues other than our own, with the actions that steps send there."""
+    """Task queues other than the own one, with the actions that steps run there."""
     try:
         definitions = project.definitions.values()
     except SagaError:
@@ -163,20 +163,20 @@ async def _workflow_pollers(client: Client, queue: str) -> Sequence[Any]:
 
 
 async def _check_server_clock(client: Client) -> DoctorResult:
-    """Compare clocks. The server tells its time nowhere, except as when a poller was last seen: so poll once."""
+    """Compare clocks. The server reveals its time only as the last access of a poller, so this polls once."""
     from temporalio.api.taskqueue.v1 import TaskQueue
     from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 
     queue = f"saga-doctor-{os.getpid()}"
-    # Only a poller with an identity is shown.
+    # Only a poller with an identity is listed.
     request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), identity=queue)
     began = time.time()
-    # The server refuses a poll that would not wait for long; this one is given up as soon as it has been seen.
+    # The server refuses short polls; this long poll is cancelled as soon as it is listed.
     poll = asyncio.ensure_future(
         client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=20))
     )
     try:
-        # The server sends no event when a poll has arrived.
+        # There is no event for the arrival of a poll.
         while not (pollers := await _workflow_pollers(client, queue)) and time.time() - began < 1.5:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     finally:
@@ -241,7 +241,7 @@ async def _check_database(connection: Connection, *, spark: bool) -> list[Doctor
 
 
 def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEvents) -> Iterator[DoctorResult]:
-    """A line only where something waits."""
+    """Results for waiting events only; none if nothing waits."""
     if waiting:
         first = waiting[0]
         message = f"{len(waiting)} wait for a person; one for {first.topic} is {first.status}: {first.reason}"

@@ -1,4 +1,4 @@
-"""One line of `saga doctor`."""
+"""One result line of `saga doctor`, and the wrapper for probes that may not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sagas.errors import InfrastructureError, SagaError
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """``ok`` None: neither good nor bad, only said. ``help`` is the next step."""
+    """``ok`` None: informational only. ``help`` is the next step."""
 
     check: str
     ok: bool | None
@@ -25,15 +25,15 @@ class DoctorResult:
         return asdict(self)
 
 
-# Questions of `saga doctor` to what may not answer: a disk, a catalog, a broker.
+# Probes of what may not answer: a disk, a catalog, a broker.
 
 
 CHECK_TIMEOUT = 15.0
-"""Seconds whatever is asked may take to answer."""
+"""Seconds a probe may take."""
 
 
 async def timed_check(check: str, probe: Callable[[], str], *, timeout: float = CHECK_TIMEOUT) -> DoctorResult:
-    """What a blocking question gives, as a finding; its error, or its silence, as one too."""
+    """The result of a blocking probe; an error or a timeout is a result too."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str] = loop.create_future()
 
@@ -46,10 +46,10 @@ async def timed_check(check: str, probe: Callable[[], str], *, timeout: float = 
             told: tuple[BaseException | None, str] = None, probe()
         except Exception as error:  # noqa: BLE001 - raised again where it is awaited
             told = error, ""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waited any longer
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(tell, *told)
 
-    # A thread of its own, and a daemon: what never answers must not keep the command from ending.
+    # A daemon thread of its own: a probe that never returns must not keep the command from ending.
     threading.Thread(target=ask, daemon=True).start()
     try:
         return DoctorResult(check, True, await asyncio.wait_for(answer, timeout))

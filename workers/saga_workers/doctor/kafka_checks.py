@@ -1,4 +1,4 @@
-"""What `saga doctor` looks at in a project that uses Kafka: what relay, triggers and consumers would miss."""
+"""The checks of `saga doctor` for a project that uses Kafka: what relay, triggers and consumers need."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sagas.errors import SagaError
 from sagas.settings.project import Project
 
 _OBSERVATION_PERIOD = 2.0
-"""Seconds over which a transaction has to stand still to count as stuck: those of a relay take a few milliseconds."""
+"""Seconds over which a transaction must not progress to count as stuck; a relay's take a few milliseconds."""
 
 _REQUIRED_ACLS: dict[Access, str] = {"read": "READ", "write": "WRITE"}
 
 
 async def check_kafka(project: Project) -> list[DoctorResult]:
-    """The package, the brokers, transactions, then each topic the project names, and how far it has been read."""
+    """The client package, the brokers, transactions, each topic that the project names, and the lag of its readers."""
     try:
         found = f"confluent-kafka {version('confluent-kafka')}"
     except PackageNotFoundError:
@@ -36,7 +36,7 @@ async def check_kafka(project: Project) -> list[DoctorResult]:
     try:
         topics, events = named_topics(project), event_topics(project)
     except SagaError:
-        topics, events = {}, {}  # the definitions are a finding of their own
+        topics, events = {}, {}  # reported by the check of the definitions
     findings = [brokers, await timed_check("kafka transactions", lambda: _check_transactions(cluster))]
     if topics:
         findings.append(await timed_check("kafka topics", lambda: _check_topics(cluster, topics, events)))
@@ -83,7 +83,7 @@ def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], eve
 
 
 def _check_open_transactions(cluster: KafkaAdmin, topics: list[str]) -> str:
-    """Readers wait where the last stable offset stands still below the high watermark."""
+    """Raise KafkaOperationError if a last stable offset stays below the high watermark: consumers wait there."""
     before = _open_transactions(cluster, topics)
     if before:
         time.sleep(_OBSERVATION_PERIOD)
@@ -123,7 +123,7 @@ def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
                 "and nobody has read any",
                 help="saga trigger",
             )
-        # What lies between includes the ends of transactions, which are no events; to tell them apart is to read them.
+        # The offsets in between include transaction markers, which only reading could tell from events.
         told.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
     return ", ".join(told) or "there are none"
 
@@ -133,7 +133,7 @@ def _events_text(count: int) -> str:
 
 
 def _consumer_groups(project: Project, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Who reads which topic as which group, as `saga trigger` does."""
+    """Reader, topic and consumer group, as `saga trigger` uses them."""
     for definition in project.definitions.values():
         for topic in dict.fromkeys(trigger.topic for trigger in definition.triggers):
             yield definition.saga, topic, f"{prefix}-trigger-{definition.saga}-{topic}"

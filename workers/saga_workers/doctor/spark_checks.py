@@ -1,4 +1,4 @@
-"""What `saga doctor` looks at in a project with Spark steps: what the first job would miss. Spark is not started."""
+"""The checks of `saga doctor` for a project with Spark steps: what the first job needs. Spark is not started."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings
 
 MIN_JAVA_VERSION = 17
-"""The oldest Java that Spark starts with."""
+"""The oldest Java version that Spark supports."""
 
 _INSTALL_HELP = "pip install 'saga-orchestrator[spark]'"
 
 
 async def check_spark(settings: Settings) -> list[DoctorResult]:
-    """Settings, packages, Java, the ledger, the stage area, each catalog."""
+    """Settings, packages, Java, the ledger, the stage area, and each catalog."""
     packages = _check_packages()
     try:
         spark = spark_settings(settings)
@@ -86,7 +86,7 @@ def _check_stage(spark: SparkSettings) -> str:
     try:
         probe_folder(spark.stage)
     except (OSError, ValueError) as error:
-        # Arrow's own sentence repeats the path, twice.
+        # Arrow's own message repeats the path twice.
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error).strip().partition("\n")[0]
         raise UsageError(

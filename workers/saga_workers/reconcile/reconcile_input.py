@@ -1,6 +1,7 @@
-"""Reads everything a reconciliation needs: the sagas from Temporal, then what the databases say.
+"""Reads the input of a reconciliation: first the sagas from Temporal, then the databases.
 
-In this order: when a saga is over in Temporal, its effects are settled, and nothing the databases say later is news.
+In this order, because the effects of a saga that has ended in Temporal are final: whatever a database shows later is
+not a change.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings import Settings
 
 MAX_ORPHANS = 5_000
-"""Sagas that the guards know and the list of runs does not: so many are asked for one by one."""
+"""Maximum number of sagas that only the guards know and that are looked up one by one."""
 
 _CONCURRENCY = 32
 
 
 @dataclass(slots=True)
 class ReconcileInput:
-    """What was read into ``folder``. ``horizon``: Temporal remembers everything that ended since (epoch seconds);
-    ``began`` is when the reading began, ``rows`` how many were read from each source."""
+    """What was read into ``folder``. ``horizon``: Temporal still has every run that ended since then (seconds since the
+    epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
+    """
 
     folder: Path
     started_at: float
@@ -51,7 +53,7 @@ class ReconcileInput:
 async def read_input(
     temporal: Temporal, settings: Settings, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
 ) -> ReconcileInput:
-    """Read all sides. Raises SagaError: a database does not answer; UsageError: a URL or a table is wrong."""
+    """Read all sources. Raises SagaError if a database does not answer, UsageError if a URL or a table is wrong."""
     material = ReconcileInput(folder, time.time())
     material.horizon = material.started_at - await _namespace_retention(temporal)
     engines = {one.name: open_engine(one) for one in settings.sql_connections()}
@@ -79,7 +81,7 @@ async def read_input(
 
 
 async def current_view(temporal: Temporal, saga_id: str) -> dict[str, Any] | None:
-    """The story of one saga with that of its undo, as far as Temporal itself has it; None: Temporal knows none."""
+    """The view of one saga with that of its undo, as far as Temporal has it; None if it does not know the id."""
     base = await describe_run(temporal, saga_id)
     if base is None:
         return None
@@ -107,7 +109,7 @@ async def _saga_views(
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         if saga_id not in known or known[saga_id].start_time < run.start_time:
             known[saga_id] = run
-    for saga_id in undos.keys() - bases.keys():  # it ended before the window, and was undone in it
+    for saga_id in undos.keys() - bases.keys():  # it ended before the window and was undone within it
         if (base := await describe_run(temporal, saga_id)) is not None:
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
@@ -115,7 +117,7 @@ async def _saga_views(
 
 
 async def _saga_and_nested(temporal: Temporal, saga_id: str) -> AsyncIterator[dict[str, Any]]:
-    """A saga and those nested in it."""
+    """A saga and its nested sagas, at all levels."""
     queue = [saga_id]
     while queue:
         story = await current_view(temporal, queue.pop())
@@ -134,7 +136,7 @@ async def _combined_view(run: RunInfo, undo: RunInfo | None) -> dict[str, Any]:
 
 
 async def _summary(run: RunInfo) -> dict[str, Any]:
-    """The story in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
+    """The view in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
     bare = await bare_view(run)
     story = await closed_view(run)
     if story is None or bare["state"] == "TERMINATED":
@@ -143,7 +145,7 @@ async def _summary(run: RunInfo) -> dict[str, Any]:
 
 
 async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-    """Sagas that only the guards know so far: of another task queue, or younger than Temporal's index."""
+    """Sagas that only the guards know so far: of another task queue, or newer than the visibility store."""
     ids: set[str] = set()
     for file in sorted((folder / "guard").glob("*.parquet")):
         for batch in pq.ParquetFile(file).iter_batches(columns=["saga_id"]):
@@ -156,7 +158,7 @@ async def _orphans(temporal: Temporal, folder: Path, known: Mapping[str, str]) -
 
     for story in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
         if story is not None:
-            # Its effects were read before its end, so nothing is said about it now.
+            # Its effects were read before it ended, so they cannot be judged now.
             state = story["state"]
             yield {**story, "incomplete": "it is new"} if state in FINAL_STATES else story
 
@@ -183,7 +185,7 @@ async def _read_watermark(name: str, engine: AsyncEngine) -> float:
 
 
 async def _namespace_retention(temporal: Temporal) -> float:
-    """Seconds for which Temporal remembers a run that is over."""
+    """Seconds for which Temporal keeps a closed run."""
     request = DescribeNamespaceRequest(namespace=temporal.namespace)
     answer = await temporal.workflow_service.describe_namespace(request, retry=True)
     return float(answer.config.workflow_execution_retention_ttl.ToSeconds())
@@ -196,5 +198,5 @@ def _started_at(story: Mapping[str, Any]) -> float:
 
 
 def saga_ids(findings: Iterable[Any]) -> list[str]:
-    """The sagas of some findings, each once."""
+    """The distinct saga ids of some findings."""
     return list(dict.fromkeys(one.saga_id for one in findings if one.saga_id))

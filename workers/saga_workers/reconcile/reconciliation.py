@@ -1,4 +1,4 @@
-"""One reconciliation from the first question to the report; and what `--repair` does about it."""
+"""One reconciliation: reads the input, compares it in a Spark job, rechecks the findings and builds the report."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 MAX_FINDINGS = 10_000
-"""Findings of each class that a report holds; all are counted."""
+"""Maximum number of findings of each class in a report; all are counted."""
 
 MAX_RECHECKED = 2_000
-"""Sagas of findings that are asked for once more: what changed meanwhile is no finding."""
+"""Maximum number of sagas that are read again: a finding is dropped if its saga has changed meanwhile."""
 
 
 async def reconcile(
@@ -93,14 +93,14 @@ async def reconcile(
 
 
 def start_spark(runner: RunnerClient) -> asyncio.Task[Any]:
-    """Let Spark start beside everything else; whoever awaits the task is told what went wrong."""
+    """Start Spark in the background; awaiting the task raises its error."""
     task = asyncio.create_task(runner.run("ready", {}, tag=f"ready-{uuid.uuid4().hex}"))
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may come to wait for it
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may await it
     return task
 
 
 def ledger_connection(settings: Settings, spark: SparkSettings) -> Connection | None:
-    """Where Spark steps keep their rows; None: nowhere."""
+    """The connection of the Spark ledger; None without one."""
     return None if spark.ledger is None else settings.connection(spark.ledger)
 
 
@@ -130,7 +130,7 @@ async def _check_outputs(
 async def _recheck(
     temporal: Temporal, findings: Sequence[Finding], inputs: ReconcileInput
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings, with their commands, whose sagas still stand as they did; and the others."""
+    """Split the findings: those whose sagas are unchanged, with their repair commands, and the others."""
     now: dict[str, Mapping[str, Any] | None] = {}
     for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
         now[saga_id] = await current_view(temporal, saga_id)
@@ -167,7 +167,7 @@ def _iso_timestamp(seconds: float | None) -> str | None:
 
 
 def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
-    """Where the extracts go: the runner and its executors must be able to read it."""
+    """The folder of the extracts, which the runner and its executors must be able to read."""
     if not spark.stage.startswith("file:"):
         if not spark.master.startswith("local") or spark.remote:
             raise UsageError(
@@ -178,14 +178,16 @@ def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
     return Path(spark.stage.removeprefix("file://")) / "reconcile" / uuid.uuid4().hex
 
 
-# The outbox side of a reconciliation: topics are read after the outbox, so what is news there is asked for again.
+# The outbox is read before the topics, so events that are new in a topic are looked up in the outbox again.
 
 _BATCH_SIZE = 500
 
 
 def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, started_at: float) -> TopicsRead | None:
-    """Read the topics of the outboxes into the folder; None: there is no Kafka, or no event for it. Blocks. Raises
-    SagaError: Kafka cannot be asked."""
+    """Read the topics of the outboxes into the folder; None if there is no Kafka, or no event for it. Blocks.
+
+    Raises SagaError if Kafka does not answer.
+    """
     if settings.kafka.bootstrap_servers is None:
         return None
     from saga_spark.reconcile import topic_extract
@@ -195,7 +197,7 @@ def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, st
 
 
 async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:
-    """Those events that nobody had published when the outbox was read, and that it has as published by now."""
+    """Those events in topics that the outbox did not have when it was read, and has as new or published by now."""
     asked: dict[str, list[Finding]] = {}
     for one in findings:
         if one.kind == "event_unclaimed" and one.row and one.place:

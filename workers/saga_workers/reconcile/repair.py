@@ -1,4 +1,4 @@
-"""What `--repair` does: it mends the classes that need no person, through the paths that sagas themselves take."""
+"""`--repair`: repairs the classes that need no operator, through the same paths that sagas take themselves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings import Settings
 
 UNDO_TIMEOUT = 120.0
-"""Seconds one undo may take before the next is begun; it goes on by itself."""
+"""Seconds to wait for one undo before the next is started; it then goes on by itself."""
 
 _ATTEMPT_TIMEOUT = 30.0
 
@@ -42,7 +42,7 @@ REASON = "the run was terminated with open effects"
 async def repair_findings(
     temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], *, who: str
 ) -> list[dict[str, Any]]:
-    """Mend what is safe; one row for each saga or output: ``saga_id``, ``class``, ``done`` (a sentence)."""
+    """Repair what is safe; returns one row per saga or output: ``saga_id``, ``class``, ``done`` (a message)."""
     done: list[dict[str, Any]] = []
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
         done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(temporal, saga_id, who)})
@@ -70,7 +70,7 @@ def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list
 
 
 async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
-    """Take up a terminated saga where it stood: backward before its commit point, forward after it."""
+    """Continue a terminated saga where it stood: backward before its commit point, forward after it."""
     described = await describe_run(temporal, saga_id)
     if described is None:
         return "Temporal knows it no more"
@@ -99,8 +99,10 @@ async def _undo_saga(temporal: Temporal, saga_id: str, who: str) -> str:
 async def _resolve_held_events(
     temporal: Temporal, settings: Settings, findings: Sequence[Mapping[str, Any]], published_ids: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Ask each saga about the events that it has left HELD, as the relay's check-back does in its time. Those that are
-    ``out``, in their topic, would be there twice: they are for a person."""
+    """Check back with each saga about the events that it has left HELD, as the relay does.
+
+    Events in ``published_ids`` are in their topic already and would be published twice; they are left to an operator.
+    """
     entries: dict[tuple[str, EntryKey], list[str]] = {}
     for one in findings:
         address = EntryKey(one["saga_id"], one["step"], one["generation"])
@@ -138,7 +140,7 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
 
 
 async def _wait_for_undo(temporal: Temporal, saga_id: str) -> dict[str, Any]:
-    """The story when the undo is over or parked, or when the patience is."""
+    """The view when the undo has ended or parked, or after the timeout."""
     until = time.monotonic() + UNDO_TIMEOUT
     while True:
         undo = await describe_run(temporal, saga_id + UNDO_SUFFIX)
@@ -149,7 +151,7 @@ async def _wait_for_undo(temporal: Temporal, saga_id: str) -> dict[str, Any]:
 
 
 async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: Target) -> str:
-    """What the undo of a step does with what it staged. A publication that is visible is left alone."""
+    """Discard staged output as the undo of the step does. A visible publication is left alone."""
     rows = [
         row for row in await read_ledger(engine, ReconciliationScope(saga_id=target.saga_id)) if row.target == target
     ]
@@ -165,7 +167,7 @@ async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: 
                     table.epoch == row.epoch,
                     table.state == row.state,
                 )
-                # A higher epoch fences whoever still works on it.
+                # A higher epoch fences a job that still works on it.
                 change = update(ledger.outputs).where(*mine).values(state="DISCARDED", epoch=row.epoch + 1)
                 if (await connection.execute(change)).rowcount != 1:
                     return f"left alone: {target.step} has moved on"

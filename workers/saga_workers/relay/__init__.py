@@ -1,4 +1,4 @@
-"""The relay: publishes the events of the outboxes to Kafka, each exactly once, in order per key.
+"""The relay: publishes the outbox events to Kafka, each exactly once and in order per key.
 
-docs/explanation/outbox-and-relay.md tells the protocol and why it is so.
+docs/explanation/outbox-and-relay.md describes the protocol and its reasons.
 """

@@ -1,8 +1,8 @@
-"""Check-back of half messages: events that are HELD for too long, and nobody has released or dropped them.
+"""Check-back of half messages (events that stay HELD), and the operator's decision about them.
 
-A confirm or an undo that was lost comes again by itself, so this is for what no retry can mend: a run that was
-terminated, a step that a person skipped. Sagas that are open are asked again, however long they take, and never
-counted. What nobody can answer stays HELD and is shown to a person; nothing is dropped because time has passed.
+A lost confirm or undo is retried anyway, so check-back is for what no retry can repair: a terminated run, a step that
+an operator skipped. An open saga is asked again for as long as it is open, and these checks are not counted. An event
+without an answer stays HELD and is listed for an operator; nothing is dropped because time has passed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sagas.settings import Settings
 log = logging.getLogger("saga.relay")
 
 FIRST_CHECK = 60.0
-"""Seconds an event is held before its saga is asked: most sagas are over by then."""
+"""Seconds an event is held before its saga is asked; most sagas are over by then."""
 
 LONGEST_INTERVAL = 3600.0
-"""Seconds between two questions about one event at most."""
+"""Maximum number of seconds between two checks of one event."""
 
 MAX_UNANSWERED = 15
-"""How often in a row nobody could answer before a person is told: about half a day."""
+"""Consecutive checks without an answer before the event is listed for an operator: about half a day."""
 
 CHECK_PERIOD = 10.0
 _BATCH_SIZE = 200
@@ -49,14 +49,17 @@ _DUE = "status = 'HELD' AND COALESCE(next_check_at, created_at + :first) <= {now
 
 @dataclass(frozen=True, slots=True)
 class CheckIntervals:
-    """Seconds: until the first question, and between two at most."""
+    """Seconds until the first check, and the maximum between two checks."""
 
     first: float = FIRST_CHECK
     longest: float = LONGEST_INTERVAL
 
 
 class CheckBack:
-    """Asks the sagas of one project's outboxes. ``connect`` opens Temporal when there is something to ask."""
+    """Asks the sagas about the held events of one project's outboxes.
+
+    ``connect`` opens the Temporal client; it is called only when an event is due.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[Temporal]], intervals: CheckIntervals | None = None) -> None:
         self._connect = connect
@@ -64,7 +67,7 @@ class CheckBack:
         self._temporal: Temporal | None = None
 
     async def check(self, name: str, engine: AsyncEngine) -> int:
-        """Ask about what is due in one outbox, at most a portion of it; how many events that were.
+        """Check the due events of one outbox, at most one batch of them; returns their number.
 
         Raises SQLAlchemyError.
         """
@@ -96,7 +99,7 @@ class CheckBack:
         return await query_saga(self._temporal, saga_id)
 
     async def _claim(self, engine: AsyncEngine) -> list[Any]:
-        """The events that are due, kept from every other relay until their next turn."""
+        """Claim the due events: their next check is moved on, so that no other relay checks them now."""
         due = _DUE.format(now=now_sql(engine.dialect.name))
         columns = "id, event_id, topic, saga_id, step, generation, created_at, checks"
         select = text(f"SELECT {columns} FROM saga_outbox WHERE {due} ORDER BY id LIMIT {_BATCH_SIZE}")
@@ -133,7 +136,7 @@ class CheckBack:
         log.warning("%d held events of %s in %s are %s, although no step said so", len(events), address, name, done)
 
     async def _reschedule(self, engine: AsyncEngine, event: Any, status: SagaStatus) -> None:
-        """Ask again after as long as it has been held; after a vain question, twice as long each time."""
+        """Set the next check: after as long as the event has been held; doubling if there was no answer."""
         first, longest = self._intervals.first, self._intervals.longest
         checks = event.checks + 1 if status.kind == "unknown" else 0
         pause = first * 2 ** min(checks, 30) if checks else max(first, time.time() - event.created_at)
@@ -151,20 +154,20 @@ class CheckBack:
             await connection.execute(statement, values)
 
 
-# What a saga says about its held events. Only the saga itself, or a person, may say no.
+# The status of a saga as its held events need it. Only the saga itself, or an operator, may decide to drop an event.
 #
-# Asked of the saga through Temporal, never of a table: whoever reads a table before a late transaction commits would
-# take silence for a no.
+# The saga is asked through Temporal, never a table: a reader of a table that comes before a late transaction commits
+# would take the missing row for "not committed".
 
 SagaStatusKind = Literal["open", "committed", "over", "unknown"]
-"""``open``: it may still come to its commit point. ``committed``: it has. ``over``: it ended, and never came there."""
+"""``open``: may still reach its commit point. ``committed``: has reached it. ``over``: ended without reaching it."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class SagaStatus:
-    """One saga's answer about one entry; ``why`` is the reason of ``unknown``."""
+    """The status of one entry of a saga; ``reason`` explains ``unknown``."""
 
     kind: SagaStatusKind
     reason: str = ""
@@ -175,7 +178,7 @@ class TemporalUnreachable(Exception):
 
 
 async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | None:
-    """The story of a saga with that of its undo; None: Temporal knows none. Raises Unreachable."""
+    """The view of a saga, with that of its undo; None if Temporal does not know it. Raises TemporalUnreachable."""
     try:
         return await read_view(temporal, saga_id, timeout=QUERY_TIMEOUT)
     except UsageError:
@@ -185,7 +188,7 @@ async def query_saga(temporal: Temporal, saga_id: str) -> Mapping[str, Any] | No
 
 
 def entry_status(story: Mapping[str, Any] | None, step: str, generation: int) -> SagaStatus:
-    """What the story means for the held events of one entry (``step`` is its ledger id)."""
+    """What the view of a saga means for the held events of one entry (``step`` is its ledger id)."""
     if story is None:
         return SagaStatus("unknown", "Temporal does not know this saga")
     state = story["state"]
@@ -206,7 +209,7 @@ def entry_status(story: Mapping[str, Any] | None, step: str, generation: int) ->
     return SagaStatus("committed")
 
 
-# Events that wait for a person: held ones that no saga answers for, and those the broker will never take.
+# Events that need an operator: held ones whose saga gives no answer, and those that the broker refuses for good.
 
 
 _MAX_SHOWN = 100
@@ -227,7 +230,7 @@ EventDecision = Literal["release", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class UndecidedEvent:
-    """An event a person decides about. ``since``: when it was written, seconds since the epoch."""
+    """An event that an operator decides about. ``since``: when it was written, in seconds since the epoch."""
 
     event_id: str
     status: str
@@ -254,7 +257,7 @@ class UndecidedEvent:
 
 
 async def list_undecided(engine: AsyncEngine, checks: int = MAX_UNANSWERED) -> list[UndecidedEvent]:
-    """The events a person has to decide about, the oldest hundred. Raises SQLAlchemyError."""
+    """The oldest hundred events that need an operator's decision. Raises SQLAlchemyError."""
     async with engine.connect() as connection:
         rows = (await connection.execute(_SELECT_UNDECIDED, {"checks": checks})).all()
     return [
@@ -276,10 +279,10 @@ async def list_undecided(engine: AsyncEngine, checks: int = MAX_UNANSWERED) -> l
 async def decide_event(
     engine: AsyncEngine, event_id: str, decision: EventDecision, *, reason: str, who: str
 ) -> str | None:
-    """What a person says about an event that is held, or that the broker refused: publish it, or never.
+    """Apply an operator's decision about a held or refused event: publish it, or never.
 
-    A sentence that says what was done; None: this outbox has no such event. Raises RefusedError when there is nothing
-    to decide about it, SQLAlchemyError.
+    Returns a message that says what was done; None if this outbox does not have the event. Raises RefusedError if there
+    is nothing to decide about it, and SQLAlchemyError.
     """
     status = NEW if decision == "release" else DROPPED
     note = f"{decision}: {who}: {reason}"
@@ -299,9 +302,9 @@ async def decide_event(
 async def decide_in_any_outbox(
     settings: Settings, connection: str | None, event_id: str, decision: EventDecision, *, reason: str, who: str
 ) -> str:
-    """:func:`decide` in whichever outbox of the project has the event.
+    """Apply :func:`decide_event` to whichever outbox of the project has the event.
 
-    Raises UsageError: none has it. RefusedError. SagaError: a database does not answer.
+    Raises UsageError if none has it, RefusedError, and SagaError if a database does not answer.
     """
     databases = open_databases(settings, connection, 1)
     try:

@@ -1,7 +1,7 @@
-"""Who serves a shard: a row with an owner and a time, by the clock of the database.
+"""Leases: which relay serves a shard. A lease is a row with an owner and an expiry time on the database's clock.
 
-The lease keeps two live relays from taking a shard from each other again and again. It protects nothing: a relay that
-sleeps past its lease and goes on is stopped by Kafka, which has fenced its producer.
+The lease only keeps two live relays from fencing each other again and again; correctness does not rest on it. A relay
+that sleeps past its lease and goes on is stopped by Kafka, because its producer has been fenced.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LEASE_TERM = 6.0
 """Seconds a lease lasts unless it is renewed."""
 
 RENEWAL_INTERVAL = LEASE_TERM / 3
-"""Seconds between two renewals, and between two looks of a relay that waits for the lease."""
+"""Seconds between two renewals, and between two polls of a relay that waits for the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease we hold. ``epoch`` grows by one with every change of owner."""
+    """A lease that this process holds. ``epoch`` grows by one with every change of owner."""
 
     shard: int
     owner: str
@@ -41,7 +41,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who is in the row; ``expired`` by the clock of the database."""
+    """The current or last owner of a lease; ``expired`` is judged by the database's clock."""
 
     owner: str
     epoch: int
@@ -49,7 +49,7 @@ class LeaseHolder:
 
 
 class Leases:
-    """The leases of one outbox. Every statement is a transaction of its own. Raises SQLAlchemyError."""
+    """The leases of one outbox. Each statement is a transaction of its own. Methods raise SQLAlchemyError."""
 
     def __init__(self, engine: AsyncEngine, owner: str, term: float = LEASE_TERM) -> None:
         self._engine, self._owner, self._term = engine, owner, term
@@ -71,20 +71,20 @@ class Leases:
         )
 
     async def holders(self) -> dict[int, LeaseHolder]:
-        """Shard → who has it or had it last."""
+        """Shard → its current or last owner."""
         async with self._engine.connect() as connection:
             rows = (await connection.execute(self._read)).all()
         return {row.shard: LeaseHolder(row.owner, row.epoch, bool(row.expired)) for row in rows}
 
     async def acquire(self, shard: int) -> Lease | None:
-        """The lease, if nobody holds it: it was given back, it has expired, or its owner is a dead process here."""
+        """Acquire the lease if it is released, expired, or owned by a dead process of this machine; else None."""
         found = (await self.holders()).get(shard)
         async with self._engine.connect() as connection:
             if found is None:
                 try:
                     await connection.execute(self._insert, {"shard": shard})
                 except IntegrityError:
-                    return None  # another relay came first; the next look tells
+                    return None  # another relay came first; the next poll shows it
                 found = LeaseHolder("", 0, expired=True)
             if not (found.expired or owner_is_dead(found.owner)):
                 return None
@@ -93,25 +93,25 @@ class Leases:
         return Lease(shard, self._owner, found.epoch + 1) if taken else None
 
     async def renew(self, lease: Lease) -> bool:
-        """Hold it for another term; False: it is somebody else's by now."""
+        """Extend the lease by one term; False if it has another owner by now."""
         values = {"shard": lease.shard, "epoch": lease.epoch, "owner": lease.owner, "term": self._term}
         async with self._engine.connect() as connection:
             return (await connection.execute(self._renew, values)).rowcount == 1
 
     async def release(self, lease: Lease) -> None:
-        """Give it back at once, so that nobody waits for its end."""
+        """Release the lease at once, so that nobody has to wait until it expires."""
         values = {"shard": lease.shard, "epoch": lease.epoch, "owner": lease.owner}
         async with self._engine.connect() as connection:
             await connection.execute(self._release, values)
 
 
 def process_identity() -> str:
-    """How this process is named in leases: machine, process id, when it began, and its world of process ids."""
+    """The name of this process in leases: host name, process id, start time, and boot and PID namespace."""
     return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}/{_pid_namespace()}"
 
 
 def owner_is_dead(owner: str) -> bool:
-    """Whether ``owner`` is a process of this machine that has ended. False when we cannot know."""
+    """Whether ``owner`` is a process of this machine that has ended. False if that cannot be determined."""
     try:
         machine, pid, began, world = owner.rsplit("/", 3)
         number, born = int(pid), float(began)
@@ -126,15 +126,15 @@ def owner_is_dead(owner: str) -> bool:
 
 
 def _pid_namespace() -> str:
-    """Two containers may share a machine's name; process ids mean the same only within one boot and namespace."""
+    """Containers may share a host name; a process id is comparable only within one boot and PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
-        return ""  # not Linux: a lease is waited for
+        return ""  # not Linux: wait until the lease expires
 
 
-# Holding a lease: renewed in the background until it is given back, or lost.
+# Renewal in the background.
 
 
 log = logging.getLogger("saga.relay")
@@ -144,7 +144,7 @@ _STATEMENT_TIMEOUT = RENEWAL_INTERVAL
 
 @contextlib.asynccontextmanager
 async def hold_lease(leases: Leases, lease: Lease) -> AsyncIterator[asyncio.Event]:
-    """Renew the lease as long as the block runs; the event is set when it is lost. Given back at the end."""
+    """Renew the lease while the block runs and release it at the end; the yielded event is set if the lease is lost."""
     lost = asyncio.Event()
     renewing = asyncio.create_task(_renew_until_lost(leases, lease, lost))
     try:

@@ -1,4 +1,4 @@
-"""What the shards of one outbox share."""
+"""What the shards of one outbox share: shard states, suspended topics, the wakeup for new events, and the counters."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ ShardPhase = Literal["standby", "starting", "publishing", "trouble", "fenced"]
 
 @dataclass
 class ShardState:
-    """What a shard does now; ``reason`` is a sentence for trouble."""
+    """The state of a shard; ``reason`` is a message for ``trouble`` and ``fenced``."""
 
     state: ShardPhase = "standby"
     reason: str = ""
 
 
 class SuspendedTopics:
-    """The topics one outbox cannot publish to, and why."""
+    """Topics that one outbox cannot publish to at present, and why.
+
+    They are left out of the scan, so that they do not block other topics, and retried after a backoff.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, _SuspendedTopic] = {}
 
     def suspend(self, topic: str, reason: str) -> bool:
-        """Leave a topic out for a while; True if it is new, or has a new reason."""
+        """Leave a topic out until its backoff is over; True if it was not suspended before, or for another reason."""
         known = self._topics.get(topic)
         pause = FIRST_RETRY if known is None else min(LONGEST_RETRY, known.backoff * 2)
         self._topics[topic] = _SuspendedTopic(reason, pause, time.monotonic() + pause)
         return known is None or known.reason != reason
 
     def resume(self, topic: str) -> bool:
-        """Events of it were published; True if it was left out before."""
+        """Forget a topic after events were published to it; True if it was suspended before."""
         return self._topics.pop(topic, None) is not None
 
     def suspended(self) -> set[str]:
@@ -50,13 +53,13 @@ class SuspendedTopics:
         return {name for name, topic in self._topics.items() if topic.retry_at > moment}
 
     def reasons(self) -> dict[str, str]:
-        """Every topic that did not work when it was tried last."""
+        """Each topic whose last attempt failed, and the reason."""
         return {name: topic.reason for name, topic in self._topics.items()}
 
 
 @dataclass
 class Outbox:
-    """One outbox and what publishing it needs. ``name`` is its connection's; ``stop`` ends its shards."""
+    """One outbox and what publishing it needs. ``name`` is that of its connection; ``stop`` ends its shards."""
 
     name: str
     settings: KafkaSettings
@@ -77,20 +80,20 @@ class Outbox:
 
     @property
     def batch_size(self) -> int:
-        """Events in one transaction: as set, but so that the ids of two batches fit into one progress record."""
+        """Events per transaction: the setting, limited so that the ids of two batches fit into one progress record."""
         return max(1, min(self.settings.batch, self.settings.max_message_bytes // 80))
 
 
-# Wakes shards that have nothing to do: one small question to the database for all of them, many times a second.
+# Wakeup of idle shards: one small, frequent query for all of them together.
 
 POLL_INTERVAL = 0.03
-"""Seconds between two questions: a good part of how long an event waits on an idle system."""
+"""Seconds between two polls; a large part of an event's latency on an idle system."""
 
 POLL_TIMEOUT = 10.0
 
 
 class Wakeup:
-    """Rings for a shard when its outbox has new events (or cannot be asked: then the shard finds out why)."""
+    """Wakes a shard when its outbox has new events, or when the query fails: the shard then meets the error itself."""
 
     def __init__(self, table: OutboxTable) -> None:
         self._table = table
@@ -98,7 +101,7 @@ class Wakeup:
         self._has_waiters = asyncio.Event()
 
     async def wait(self, shard: int) -> None:
-        """Until the shard has something to publish."""
+        """Wait until the shard has something to publish."""
         rung = self._waiting[shard] = asyncio.Event()
         self._has_waiters.set()
         try:
@@ -107,7 +110,7 @@ class Wakeup:
             self._waiting.pop(shard, None)
 
     async def run_forever(self) -> None:
-        """Ask as long as somebody waits."""
+        """Poll the database while at least one shard waits."""
         while True:
             await self._has_waiters.wait()
             await asyncio.sleep(POLL_INTERVAL)
@@ -124,10 +127,8 @@ class Wakeup:
                 self._waiting[shard].set()
 
 
-# Topics that cannot be used at the moment: left out of the scan, so that they hold up nobody, and tried again.
-
 FIRST_RETRY, LONGEST_RETRY = 2.0, 30.0
-"""Seconds until a topic is tried again: twice as long after each vain try."""
+"""Seconds until a suspended topic is retried: doubles from the first to the second value."""
 
 
 @dataclass(slots=True)
@@ -137,11 +138,8 @@ class _SuspendedTopic:
     retry_at: float
 
 
-# What a relay counts itself; docs/reference/metrics.md is the page.
-
-
 class RelayMetrics:
-    """The counters of one relay process. A Prometheus collector."""
+    """The counters of one relay process, described in docs/reference/metrics.md. A Prometheus collector."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -162,7 +160,7 @@ class RelayMetrics:
         return without_created(self._registry)
 
     def initialize(self, connection: str) -> None:
-        """Show the counters of an outbox at zero: a counter that appears late hides its first step."""
+        """Show the counters of an outbox at zero: a counter that first appears at 1 hides that step from rate()."""
         for counter in (self._published, self._batches, self._rebuilds, self._fenced, self._refused):
             counter.labels(connection)
 

@@ -1,6 +1,6 @@
-"""The outbox as the relay sees it: what is new, in order of ids within a shard; what has been published.
+"""The statements of the relay on the outbox table: scan new events in id order per shard, mark, refuse, purge, count.
 
-Every statement is a transaction of its own, so an idle or frozen relay holds no lock and no snapshot.
+Each statement is a transaction of its own, so an idle or frozen relay holds no lock and no snapshot.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from saga_activities.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED
 
 @dataclass(frozen=True, slots=True)
 class OutboxIdentity:
-    """The identity of an outbox, and into how many shards it is divided."""
+    """The id of an outbox, and the number of its shards."""
 
     outbox_id: str
     shards: int
 
 
 class EventRow(NamedTuple):
-    """A committed event. ``value`` and ``headers`` are JSON text, ``created_at`` seconds since the epoch."""
+    """A committed event. ``value`` and ``headers`` are JSON text; ``created_at`` is in seconds since the epoch."""
 
     id: int
     event_id: str
@@ -48,23 +48,25 @@ _ARRAY_PARAMETERS = {
     "topics": "(SELECT unnest(CAST(:topics AS text[])))",
     "ids": "(SELECT unnest(CAST(:ids AS bigint[])))",
 }
-"""PostgreSQL looks into a hash table for each row this way; with ``<> ALL`` it goes through the array. Ids are given
-as the text of an array: to make it of a list, the driver needs longer than the server for the statement."""
+"""With a subquery PostgreSQL probes a hash table for each row; with ``<> ALL`` it searches the array linearly. Ids are
+passed as the text of an array: converting a list takes the driver longer than the statement takes the server.
+"""
 
 _NEW_IN_SHARD = f"status = '{NEW}' AND shard BETWEEN {{shard}} AND {{shard}}"
 _INDEX_ORDER = "ORDER BY status, shard, id"
-"""BETWEEN, and the order in full, leave a planner no other index to take the order from. Asked for ``shard =`` and
-``ORDER BY id`` while its statistics are of a backlog, it goes through all ids from the first on, published or not."""
+"""BETWEEN and the complete sort order leave the planner no other index to sort by. With ``shard =`` and ``ORDER BY
+id``, and statistics from the time of a backlog, it scans all ids from the first on, published or not.
+"""
 
 _REFUSE = text(f"UPDATE saga_outbox SET status = '{REFUSED}', note = :note WHERE event_id = :id AND status = '{NEW}'")
 
 
 class OutboxTable:
-    """The rows of one outbox. Every method raises SQLAlchemyError when the database does."""
+    """The rows of one outbox. Every method raises SQLAlchemyError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        # COALESCE keeps the planner from looking through all that is new for these few.
+        # COALESCE keeps the planner from scanning all new events to find these few.
         mark = (
             f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE COALESCE(status, '') = '{NEW}'"
         )
@@ -74,7 +76,7 @@ class OutboxTable:
                 _with_id_list(f"{mark} AND id IN :ids"),
                 _with_id_list(f"{mark} AND event_id IN :ids"),
             )
-        else:  # one prepared statement, however many ids
+        else:  # one prepared statement for any number of ids
             self._mark_by_id = text(f"{mark} AND id = ANY(CAST(:ids AS bigint[]))")
             self._mark_by_event_id = text(f"{mark} AND event_id = ANY(:ids)")
 
@@ -86,10 +88,11 @@ class OutboxTable:
     async def scan(
         self, shard: int, limit: int, *, excluded_topics: Collection[str] = (), in_flight: Collection[int] = ()
     ) -> list[EventRow]:
-        """The oldest new events of a shard, at most ``most``, leaving out topics and the ids that are ``in_flight``.
+        """The oldest new events of a shard, at most ``limit``, without ``excluded_topics`` and the ids ``in_flight``.
 
-        Not by "id above the last one": a lower id may be committed after a higher one. And without row locks: one
-        owner reads a shard, and to skip a locked row would mean to publish a later event of its key before it.
+        The scan does not continue from the last id: a lower id may be committed after a higher one. It takes no row
+        locks: only one owner reads a shard, and skipping a locked row would publish a later event of the same key
+        before it.
         """
         conditions = [_NEW_IN_SHARD.format(shard=":shard")]
         values: dict[str, Any] = {"shard": shard, "most": limit}
@@ -111,11 +114,11 @@ class OutboxTable:
         return [EventRow._make(row) for row in rows]
 
     async def mark_rows_published(self, ids: Sequence[int]) -> int:
-        """Mark events that were read here as published, in one UPDATE; returns how many were not yet."""
+        """Mark scanned events as published, in one UPDATE; returns how many were not marked before."""
         return await self._execute_mark(self._mark_by_id, self._id_list(ids))
 
     async def mark_events_published(self, event_ids: Sequence[str]) -> int:
-        """The same for events that a record in Kafka names. Safe to repeat."""
+        """Mark the events that a progress record in Kafka names. Idempotent."""
         return await self._execute_mark(self._mark_by_event_id, list(event_ids)) if event_ids else 0
 
     async def _execute_mark(self, statement: TextClause, ids: Any) -> int:
@@ -126,12 +129,12 @@ class OutboxTable:
         return list(ids) if self._expands_lists else f"{{{','.join(map(str, ids))}}}"
 
     async def refuse(self, event_id: str, note: str) -> None:
-        """The broker will never take this one: a person decides."""
+        """Mark an event that the broker refuses for good; an operator decides about it."""
         async with self.engine.connect() as connection:
             await connection.execute(_REFUSE, {"id": event_id, "note": note})
 
     async def shards_with_events(self, shards: Sequence[int]) -> set[int]:
-        """Those of the shards that have new events: one small question for all of them."""
+        """Those of the shards that have new events, found with one query."""
         parts = (
             f"SELECT shard FROM (SELECT shard FROM saga_outbox WHERE {_NEW_IN_SHARD.format(shard=shard)} "
             f"{_INDEX_ORDER} LIMIT 1) AS new_{shard}"
@@ -141,9 +144,9 @@ class OutboxTable:
             return set((await connection.execute(text(" UNION ALL ".join(parts)))).scalars())
 
     async def purge(self, shard: int, before: float, limit: int = 500) -> int:
-        """Delete events of a shard that were published or dropped before ``before``, a small portion; how many.
+        """Delete up to ``limit`` events per status, published or dropped before ``before``; returns the number.
 
-        Asks by id only for where to look: what was held for a year has a low id and was published today.
+        The id only orders the scan: an event that was held for a year has a low id and may have been published today.
         """
         gone = 0
         oldest = text(
@@ -164,7 +167,7 @@ def _with_id_list(statement: str) -> TextClause:
     return text(statement).bindparams(bindparam("ids", expanding=True))
 
 
-# What waits in an outbox, and for how long.
+# Unpublished events: how many, and for how long.
 
 _COUNT_WAITING = """
 SELECT status, shard, COUNT(*) AS events, {now} - MIN(created_at) AS oldest
@@ -189,7 +192,7 @@ class WaitingEvents:
 
 @dataclass(frozen=True, slots=True)
 class OutboxLag:
-    """What waits: by status, then by shard."""
+    """Unpublished events by status, then by shard."""
 
     by_status: Mapping[str, Mapping[int, WaitingEvents]] = field(default_factory=dict)
 
@@ -197,13 +200,13 @@ class OutboxLag:
         return self.by_status.get(status, {}).get(shard, WaitingEvents())
 
     def total(self, status: str) -> WaitingEvents:
-        """Over all shards."""
+        """The sum over all shards, with the age of the oldest event."""
         found = self.by_status.get(status, {}).values()
         return WaitingEvents(sum(one.events for one in found), max((one.oldest for one in found), default=0.0))
 
 
 async def read_lag(engine: AsyncEngine) -> OutboxLag:
-    """Raises SQLAlchemyError."""
+    """Count the unpublished events of an outbox. Raises SQLAlchemyError."""
     statement = _COUNT_WAITING.format(now=now_sql(engine.dialect.name), new=NEW, held=HELD, refused=REFUSED)
     found: dict[str, dict[int, WaitingEvents]] = {}
     async with engine.connect() as connection:
@@ -213,6 +216,6 @@ async def read_lag(engine: AsyncEngine) -> OutboxLag:
 
 
 async def topics_used(engine: AsyncEngine) -> list[str]:
-    """The topics of the newest events, and of those that wait longest. Raises SQLAlchemyError."""
+    """The topics of the newest events and of the longest-waiting ones. Raises SQLAlchemyError."""
     async with engine.connect() as connection:
         return sorted((await connection.execute(text(_SELECT_TOPICS))).scalars())

@@ -1,8 +1,8 @@
-"""Batch after batch through one producer, so that Kafka and the database work at the same time.
+"""Publishes batch after batch through one producer, with Kafka and the database working at the same time.
 
-While Kafka takes a batch, the one before is marked in the database, and the next one is read. Two orders hold it
-together: a batch is begun only when the last but one is marked, because the progress record remembers two; and a
-batch is marked only when it is committed. No transaction is open while marks are waited for.
+While Kafka takes a batch, the previous one is marked in the database and the next one is read. Two rules keep this
+correct: a batch begins only when the last but one is marked, because the progress record names two batches; and a batch
+is marked only after its commit. No Kafka transaction is open while the relay waits for marks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 class Pipeline:
-    """The work of one producer. ``singly``: topics whose events are sent one by one."""
+    """The batches of one producer. ``individual_topics``: topics whose events are sent one by one."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Pipeline:
         self._in_thread, self._individual_topics, self._lease_lost = in_thread, individual_topics, lease_lost
 
     async def run(self, batch: int) -> None:
-        """Publish from batch number ``batch`` + 1 on, until the shard may not any more (or once through what is new).
+        """Publish from batch number ``batch`` + 1 on, until the shard has to stop or, with ``once``, nothing is new.
 
-        Raises KafkaTransactionError, SagaError, or what the database raises: the outcome of the last batch is unknown.
+        Raises KafkaTransactionError, SagaError, or a database error; the outcome of the last batch is then unknown.
         """
         marking: asyncio.Task[None] | None = None
-        before: list[EncodedEvent] = []  # being marked
+        before: list[EncodedEvent] = []  # the previous batch, which is being marked
         events = await self._read_batch(())
         try:
             while True:
@@ -55,7 +55,7 @@ class Pipeline:
                         done, marking = marking, None
                         await done
                         before = []
-                        events = await self._read_batch(())  # what could not be seen while it was in flight
+                        events = await self._read_batch(())  # may find events that were left out while in flight
                         continue
                     if self._stopping or self._outbox.once or not await self._wait_for_events():
                         return
@@ -81,7 +81,7 @@ class Pipeline:
         return self._lease_lost.is_set() or self._outbox.stop.is_set()
 
     async def _read_batch(self, in_flight: Sequence[EncodedEvent]) -> list[EncodedEvent]:
-        """The next batch: what is new and not ``in_flight``; nothing when the shard has to end."""
+        """The next batch of new events without ``in_flight``; empty when the shard has to stop."""
         if self._stopping:
             return []
         began = time.monotonic()
@@ -93,11 +93,11 @@ class Pipeline:
                 in_flight=[row.id for row, _ in in_flight],
             )
         if not rows and not in_flight:
-            await asyncio.sleep(time.monotonic() - began)  # a long way through what is left out is not run in circles
+            await asyncio.sleep(time.monotonic() - began)  # no busy loop over a long scan of excluded events
         return await self._encode_batch(rows)
 
     async def _encode_batch(self, rows: Sequence[EventRow]) -> list[EncodedEvent]:
-        """The rows as records; one that cannot be written as one (no step of ours made it) is refused."""
+        """Encode rows as records. A row that cannot be encoded (no step wrote it) is refused."""
         ready: list[EncodedEvent] = []
         source = self._outbox.source
         for row in rows:
@@ -111,7 +111,7 @@ class Pipeline:
         return ready
 
     async def _without_unusable_topics(self, events: list[EncodedEvent]) -> list[EncodedEvent]:
-        """Without the events of topics that cannot be used now."""
+        """Leave out the events of topics that cannot be used now, and suspend those topics."""
         new = self._publisher.unchecked_topics({row.topic for row, _ in events})
         if not new:
             return events
@@ -143,7 +143,7 @@ class Pipeline:
                 log.info("%s: the topic %s can be used again", self._outbox.name, topic)
 
     async def _wait_for_events(self) -> bool:
-        """Wait for something to publish; False: the shard has to end."""
+        """Wait for something to publish; False: the shard has to stop."""
         waits = [
             asyncio.create_task(wait)
             for wait in (self._outbox.wakeup.wait(self._shard), self._outbox.stop.wait(), self._lease_lost.wait())
@@ -157,7 +157,7 @@ class Pipeline:
 
 
 async def _gather_all(*works: Awaitable[Any]) -> list[Any]:
-    """The results of all works, when all have ended; the first that failed decides."""
+    """Wait until all have ended, then return the results or raise the first exception."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,8 +1,8 @@
-"""The progress record: what a shard's last two batches were, written in the same Kafka transaction as the events.
+"""The progress record: names a shard's last two batches, written in the same Kafka transaction as the events.
 
-One compacted topic for each outbox, one partition for each shard. After trouble it tells what no answer has told:
-a batch whose record is there is published and has to be marked, a batch whose record is not there never happened.
-The record names the batch before as well, so that its rows may still be waiting for their marks.
+Each outbox has one compacted topic, with one partition per shard. After an error the record resolves an unknown commit:
+a batch whose record is there is published and has to be marked; a batch whose record is missing never happened. The
+record also names the previous batch, because its rows may not be marked yet.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ READ_TIMEOUT = 30.0
 """Seconds to read the end of one partition."""
 
 VERSION = 1
-"""Of the record. A relay that needs more of a record than an older one knows writes a higher number: the older one then
-stops, and publishes nothing twice."""
+"""Version of the record format. A relay whose records an older one cannot read raises it: the older relay then stops
+instead of publishing events twice.
+"""
 
 HANGING_AFTER = 5.0
-"""Seconds after which a transaction that is not decided never will be, when all producers have ended theirs."""
+"""Seconds after which an undecided transaction is taken for hanging, once every producer has ended its own."""
 
 _LOOKBACK = 64
-"""Offsets to look back first: each transaction takes two of them, one for its marker, also when it is aborted."""
+"""Offsets to read backwards first. Each transaction takes two, as its marker takes one even when it is aborted."""
 
 
 class NewerRelay(SagaError):
@@ -48,9 +49,9 @@ class HangingTransaction(SagaError):
 
 @dataclass(frozen=True, slots=True)
 class ProgressRecord:
-    """Batch number ``batch`` of a shard (from 1; 0: none yet) held these events.
+    """The event ids of a shard's batch number ``batch`` (from 1; 0: none yet).
 
-    ``before`` are the events of the batch before it, unless that was marked when this one was begun.
+    ``previous_event_ids`` are those of the batch before, unless it was already marked when this one began.
     """
 
     batch: int = 0
@@ -59,7 +60,7 @@ class ProgressRecord:
 
 
 def encode_progress(shard: int, progress: ProgressRecord) -> tuple[bytes, bytes]:
-    """Key and value of the record; the key is the same for all of a shard, so compaction keeps the last."""
+    """Key and value of the record. All records of a shard have one key, so compaction keeps the last."""
     value: dict[str, Any] = {"shard": shard, "batch": progress.batch, "ids": list(progress.event_ids)}
     if progress.previous_event_ids:
         value["before"] = list(progress.previous_event_ids)
@@ -67,7 +68,7 @@ def encode_progress(shard: int, progress: ProgressRecord) -> tuple[bytes, bytes]
 
 
 def decode_progress(value: bytes) -> ProgressRecord:
-    """Raises NewerRelay. (Records of version 1 need not say so.)"""
+    """Decode a record; without a version it is version 1. Raises NewerRelay."""
     data = json.loads(value)
     version = data.get("version", 1)
     if version > VERSION:
@@ -81,19 +82,19 @@ def decode_progress(value: bytes) -> ProgressRecord:
 def read_last_progress(settings: KafkaSettings, topic: str, shard: int) -> ProgressRecord:
     """The last committed record of a shard. Blocks.
 
-    Call it after ``init_transactions`` of the shard's producer, which has ended every transaction of an earlier one:
-    then all that can ever be in the partition is decided, and is there.
+    Call it after ``init_transactions`` of the shard's producer: this ends every transaction of an earlier producer, so
+    the records in the partition are final.
 
     Raises:
-        Undecided: a transaction stays open.
-        NewerRelay: the record cannot be read by this version.
+        HangingTransaction: a transaction stays open.
+        NewerRelay: this version cannot read the record.
         SagaError: Kafka does not answer.
     """
     until = time.monotonic() + HANGING_AFTER
     while True:
         offsets = KafkaAdmin(settings).offsets(topic).get(shard)
         if offsets is None:
-            raise SagaError(f"{topic} partition {shard} has no leader yet")  # the topic was made a moment ago
+            raise SagaError(f"{topic} partition {shard} has no leader yet")  # the topic has just been created
         if not offsets.undecided_records:
             break
         if time.monotonic() > until:
@@ -129,7 +130,7 @@ def _last_record(settings: KafkaSettings, topic: str, shard: int, start: int, en
                 value: Any = message.value()
                 found = decode_progress(value) if value else found
             elif error.name() == "_PARTITION_EOF":
-                return found  # of a read_committed consumer it is the last stable offset
+                return found  # a read_committed consumer reaches it at the last stable offset
             elif not error.retriable():
                 raise SagaError(f"{topic} partition {shard} cannot be read: {error.str()}")
         raise SagaError(f"{topic} partition {shard} was not read to its end in {READ_TIMEOUT:.0f} s")

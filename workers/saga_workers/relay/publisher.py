@@ -1,6 +1,6 @@
-"""The Kafka side of one shard: one transaction for each batch, with the record of what is in it.
+"""The Kafka side of one shard: one transaction per batch, with the progress record in it.
 
-Everything blocks; the shard calls it from one thread at a time.
+All calls block; the shard makes them from one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sagas.settings import KafkaSettings
 _ADMIN_TIMEOUT = 5.0
 
 EncodedEvent = tuple[EventRow, record_codec.EncodedRecord]
-"""An event, and the record it is written as."""
+"""An event and the record that carries it."""
 
 
 class TopicsUnusable(Exception):
@@ -35,12 +35,12 @@ class TopicsUnusable(Exception):
 
 
 class Publisher:
-    """One life of the producer of a shard: ``open``, then ``publish`` for each batch, ``close``.
+    """One producer of a shard: ``open``, then ``publish`` for each batch, then ``close``.
 
-    ``watching`` has the fate of each event told, until a batch is published: that costs time, and is needed only to
-    say which event it was that failed. Without it a batch fails as a whole, with no event named. Whoever waits for a
-    call sets ``cancelled`` (from any thread) when the answer does not matter any more. Every method raises
-    :class:`KafkaTransactionError`; its ``opaque`` is an :class:`EventRow`.
+    With ``track_delivery`` the delivery of each event is confirmed until a batch is published. That takes time and is
+    needed only to find the event that failed; without it a batch fails as a whole and the error names no event. To
+    abandon a call, set ``cancelled`` from any thread. Every method raises :class:`KafkaTransactionError`, whose
+    ``opaque`` is an :class:`EventRow`.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class Publisher:
         self.hanging = HangingTransactions(settings, self._producer, self._topic, shard)
 
     def open(self) -> ProgressRecord:
-        """Fence whoever had the shard before, end its transaction; returns what was published last.
+        """Fence the previous producer of the shard and end its transaction; returns the last progress record.
 
-        Raises SagaError as well: there is no topic for the progress record, or it cannot be read. Undecided: see
+        Also raises SagaError if the progress topic is missing or unreadable, and HangingTransaction, see
         :mod:`saga_workers.relay.transaction_recovery`.
         """
         KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).ensure_topic(
@@ -67,17 +67,18 @@ class Publisher:
         return self.last_progress()
 
     def last_progress(self) -> ProgressRecord:
-        """What was published last. Raises SagaError, Undecided."""
+        """The last progress record. Raises SagaError, HangingTransaction."""
         return progress_record.read_last_progress(self._settings, self._topic, self._shard)
 
     def unchecked_topics(self, topics: Collection[str]) -> set[str]:
-        """Those of the topics that this producer has not used yet."""
+        """Those of the topics that this producer has not checked yet."""
         return {*topics} - self._checked_topics
 
     def check_topics(self, topics: Collection[str], events: Sequence[EncodedEvent]) -> None:
-        """Look at topics before this producer writes the first of the events there.
+        """Check topics, and abort hanging transactions in them, before this producer first writes there.
 
-        Raises :class:`TopicsUnusable` for topics that are not there or not ours to use, SagaError when it cannot look.
+        Raises :class:`TopicsUnusable` for topics that are missing or that this user may not write to, and SagaError if
+        the check itself fails.
         """
         missing = KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics([*topics])
         for topic in topics:
@@ -95,9 +96,10 @@ class Publisher:
         unmarked: Sequence[EncodedEvent] = (),
         individual_topics: Collection[str] = (),
     ) -> None:
-        """Write a batch and its progress record in one transaction. ``before``: the batch that may not be marked yet.
+        """Write a batch and its progress record in one transaction. ``unmarked``: the batch that may not be marked yet.
 
-        Events of the topics in ``singly`` travel alone: a broker refuses a whole package for one that is too large.
+        Events of ``individual_topics`` are sent alone: a broker refuses a whole record batch if one record is too
+        large.
         """
         producer = self._producer
         producer.begin(self._settings.transaction_timeout / 2)
@@ -116,13 +118,13 @@ class Publisher:
         self.track_delivery = False
 
     def close(self) -> None:
-        """Abort what is open, as far as that is possible."""
+        """Abort the open transaction, if possible."""
         self._producer.close()
 
 
 def encode_event(row: EventRow, source: str) -> record_codec.EncodedRecord:
-    """The record of an event. Raises ValueError for one whose topic can never be written to."""
-    if not _is_topic(row.topic):  # in a transaction it would end the transaction, and name no topic
+    """The record of an event. Raises ValueError if its topic name is invalid."""
+    if not _is_topic(row.topic):  # sent anyway, it would fail the transaction with an error that names no topic
         raise ValueError(f"{row.topic!r} is not {TOPIC[FORM_DESCRIPTION]}")
     return record_codec.encode(
         row.value if row.value is not None else "null",
@@ -143,7 +145,7 @@ def _is_topic(name: str) -> bool:
 
 
 def transactional_id(settings: KafkaSettings, outbox_id: str, shard: int) -> str:
-    """The same for every relay that serves the shard: whoever comes later fences the one before."""
+    """The same for every relay that serves the shard, so that a new producer fences the previous one."""
     return f"{settings.prefix}-relay-{outbox_id}-{shard}"
 
 

@@ -1,4 +1,4 @@
-"""The relay process: one task for each shard of each outbox, until it is told to stop."""
+"""The relay process: one task for each shard of each outbox, plus periodic maintenance, until it is stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("saga.relay")
 
 _DATABASE_TIMEOUT = 15.0
 _EXTRA_CONNECTIONS = 3
-"""Database connections beside the two of each shard, which marks and reads: leases, the bell, chores and gauges."""
+"""Database connections besides the two of each shard (scan and marks): leases, wakeup, maintenance and gauges."""
 
 
 async def run_relay(
@@ -45,12 +45,13 @@ async def run_relay(
     grace: timedelta = timedelta(seconds=30),
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Publish until ``stop`` (None: SIGTERM or SIGINT); a batch that is under way then has ``grace`` to end.
+    """Publish until ``stop`` is set (None: on SIGTERM or SIGINT); batches under way then have ``grace`` to end.
 
-    ``connection`` names one outbox; None: all of the project. ``once``: end when all that is new is published.
+    ``connection`` names one outbox; None: all of the project. With ``once`` it returns when all new events are
+    published.
 
-    Raises UsageError: no Kafka or no outbox in the settings, a port that is taken. SagaError: Kafka refuses a
-    setting; with ``once`` also: it refuses us, or Kafka or a database does not answer.
+    Raises UsageError if the settings have no Kafka or no outbox, or a port is taken; SagaError if Kafka refuses a
+    setting and, with ``once``, also if Kafka denies access or if Kafka or a database does not answer.
     """
     require_client()
     kafka = settings.kafka
@@ -101,7 +102,7 @@ async def _publish_outbox(
     once: bool,
     requested_connection: str | None,
 ) -> bool:
-    """Publish one outbox; False: the database has none."""
+    """Publish one outbox; False if the database has none."""
     outbox = await _wait_for_outbox(name, settings, databases, metrics, stop, once=once)
     if outbox is None:
         if stop.is_set():
@@ -124,7 +125,7 @@ async def _publish_outbox(
             for number in range(outbox.identity.shards):
                 group.create_task(Shard(outbox, number).run())
     except* SagaError as errors:
-        raise errors.exceptions[0] from None  # each shard says the same
+        raise errors.exceptions[0] from None  # every shard raises the same error
     finally:
         for task in background:
             task.cancel()
@@ -141,7 +142,7 @@ async def _wait_for_outbox(
     *,
     once: bool,
 ) -> Outbox | None:
-    """The outbox of a database, as soon as the database answers; None: it has none, or the relay stops."""
+    """Wait until the database answers, then return its outbox; None if it has none or the relay stops."""
     pauses, said = Backoff(0.2, 5.0), ""
     rows = OutboxTable(databases.engine(name))
     while not stop.is_set():
@@ -202,19 +203,19 @@ def _log_crash(task: asyncio.Task[None]) -> None:
         log.error("something beside publishing has ended: this is a bug in saga", exc_info=task.exception())
 
 
-# What a relay does beside publishing, for each outbox, at its own pace.
+# Maintenance of each outbox, apart from publishing.
 
 
 _START_DELAY = 1.0
-"""Seconds: publishing comes first."""
+"""Seconds; publishing comes first."""
 
 PURGE_BATCH_SIZE = 500
-"""Events deleted in one statement, so that none holds many locks."""
+"""Events deleted per statement, so that none holds many locks."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceTask:
-    """Something done to an outbox every ``period`` seconds. ``name`` completes "… of shop failed"."""
+    """A function run on an outbox every ``period`` seconds. ``name`` completes the log line "… of shop failed"."""
 
     name: str
     period: float
@@ -222,7 +223,7 @@ class MaintenanceTask:
 
 
 async def run_periodically(task: MaintenanceTask, outbox: Outbox) -> None:
-    """Soon, and then every period. Trouble is a line in the log, and the next round tries again."""
+    """Run the task soon after the start, then once per period. An error is logged, and the next period tries again."""
     await asyncio.sleep(_START_DELAY)
     while True:
         try:
@@ -235,7 +236,7 @@ async def run_periodically(task: MaintenanceTask, outbox: Outbox) -> None:
 
 
 async def purge_published(outbox: Outbox) -> None:
-    """Delete what was published or dropped longer ago than the retention, of the shards that are ours."""
+    """Delete events published or dropped before the retention period, in the shards that this process publishes."""
     before = time.time() - outbox.settings.retention
     for shard, told in outbox.states.items():
         if told.state != "publishing":
@@ -247,7 +248,7 @@ async def purge_published(outbox: Outbox) -> None:
 
 
 def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:
-    """All that a relay of the project does beside publishing."""
+    """The maintenance tasks of a relay."""
     return MaintenanceTask("the clean-up", 60.0, purge_published), _check_back_task(settings)
 
 

@@ -1,4 +1,4 @@
-"""`saga relay --status`: who publishes, what waits, and what open transactions hold back."""
+"""`saga relay --status` and the relay's gauges: who publishes, what waits, and what open transactions hold back."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _STATUS_TIMEOUT = 15.0
 
 
 async def relay_status(settings: Settings, connection: str | None = None) -> dict[str, Any]:
-    """What is known of every outbox. What does not answer has an ``error`` with one sentence instead.
+    """The status of every outbox. If its database does not answer, it has only an ``error`` message.
 
-    Raises UsageError: the project has no database, or none of that name.
+    Raises UsageError if the project has no database, or none of that name.
     """
     databases = open_databases(settings, connection, 2)
     try:
@@ -97,7 +97,7 @@ def _totals(lag: OutboxLag) -> dict[str, Any]:
 def _kafka_status(
     kafka: KafkaSettings, progress_topic_name: str, shards: list[dict[str, Any]], topics: list[str]
 ) -> dict[str, Any]:
-    """A shard whose progress partition has undecided records is in a transaction that is about to be committed."""
+    """The lag of each topic; adds ``open_transaction`` to each of ``shards``."""
     cluster = KafkaAdmin(kafka)
     there = cluster.topics()
     ours = cluster.offsets(progress_topic_name) if progress_topic_name in there else {}
@@ -118,12 +118,12 @@ def _kafka_status(
 
 
 def _publishing_error(kafka: KafkaSettings, progress_topic_name: str) -> dict[str, Any]:
-    """Events wait: may a relay with these settings do what it does first?"""
+    """The reason why a relay with these settings could not start publishing, if any."""
     cluster = KafkaAdmin(kafka)
     try:
         cluster.check_transactions(f"{progress_topic_name}-status")
         if progress_topic_name not in cluster.topics():
-            return {}  # a relay makes it, and says if it may not
+            return {}  # the relay creates it, and reports an error if it may not
         lacking = [one for one in ("READ", "WRITE") if one not in cluster.authorized_operations(progress_topic_name)]
     except KafkaOperationError as problem:
         return {"publishing_error": problem.message}
@@ -132,18 +132,18 @@ def _publishing_error(kafka: KafkaSettings, progress_topic_name: str) -> dict[st
     return {"publishing_error": f"Kafka, topic {progress_topic_name}: an ACL is missing ({' and '.join(lacking)})"}
 
 
-# Metrics that are asked for when somebody scrapes: what waits in the outboxes, and what transactions hold back.
+# Gauges, refreshed when Prometheus scrapes.
 
 log = logging.getLogger("saga.relay")
 
 GAUGE_MAX_AGE = 5.0
-"""Seconds for which an answer is good enough."""
+"""Seconds for which gauge values are reused."""
 
 _GAUGE_TIMEOUT = 5.0
 
 
 class OutboxGauges:
-    """Gauges of all outboxes of a relay, the same from every relay. A Prometheus collector; ``refresh`` before."""
+    """The gauges of all outboxes of a relay, equal on every relay. A Prometheus collector; call ``refresh`` first."""
 
     def __init__(self, outboxes: Collection[Outbox]) -> None:
         self._outboxes = outboxes
@@ -152,7 +152,7 @@ class OutboxGauges:
         self._refreshed_at = 0.0
 
     async def refresh(self) -> None:
-        """Ask the databases and Kafka, unless they were just asked. Who does not answer is left out."""
+        """Query the databases and Kafka, unless the values are recent. Whatever does not answer is left out."""
         if time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
             return
         self._refreshed_at = time.monotonic()
@@ -174,7 +174,7 @@ class OutboxGauges:
             log.debug("no gauges of %s: %s", outbox.name, error.message)
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus asks for."""
+        """The metrics, as Prometheus collectors return them."""
         oldest = GaugeMetricFamily(
             "saga_outbox_oldest_seconds", "How long the oldest event has waited to be published.", labels=["connection"]
         )
@@ -194,9 +194,9 @@ class OutboxGauges:
 
 
 async def transaction_lag(outbox: Outbox, topics: Collection[str]) -> Mapping[str, int]:
-    """Topic → how far its last stable offsets are behind what is written: transactions are open there.
+    """Topic → offsets between its last stable offset and its end, held back by open transactions.
 
-    Raises SagaError: Kafka does not answer.
+    Raises SagaError if Kafka does not answer.
     """
 
     def ask() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""One shard of one outbox: waits for its lease, then publishes batch after batch, and starts anew after trouble."""
+"""One shard of one outbox: waits for its lease, publishes batch after batch, and replaces its producer after errors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from sagas.errors import SagaError
 log = logging.getLogger("saga.relay")
 
 DATABASE_TIMEOUT = 10.0
-"""Seconds a statement may take. While the marks of a batch wait, the next one's transaction is open."""
+"""Seconds a statement may take."""
 
 _STOP_GRACE = 2.0
-"""Seconds that a batch under way still has when the relay stops."""
+"""Seconds that a batch under way has to end when the relay stops."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Shard:
-    """Publishes one shard as long as this process may."""
+    """Publishes one shard while this process holds its lease."""
 
     def __init__(self, outbox: Outbox, number: int) -> None:
         self._outbox, self._number = outbox, number
@@ -47,9 +47,10 @@ class Shard:
         self._name = f"{outbox.name} shard {number}"
 
     async def run(self) -> None:
-        """Until told to stop, or once through what is new.
+        """Publish until the relay stops; with ``once``, until nothing is new.
 
-        Raises SagaError: a setting is refused, or (once only) Kafka refuses all we do: nobody waits for a person then.
+        Raises SagaError if Kafka refuses a setting and, with ``once``, also if Kafka denies access: nobody waits for an
+        operator then.
         """
         try:
             while not self._outbox.stop.is_set():
@@ -83,7 +84,10 @@ class Shard:
         return lease
 
     async def _publish_while_leased(self, lease: Lease, lease_lost: asyncio.Event) -> bool:
-        """One producer after the other, until the lease is lost; True: stopped, or all that was new is published."""
+        """Publish with one producer after the other until the lease is lost.
+
+        True: the relay stops, or (with ``once``) all new events are published.
+        """
         pauses, fences = Backoff(0.2, 5.0), Backoff(1.0, 30.0)
         while not (lease_lost.is_set() or self._outbox.stop.is_set()):
             watching, self._track_delivery = self._track_delivery, False
@@ -112,7 +116,7 @@ class Shard:
         return not lease_lost.is_set()
 
     async def _cancel_on_stop(self, publisher: Publisher) -> None:
-        """Told to stop: an answer that is under way may still come, but nobody waits for a broker that is down."""
+        """On stop, give a call under way a short time to end, then cancel it: the broker may be down."""
         await self._outbox.stop.wait()
         await asyncio.sleep(_STOP_GRACE)
         publisher.cancelled.set()
@@ -137,7 +141,7 @@ class Shard:
     async def _handle_error(
         self, error: KafkaTransactionError, publisher: Publisher, backoff: Backoff, fence_backoff: Backoff
     ) -> float:
-        """What follows from trouble with Kafka; returns the seconds to wait before the next producer."""
+        """Handle a Kafka error; returns the backoff in seconds before the next producer."""
         verdict, row = error.verdict, error.opaque
         if verdict.fenced:
             self._outbox.metrics.fenced(self._outbox.name)
@@ -154,7 +158,7 @@ class Shard:
         if verdict.scope == "setting" or (self._outbox.once and verdict.scope == "client"):
             raise SagaError(f"Kafka does not let this relay publish {self._outbox.name}: {verdict.reason}")
         if not publisher.track_delivery and (verdict.action == "abort" or verdict.scope in ("topic", "event")):
-            # Some event cannot be delivered; sent again with an eye on each, it shows which one and why.
+            # Some event cannot be delivered; the batch is sent again with delivery tracking, to learn which and why.
             self._track_delivery = True
             return 0.0
         self._set_error(f"Kafka: {verdict.reason}")
@@ -163,7 +167,7 @@ class Shard:
     async def _refuse_event(self, cause: KafkaTransactionError) -> float:
         row = cause.opaque
         if not cause.single_record and row.topic not in self._individual_topics:
-            # A package of several was refused; sent one by one, it shows which of them it is.
+            # A record batch of several events was refused; sent one by one, they show which one it is.
             self._individual_topics.add(row.topic)
             return 0.0
         try:
@@ -177,7 +181,7 @@ class Shard:
         return 0.0
 
     async def _confirm_lease(self, lease: Lease, lease_lost: asyncio.Event) -> None:
-        """After a fence: is the shard still ours?"""
+        """Check after a fence whether the shard is still leased to this relay."""
         try:
             async with asyncio.timeout(LEASE_TERM):
                 if not await self._outbox.leases.renew(lease):
@@ -186,7 +190,7 @@ class Shard:
             self._set_error(f"the database does not answer: {driver_message(error)}")
 
     async def _sleep(self, seconds: float, lease_lost: asyncio.Event | None = None) -> bool:
-        """Wait, but not longer than this shard may work; False: it was cut short."""
+        """Sleep, but at most until the relay stops or the lease is lost; False if that cut it short."""
         events = [self._outbox.stop] + ([lease_lost] if lease_lost is not None else [])
         waits = [asyncio.create_task(event.wait()) for event in events]
         try:
@@ -205,23 +209,20 @@ class Shard:
         self._state.state, self._state.reason = state, reason  # pyright: ignore[reportAttributeAccessIssue]
 
     def _set_error(self, message: str) -> None:
-        """Logged when it begins and when it changes, not at every try."""
+        """Set the error state; logged when an error begins or changes, not at every attempt."""
         if (self._state.state, self._state.reason) != ("trouble", message):
             log.warning("%s: %s", self._name, message)
         self._set_state("trouble", message)
 
 
 def _needs_operator(error: SagaError) -> bool:
-    """Kafka says no to something that only a person can change."""
+    """Whether Kafka refuses something that only an operator can change."""
     failure = error.error_info if isinstance(error, KafkaOperationError) else None
     return failure is not None and classify_kafka_error(failure).action == "refused"
 
 
-# How long to wait before trying again.
-
-
 class Backoff:
-    """Pauses that double from ``first`` to ``longest`` seconds; after ``longest`` × 2 quiet seconds they begin anew."""
+    """Delays that double from ``first`` to ``longest`` seconds, and start again after 2 × ``longest`` quiet seconds."""
 
     def __init__(self, first: float, longest: float) -> None:
         self._first, self._longest = first, longest

@@ -1,4 +1,10 @@
-"""What a shard's producer can do about transactions of its own whose end the brokers have lost. Everything blocks."""
+"""Recovery after the brokers have lost the end of a batch's transaction, so that its events are published exactly once.
+
+Only the shard's producer writes to the shard's partition of the progress topic, and ``init_transactions`` has ended all
+of its transactions, so one that is still undecided stays so: it is a hanging transaction. Events of its batches that
+consumers can see are marked as published, the rest becomes NEW again, and only then does the producer end the
+transaction by aborting in the same partitions. If the relay dies in between, the next one repeats all of it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +29,18 @@ _ADMIN_TIMEOUT = 5.0
 
 
 class HangingTransactions:
-    """``topic`` is that of the progress records. Every method raises SagaError: it cannot be known."""
+    """The hanging transactions of a shard's producer; ``topic`` is that of the progress records.
+
+    All methods block, and raise SagaError if the state cannot be determined.
+    """
 
     def __init__(self, settings: KafkaSettings, producer: TransactionalProducer, topic: str, shard: int) -> None:
         self._settings, self._producer, self._topic, self._shard = settings, producer, topic, shard
 
     def event_ids(self) -> tuple[list[str], float]:
-        """The ids of the events whose batch has a progress record that is not decided, and since when they may have
-        been written (seconds since 1970)."""
+        """The event ids of all batches whose progress record is undecided, and the earliest time at which they can have
+        been written (seconds since the epoch).
+        """
         found = hanging_transactions.open_transactions(self._settings, self._topic).get(self._shard)
         ranges = {self._shard: (found.last_stable, found.high_watermark)} if found is not None else {}
         ids: list[str] = []
@@ -43,7 +53,7 @@ class HangingTransactions:
         return ids, moment - self._settings.transaction_timeout
 
     def visible_events(self, topics: Collection[str], ids: Collection[str], since: float) -> set[str]:
-        """Those of the events that readers see."""
+        """Those of the events that consumers can see."""
         found: set[str] = set()
         stopped = self._producer.cancelled
         for topic in self._existing(topics):
@@ -55,7 +65,7 @@ class HangingTransactions:
         return found
 
     def abort(self, topics: Collection[str]) -> None:
-        """Abort our open transactions in these topics and the shard's partition; also raises KafkaTransactionError."""
+        """Abort the open transactions in these topics and the shard's partition. Also raises KafkaTransactionError."""
         places = [
             (topic, partition)
             for topic in self._existing(topics)
@@ -67,13 +77,6 @@ class HangingTransactions:
         missing = KafkaAdmin(self._settings, timeout=_ADMIN_TIMEOUT).unusable_topics(topics)
         return [topic for topic in topics if topic not in missing]
 
-
-# After the brokers have lost the end of a batch's transaction: its events are published once all the same.
-#
-# The shard's partition of the progress topic tells: nobody else writes there, and ``init_transactions`` has ended all
-# that was open, so what is not decided after that will never be. What readers see of those batches is marked, the rest
-# becomes NEW again, and only then the producer ends the transaction by an abort of its own in the same partitions. A
-# relay that dies in between finds all of it as it was.
 
 log = logging.getLogger("saga.relay")
 
@@ -88,7 +91,10 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 async def recover_transactions(outbox: Outbox, shard: int, hanging: HangingTransactions, in_thread: InThread) -> None:
-    """Call it when the progress partition stays undecided. Raises SagaError, KafkaTransactionError, SQLAlchemyError."""
+    """Recover a shard whose progress partition stays undecided.
+
+    Raises SagaError, KafkaTransactionError, SQLAlchemyError.
+    """
     name = f"{outbox.name} shard {shard}"
     log.warning(
         "%s: the brokers have lost the end of a transaction (it is hanging); it is looked up what came of it", name
@@ -111,12 +117,12 @@ async def recover_transactions(outbox: Outbox, shard: int, hanging: HangingTrans
 
 
 async def _topics_of(engine: AsyncEngine, event_ids: Sequence[str]) -> list[str]:
-    """The topics of these events, as far as their rows are still there."""
+    """The topics of these events, as far as their rows still exist."""
     async with engine.connect() as connection:
         return sorted((await connection.execute(_TOPICS_OF_EVENTS, {"ids": list(event_ids)})).scalars())
 
 
 async def _republish(engine: AsyncEngine, event_ids: Sequence[str]) -> int:
-    """Events that are marked and that nobody can read become NEW again; returns how many. Safe to repeat."""
+    """Set marked events that no consumer can see back to NEW; returns their number. Idempotent."""
     async with engine.connect() as connection:
         return (await connection.execute(_MARK_NEW, {"ids": list(event_ids)})).rowcount

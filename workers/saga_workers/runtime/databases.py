@@ -1,7 +1,7 @@
-"""What a participant's database needs before a saga uses it: the guard's tables and the project's own schema.
+"""Sets up and opens the project's databases: guard tables, the project's own schema, and pools of outbox databases.
 
-All of it is repeatable. A schema file (``[connections.shop] schema = "schema.sql"``) is applied whole each time, so
-it says ``create table if not exists``.
+Setup is idempotent. A schema file (``[connections.shop] schema = "schema.sql"``) is applied completely each time, so it
+has to say ``create table if not exists``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from saga_spark import ledger
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Connection, Settings
 
-# As long as other commands wait for a server that does not answer.
+# Like the timeout of other commands for a server that does not answer.
 _SETUP_TIMEOUT = 15.0
 
 
 async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) -> None:
-    """Create the guard's tables in one database and apply the project's schema file.
+    """Create the guard tables in one database and apply the project's schema file.
 
-    A new outbox gets so many ``shards``.
+    ``shards`` applies to a new outbox.
 
     Raises:
         UsageError: the URL or the schema file cannot be used.
@@ -57,7 +57,7 @@ async def set_up_database(connection: Connection, shards: int = DEFAULT_SHARDS) 
 
 
 def open_engine(connection: Connection) -> AsyncEngine:
-    """A pool for one connection. Raises UsageError: the URL is none, or its driver is not installed."""
+    """A pool for one connection. Raises UsageError if the URL is invalid or its driver is not installed."""
     try:
         return create_async_engine(connection.url)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
@@ -65,7 +65,7 @@ def open_engine(connection: Connection) -> AsyncEngine:
 
 
 def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
-    """The SQL of :func:`set_up`, for a person to read and run."""
+    """The SQL of :func:`set_up_database`, for an operator to read and run."""
     dialect = make_url(connection.url).get_backend_name()
     text = schema_text(connection)
     tables = guard_schema.ddl(dialect, shards) + (f"\n{ledger.table_ddl(dialect)}" if connection.keeps_outputs else "")
@@ -73,7 +73,7 @@ def setup_sql(connection: Connection, shards: int = DEFAULT_SHARDS) -> str:
 
 
 def schema_text(connection: Connection) -> str | None:
-    """The project's schema file, None without one. Raises UsageError: it cannot be read."""
+    """The project's schema file; None without one. Raises UsageError if it cannot be read."""
     file = connection.schema_file
     if file is None:
         return None
@@ -85,7 +85,7 @@ def schema_text(connection: Connection) -> str | None:
 
 
 def driver_message(error: BaseException) -> str:
-    """The driver's own words in one line, without SQLAlchemy's wrapping and without our statement."""
+    """The driver's message in one line, without SQLAlchemy's wrapping and without the statement."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     original = error.orig if isinstance(error, DBAPIError) and error.orig else error
@@ -94,7 +94,7 @@ def driver_message(error: BaseException) -> str:
 
 
 async def _apply_schema(engine: AsyncEngine, text: str) -> None:
-    """Run a file of statements in one transaction where the database can (MySQL and MariaDB commit each DDL)."""
+    """Run a file of statements in one transaction if the database can (MySQL and MariaDB commit each DDL statement)."""
     async with engine.begin() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
         match engine.dialect.name:
@@ -127,7 +127,7 @@ def split_statements(text: str) -> Iterator[str]:
 
 
 def _driver_errors() -> tuple[type[Exception], ...]:
-    """What the drivers raise when they are used past SQLAlchemy, as for a schema file."""
+    """What the drivers raise if they are used without SQLAlchemy, as for a schema file."""
     import sqlite3
 
     import psycopg
@@ -136,7 +136,7 @@ def _driver_errors() -> tuple[type[Exception], ...]:
 
 
 def open_databases(settings: Settings, connection: str | None, pool_size: int) -> DatabaseConnections:
-    """The databases that have an outbox. Raises UsageError: there is none, or none of that name."""
+    """The databases that may have an outbox. Raises UsageError if there is none, or none of that name."""
     chosen = settings.sql_connections()
     if connection is not None:
         found = settings.connection(connection)

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server for what a long-running process tells others: GET and HEAD, and nothing else.
+"""A small HTTP/1.1 server (GET and HEAD only) for long-running processes, with health, readiness and metrics pages.
 
-It trusts nobody: heads are small and have to come in time, answers have to be taken in time, there are so many
-connections at most, and bodies are never read. One connection takes one request after the other.
+Clients are untrusted: request heads are limited in size and time, responses have to be read in time, connections are
+limited in number, and bodies are never read. Connections are reused.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from sagas.errors import UsageError
 log = logging.getLogger("saga.http")
 
 MAX_HEAD_BYTES = 16 * 1024
-"""Bytes of a request's line and headers."""
+"""Maximum bytes of a request line and its headers."""
 
 HEAD_TIMEOUT = 10.0
-"""Seconds until a request's head must be there; also how long a connection may rest between two requests."""
+"""Seconds until a request's head must be complete; also the idle time of a connection between two requests."""
 
 SEND_TIMEOUT = 15.0
-"""Seconds until an answer must be taken."""
+"""Seconds until the client must have read a response."""
 
 MAX_CONNECTIONS = 512
-"""At once; one more is told to come back later."""
+"""At the same time; further ones get 503."""
 
 SHUTDOWN_GRACE = 5.0
-"""Seconds that answers under way may take when the server stops."""
+"""Seconds that responses under way have to end when the server stops."""
 
 JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """``path`` as it was sent, still percent-encoded, without its query; names of headers in small letters."""
+    """``path`` as it was sent, percent-encoded and without the query; header names are in lower case."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class ServerRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServerResponse:
-    """An answer; ``headers`` are those beside type and length."""
+    """A response; ``headers`` are those besides type and length."""
 
     status: int
     content: bytes
@@ -69,12 +69,12 @@ def json_response(status: int, value: Any, headers: Mapping[str, str] | None = N
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> ServerResponse:
-    """An answer that is one sentence of what is wrong."""
+    """A response with an error message."""
     return json_response(status, {"error": message}, headers)
 
 
 class HttpServer:
-    """Listens on ``address`` (HOST:PORT) while it is open. ``option`` is where the address was given, for errors."""
+    """Listens on ``address`` (HOST:PORT) while it is open. ``option`` names the source of the address in errors."""
 
     def __init__(self, address: str, handle: RequestHandler, *, option: str, description: str) -> None:
         host, _, port = address.rpartition(":")
@@ -91,13 +91,13 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on, also when any was asked for (0)."""
+        """The port it listens on; the assigned one if the address has port 0."""
         assert self._server is not None
         return self._server.sockets[0].getsockname()[1]
 
     @property
     def busy(self) -> int:
-        """How many requests are being answered."""
+        """The number of requests being answered."""
         return len(self._in_progress)
 
     async def __aenter__(self) -> HttpServer:
@@ -145,7 +145,7 @@ class HttpServer:
             with contextlib.suppress(TimeoutError, ConnectionError):
                 await _send(writer, error_response(431, sentence), keep=False)
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            return  # whoever asked went away, or was too slow: nobody waits for an answer
+            return  # the client has gone or was too slow: nobody waits for a response
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -154,7 +154,7 @@ class HttpServer:
             writer.close()
 
     async def _handle_request(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; True when the connection may be used again."""
+        """Answer one request; True if the connection may be reused."""
         request = _parse(head)
         if request is None:
             await _send(writer, error_response(400, "this is no HTTP request"), keep=False)
@@ -176,7 +176,7 @@ class HttpServer:
 
 
 def _parse(head: bytes) -> ServerRequest | None:
-    """The request of a head; None when it is none."""
+    """The request of a head; None if it is malformed."""
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
@@ -191,7 +191,7 @@ def _parse(head: bytes) -> ServerRequest | None:
 
 
 def _keeps_alive(request: ServerRequest, head: bytes) -> bool:
-    """HTTP/1.1 keeps a connection unless somebody says otherwise, HTTP/1.0 drops it."""
+    """HTTP/1.1 keeps a connection by default, HTTP/1.0 closes it."""
     said = request.headers.get("connection", "").lower()
     old = head.split(b"\r\n", 1)[0].endswith(b"HTTP/1.0")
     return said == "keep-alive" if old else said != "close"
@@ -209,21 +209,21 @@ async def _send(writer: asyncio.StreamWriter, response: ServerResponse, *, keep:
     try:
         await asyncio.wait_for(writer.drain(), SEND_TIMEOUT)
     except TimeoutError:
-        writer.transport.abort()  # closing would go on waiting until all of it is taken
+        writer.transport.abort()  # close() would wait until the client has read everything
         raise
 
 
-# What a long-running process tells its surroundings: /livez, /readyz, /metrics.
+# The standard pages: /livez, /readyz, /metrics.
 
 
 PageContent = tuple[int, str]
 PageHandler = Callable[[], Awaitable[PageContent]]
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-"""The version is that of Prometheus' text format, which /metrics has; elsewhere nobody minds it."""
+"""The version of Prometheus' text format, for /metrics; harmless on other pages."""
 
 
 class HealthServer(HttpServer):
-    """Serves a few plain-text pages. ``pages`` maps a path to what answers it: (status, text)."""
+    """Serves plain-text pages. ``pages``: path → handler that returns (status, text)."""
 
     def __init__(self, address: str, pages: Mapping[str, PageHandler]) -> None:
         super().__init__(address, self._serve_page, option="--health", description="the health endpoint")
@@ -246,7 +246,7 @@ async def live_page() -> PageContent:
 
 
 async def temporal_ready_page(client: Client) -> PageContent:
-    """A page /readyz of a process that needs Temporal and nothing else."""
+    """The page /readyz of a process that needs Temporal and nothing else."""
     try:
         await client.service_client.check_health(timeout=timedelta(seconds=2))
     except RPCError as error:
@@ -254,11 +254,11 @@ async def temporal_ready_page(client: Client) -> PageContent:
     return 200, "ready\n"
 
 
-# A process made of parts: they run until told to stop, and say how they are.
+# Pages of a process that consists of several tasks.
 
 
 ReadinessCheck = Callable[[], Awaitable[str | None]]
-"""Why the process cannot do its work now, in one sentence; None: it can."""
+"""Why the process cannot work at present, as a message; None if it can."""
 
 
 def health_pages(stop: asyncio.Event, ready: ReadinessCheck, registry: CollectorRegistry) -> dict[str, PageHandler]:

@@ -1,7 +1,7 @@
-"""The log of a long-running process: one line per event, for people or (``json``) for machines.
+"""The log of a long-running process: one line per event, as text or (``json``) as JSON.
 
-A line says which saga, step and attempt it is about, whoever wrote it: the engine, Temporal's SDK or an action with
-``step.logger``.
+Each line has the saga, step and attempt as fields, whether the engine, Temporal's SDK or an action with ``step.logger``
+wrote it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
     handler.setFormatter(_JsonFormatter() if format == "json" else _TextFormatter())
     handler.addFilter(_is_not_duplicate)
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
-    for name in ("httpx", "httpcore"):  # they tell every request; our own line per attempt says more
+    for name in ("httpx", "httpcore"):  # they log every request; our line per attempt has more
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
-    # librdkafka tells every try of a connection, each as an error; what comes of it is in our own lines.
+    # librdkafka logs every connection attempt as an error; its consequences are in our own lines.
     logging.getLogger("saga.kafka").setLevel(logging.DEBUG if debug else logging.CRITICAL)
     # What they would append to every message as a Python dict is in the fields of our lines.
     activity.logger.activity_info_on_message = False
@@ -37,9 +37,9 @@ def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
 
 
 def _is_not_duplicate(record: logging.LogRecord) -> bool:
-    """False for Temporal's own word about a failed attempt, with the traceback of our answer: `saga.step` has said it.
+    """False for Temporal's record of a failed attempt, with the traceback of our response: `saga.step` has logged it.
 
-    An error that is no answer of ours is a bug, and stays in the log.
+    An exception that is not such a response is a bug, and stays in the log.
     """
     if record.name != "temporalio.activity" or record.msg != "Completing activity as failed":
         return True
@@ -47,7 +47,7 @@ def _is_not_duplicate(record: logging.LogRecord) -> bool:
 
 
 def record_context(record: logging.LogRecord) -> dict[str, Any]:
-    """What the line is about: ``saga``, ``saga_id``, ``step``, ``op``, ``attempt``, as far as it is known."""
+    """The fields of a record, as far as known: ``saga``, ``saga_id``, ``step``, ``op``, ``attempt``."""
     ours = getattr(record, "context", None)
     if isinstance(ours, Mapping):
         return dict(ours)
@@ -100,7 +100,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-# One line in the log for every attempt somebody may want to know of.
+# One log line per attempt that is worth knowing about.
 
 log = logging.getLogger("saga.step")
 
@@ -114,10 +114,10 @@ _OUTCOME_MESSAGES = {
 
 @contextmanager
 def log_attempt(observed: ObservedAttempt) -> Iterator[None]:
-    """Watches one attempt; see :data:`saga_activities.attempt_context.Watcher`.
+    """Observe one attempt; see :data:`saga_activities.attempt_context.AttemptObserver`.
 
-    A business no is news, trouble is a warning. What went well is told only for the undo (a plain log of a healthy
-    system stays quiet); at DEBUG everything is told.
+    A rejection is logged at INFO, an error as a warning. Success is logged for the undo only (the log of a healthy
+    system stays short); at DEBUG everything is.
     """
     try:
         yield

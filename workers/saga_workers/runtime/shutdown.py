@@ -1,4 +1,4 @@
-"""How a long-running process is told to stop."""
+"""Shutdown of a long-running process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("saga")
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set from now on. Call it on the running loop."""
+    """An event that SIGTERM and SIGINT set from now on. Call it in the running event loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -23,9 +23,9 @@ def stop_on_signals() -> asyncio.Event:
 
 
 async def exit_after_grace(stop: asyncio.Event, seconds: float, reason: str) -> None:
-    """Wait for ``stop``, and end the process ``seconds`` later with exit code 1, whatever its threads wait for by then.
+    """Wait for ``stop``, and exit the process ``seconds`` later with exit code 1, whatever its threads wait for.
 
-    For a client library that blocks: nobody can end its call, and the interpreter waits for the thread it is in.
+    For a client library that blocks: its call cannot be cancelled, and the interpreter would wait for its thread.
     """
     await stop.wait()
 
@@ -35,12 +35,12 @@ async def exit_after_grace(stop: asyncio.Event, seconds: float, reason: str) -> 
         os._exit(1)
 
     timer = threading.Timer(seconds, leave)
-    timer.daemon = True  # a process that ends before is not held up
+    timer.daemon = True  # does not delay a process that ends before
     timer.start()
 
 
 async def run_tasks(named_tasks: Mapping[str, Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
-    """Run all parts to their ends. When one fails the others are told to stop, and its error is raised then."""
+    """Run all tasks until they end. If one fails, the others are stopped, and its error is raised."""
     tasks = {asyncio.create_task(part, name=name) for name, part in named_tasks.items()}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,4 +1,4 @@
-"""The search attributes of a saga in Temporal, and how they get into a namespace."""
+"""The search attributes of sagas, and their registration in a namespace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEARCH_ATTRIBUTES = {
 
 
 async def existing_attributes(client: Client) -> list[str]:
-    """The names that this namespace has, sorted. Raises RPCError."""
+    """Those that this namespace has, sorted. Raises RPCError."""
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 
     request = ListSearchAttributesRequest(namespace=client.namespace)
@@ -25,13 +25,13 @@ async def existing_attributes(client: Client) -> list[str]:
 
 
 async def missing_attributes(client: Client) -> list[str]:
-    """The names that this namespace does not have yet. Raises RPCError."""
+    """Those that this namespace does not have yet. Raises RPCError."""
     there = await existing_attributes(client)
     return [name for name in SEARCH_ATTRIBUTES if name not in there]
 
 
 async def create_attributes(client: Client, names: list[str]) -> None:
-    """Add them to the namespace. Raises RPCError: not allowed, or no room for more of that type."""
+    """Add them to the namespace. Raises RPCError if that is not allowed or the limit for their type is reached."""
     from temporalio.api.enums.v1 import IndexedValueType
     from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 
@@ -48,7 +48,7 @@ async def create_attributes(client: Client, names: list[str]) -> None:
 
 
 def create_attribute_commands(namespace: str) -> list[str]:
-    """The same as commands for somebody who may do it."""
+    """The shell commands that add them, for an operator with the permission."""
     return [
         f"temporal operator search-attribute create --namespace {namespace} --name {name} --type {kind}"
         for name, kind in SEARCH_ATTRIBUTES.items()

@@ -1,8 +1,8 @@
-"""The connection to the Temporal server the settings speak of.
+"""The connection to the Temporal server of the settings.
 
-``SAGA_TEMPORAL__…``, ``TEMPORAL_*``, saga.toml and ``.saga/dev.toml`` are already merged in the settings; what
-is still open comes from Temporal's own profile (the file its command writes). There is no default address: on the usual
-port the server of another project may answer.
+``SAGA_TEMPORAL__…``, ``TEMPORAL_*``, saga.toml and ``.saga/dev.toml`` are already merged in the settings; what is
+missing there comes from Temporal's own profile (the file that its CLI writes). There is no default address: on the
+usual port another project's server may answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sagas.settings.dev_stack import has_dev_stack, read_dev_file
 from sagas.settings.model import DEFAULT_NAMESPACE
 from sagas.settings.secrets import resolve_secret
 
-_CONNECT_TIMEOUT = 15.0  # seconds; an address that swallows packets would never answer
+_CONNECT_TIMEOUT = 15.0  # seconds; a host that drops packets would never answer
 
 
 class ServerDownError(SagaError):
@@ -48,19 +48,19 @@ class ServerDownError(SagaError):
 async def connect(
     settings: Settings, *, env: Mapping[str, str] = os.environ, plugins: list[Plugin] | None = None
 ) -> Client:
-    """A client of the server and namespace in the settings.
+    """Connect to the server and namespace of the settings.
 
-    ``env`` is read for the TLS variables of Temporal's own command and for where its profile is kept.
+    ``env`` provides the TLS variables of Temporal's CLI and the location of its profile.
 
     Raises:
         UsageError: the settings or the profile cannot be read, or name no address.
-        ServerDownError: the server does not answer, or refuses us.
+        ServerDownError: the server does not answer, or refuses the connection.
     """
     options = connect_options(settings, env)
     address = options.pop("target_host")
     _log_like_the_rest()
     try:
-        # Without the interceptor a start would lose what it sends along: the definition and the generation.
+        # Without the interceptor a start would lose the definition and the generation in its headers.
         opening = Client.connect(address, **options, interceptors=[HeaderInterceptor()], plugins=plugins or [])
         return await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
     except (RPCError, RuntimeError, OSError) as error:
@@ -69,20 +69,20 @@ async def connect(
 
 @functools.cache
 def _log_like_the_rest() -> None:
-    """Send what the SDK's core logs to Python's logging: by itself it prints to standard output, among documents.
+    """Route the log of the SDK's core to Python's logging; by default it goes to standard output, among documents.
 
-    A program that has made its own runtime for Temporal keeps it.
+    A program that has created its own Temporal runtime keeps it.
     """
     forwarding = LogForwardingConfig(
         logging.getLogger("temporalio"), append_target_to_name=False, prepend_target_on_message=False
     )
     telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, forwarding))
-    with contextlib.suppress(RuntimeError):  # there is one already
+    with contextlib.suppress(RuntimeError):  # a runtime exists already
         Runtime.set_default(Runtime(telemetry=telemetry))
 
 
 def server_down_error(settings: Settings, address: str, error: BaseException) -> ServerDownError:
-    """The one sentence for a server that does not answer."""
+    """The error for a server that does not answer."""
     text = " ".join(str(error).split())
     if "certificate" in text.lower() or "tls" in text.lower() or "unauthenticated" in text.lower():
         return ServerDownError(
@@ -104,7 +104,7 @@ def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> 
     """
     temporal = settings.temporal
     if temporal.embedded:
-        # The profile may hold a cloud's key; the embedded server wants none of it.
+        # The profile may hold a cloud's API key, which the embedded server does not use.
         return {"target_host": temporal.address, "namespace": temporal.namespace or DEFAULT_NAMESPACE}
     profile = _profile(temporal.profile, env)
     address = temporal.address or profile.address
@@ -132,12 +132,12 @@ def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> 
 
 
 def names_server(settings: Settings, env: Mapping[str, str] = os.environ) -> bool:
-    """True when the settings or the profile name an address."""
+    """Whether the settings or the profile name an address."""
     return bool(settings.temporal.address or _profile(settings.temporal.profile, env).address)
 
 
 def _no_address(settings: Settings) -> UsageError:
-    """What to do where neither the settings, the environment nor the profile name a server."""
+    """The error if neither the settings, the environment nor the profile name a server."""
     own = '[temporal] address = "host:7233" in saga.toml, or TEMPORAL_ADDRESS'
     if settings.temporal.profile is not None:
         return UsageError(f"the Temporal profile {settings.temporal.profile} names no address", help=own)
@@ -178,7 +178,7 @@ def _read_pem(file: str | None, key: str, root: Path) -> bytes | None:
         raise UsageError(f"temporal.tls.{key} names {file}, which cannot be read: {error.strerror}.") from error
 
 
-# Sends facts along with a workflow's start in headers, so that the input stays the user's own.
+# Headers of a workflow start carry the engine's data, so that the input stays the user's own.
 
 _start_headers: ContextVar[Mapping[str, Any] | None] = ContextVar("saga_headers", default=None)
 
@@ -190,7 +190,7 @@ def to_header(value: Any) -> Payload:
 
 @contextmanager
 def start_headers(headers: Mapping[str, Any]) -> Iterator[None]:
-    """Every workflow started inside the block carries these headers: JSON values, or payloads made before."""
+    """Send these headers with every workflow start inside the block: JSON values, or prepared payloads."""
     token = _start_headers.set(headers)
     try:
         yield
@@ -199,7 +199,7 @@ def start_headers(headers: Mapping[str, Any]) -> Iterator[None]:
 
 
 class HeaderInterceptor(Interceptor):
-    """Give this to ``Client.connect(interceptors=…)``; see :func:`start_headers`."""
+    """Client interceptor for ``Client.connect(interceptors=…)``; see :func:`start_headers`."""
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         return _StartHeadersOutbound(next)

@@ -1,7 +1,7 @@
-"""What Temporal knows of a run, read from its raw answers.
+"""What Temporal knows of a run, read from its raw responses.
 
-The client's own classes raise for a run that is paused, one of which would take every list down; so these are read
-below them. A paused run counts as running here, and says that it is paused.
+The SDK's own classes raise for a paused run, and one such run would fail a whole list; so this works below them. A
+paused run counts as running here, with ``paused`` set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PAGE_SIZE = 200
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """One run of one workflow. ``attributes`` holds single values, except for lists of keywords."""
+    """One run of one workflow. ``attributes``: single values, except for keyword lists."""
 
     id: str
     run_id: str
@@ -57,21 +57,21 @@ class RunInfo:
         return self.status is WorkflowExecutionStatus.RUNNING
 
     async def memo(self) -> dict[str, Any]:
-        """The memo, decoded."""
+        """The decoded memo."""
         names = list(self.raw.memo.fields)
         return {name: (await self.converter.decode([self.raw.memo.fields[name]]))[0] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """A run with what it waits for; ``raw`` has its pending activities and its pending workflow task."""
+    """A run with its pending work; ``raw`` has the pending activities and the pending workflow task."""
 
     run: RunInfo
     raw: DescribeWorkflowExecutionResponse
 
 
 async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDescription | None:
-    """The newest run under an id (or the one given); None when Temporal knows none."""
+    """The newest run of an id, or the given one; None if Temporal knows none."""
     request = DescribeWorkflowExecutionRequest(
         namespace=temporal.namespace, execution=Execution(workflow_id=id, run_id=run_id)
     )
@@ -85,7 +85,7 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
 
 
 async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
-    """The runs that fit Temporal's list filter, newest first. Raises UsageError: the filter cannot be read."""
+    """The runs that match Temporal's list filter, newest first. Raises UsageError if the filter is invalid."""
     token = b""
     while True:
         request = ListWorkflowExecutionsRequest(
@@ -139,10 +139,10 @@ def _to_datetime(timestamp: Any) -> datetime:
 
 
 def visible_state(run: RunInfo) -> str:
-    """The saga's state as far as Temporal alone can tell.
+    """The saga's state as far as Temporal alone knows it.
 
-    A plain run never writes its state down: RUNNING and COMPLETED come from Temporal's own status. (A run past its
-    commit point says COMMITTED here only when it had trouble there.)
+    Most runs never write their state: RUNNING and COMPLETED come from Temporal's own status. (A run past its commit
+    point is COMMITTED here only if it had an error there.)
     """
     written = run.attributes.get("SagaState")
     match run.status:
@@ -159,10 +159,10 @@ def visible_state(run: RunInfo) -> str:
             return "TERMINATED"
 
 
-# Whether anybody polls a task queue.
+# Pollers of a task queue.
 
 POLLER_TIMEOUT = 90.0
-"""Seconds. The server remembers pollers for minutes after they have gone; a poll itself lasts up to 60."""
+"""Seconds. The server lists pollers for minutes after they have gone; a poll itself lasts up to 60 s."""
 
 
 async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
@@ -171,7 +171,7 @@ async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -
 
 
 async def last_poll(client: Client, queue: str, *, workflows: bool = True) -> float:
-    """When a worker last polled ``queue``, in seconds since the epoch; 0.0: the server remembers none."""
+    """When a worker last polled ``queue``, in seconds since the epoch; 0.0 if the server lists none."""
     return max(await _polls(client, queue, workflows=workflows), default=0.0)
 
 
@@ -185,26 +185,26 @@ async def _polls(client: Client, queue: str, *, workflows: bool) -> list[float]:
 
 
 def no_poller_message(queue: str) -> str:
-    """The sentence for it."""
+    """The message for a queue without pollers."""
     return f"no worker polls the task queue {queue}"
 
 
 def nobody_answers(queue: str) -> str:
-    """The sentence for workers that polled a moment ago and answer nothing now."""
+    """The message for a queue with recent pollers that do not answer."""
     return f"no worker answers on the task queue {queue}"
 
 
 START_WORKER_HELP = "saga worker    (or saga dev up)"
 
 
-# The definition a run carries: the one it was started with, whatever the project's files say today.
+# The definition of a run: the one it was started with, whatever the project's files contain now.
 
 
 _QUERY_TIMEOUT = timedelta(seconds=5)
 
 
 async def read_definition(temporal: Temporal, run: RunInfo) -> Definition | None:
-    """What the run itself answers; None when it cannot: nobody polls, it is not in time, it has not begun."""
+    """Query the run for its definition; None if no worker answers in time or it has not loaded one yet."""
     from sagas.machine.machine import Machine
 
     if not await count_pollers(temporal, run.task_queue):

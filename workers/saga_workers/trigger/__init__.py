@@ -1,1 +1,1 @@
-"""What `saga trigger` runs: consumers of topics that start sagas, wake them, change databases, or feed other topics."""
+"""What `saga trigger` runs: readers of Kafka topics that start or signal sagas, run consumers, or bridge topics."""

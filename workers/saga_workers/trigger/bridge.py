@@ -1,11 +1,11 @@
-"""A bridge: consume, transform, produce, and the consumed offsets in the producer's transaction.
+"""A bridge: consume, transform and produce, with the consumed offsets committed in the producer's transaction.
 
-Every partition has its own transactional id, the same in every process that ever owns it: taking a partition over
-ends the transaction of its last owner, and fences that owner off if it still lives. There is one way back from any
-trouble, a session from the start: group, partitions, producers, committed offsets.
+Every partition has its own transactional id, the same in every process that ever owns it: taking a partition over ends
+the transaction of its last owner, and fences that owner if it is still alive. After any error the whole session is
+built anew: group membership, partitions, producers, committed offsets.
 
-Every record says what it was made from. So a producer that is new finds what its predecessor has left open in a topic,
-and whether that had happened: what was read up to is committed, what comes from behind that is not.
+Every output record names its source record. A new producer thus finds the transactions that its predecessor left open
+in a topic, and whether they count: sources below the committed offset do, the others do not.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from sagas.step import Event
 log = logging.getLogger("saga.trigger")
 
 BATCH_SIZE = 750
-"""Messages of one transaction, as in Kafka's own test of its transactions."""
+"""Messages per transaction, as in Kafka's own transaction test."""
 _POLL_TIMEOUT = 0.2
 _FILL_TIMEOUT = 0.05
 
 SOURCE_HEADER = "sagabridge"
-"""The header of a record that a bridge has written: group/topic/partition/offset of what it was made from."""
+"""Header of a record that a bridge has written: group/topic/partition/offset of its source record."""
 
 
 class BridgeRunner:
@@ -79,8 +79,8 @@ class BridgeRunner:
         self._individual_up_to: dict[int, int] = {}
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
-        """Run until ``stop``; the transaction that is open then is committed, if that takes less than ``grace``."""
-        # The loop's own threads are few, and databases find their servers with them: none is taken for good.
+        """Run until ``stop``; the open transaction is then committed if that takes less than ``grace`` seconds."""
+        # Not the loop's default executor: its few threads also resolve database hosts, and none may be blocked forever.
         thread = ThreadPoolExecutor(1, self.group)
         running = asyncio.get_running_loop().run_in_executor(thread, self._run_sessions)
         thread.shutdown(wait=False)
@@ -93,7 +93,7 @@ class BridgeRunner:
             running.result()
 
     def health(self) -> str | None:
-        """None, or why nothing can be read at the moment."""
+        """None, or why nothing can be read at present."""
         return self._broker_health.health()
 
     def lags(self) -> Iterator[PartitionLag]:
@@ -116,8 +116,9 @@ class BridgeRunner:
                 self._stop.wait(min(0.2 * 2**troubles, 5.0))
 
     def _run_session(self) -> None:
-        """Work until told to stop. Raises KafkaException or KafkaTransactionError whenever it is not certain what the
-        brokers have."""
+        """Process batches until stopped. Raises KafkaException, KafkaTransactionError or KafkaOperationError whenever
+        the state of the brokers is uncertain.
+        """
         from confluent_kafka import Consumer
 
         self._consumer = Consumer({**member_properties(self._settings, self.group), **self._broker_health.properties()})
@@ -145,7 +146,8 @@ class BridgeRunner:
         self._moved_partitions.clear()
         rest = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
         found: dict[int, list[ConsumedRecord]] = {}
-        # If its partition moves meanwhile, the library takes back what it has collected, but not what we hold already.
+        # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
+        # here.
         for read in rest if first.partition() in self._moved_partitions else (first, *rest):
             error = read.error()
             if error is None:
@@ -162,8 +164,10 @@ class BridgeRunner:
         return found
 
     def _check_not_reread(self, record: ConsumedRecord, next_offset: int) -> None:
-        """The library may fetch again from where it began (it was seen to, after partitions had moved), and a topic may
-        be made anew. What is committed decides: that is asked when we begin again."""
+        """Raise KafkaOperationError if an offset goes backwards: the client may fetch again from its start position
+        (observed after a rebalance), and a topic may be recreated. The committed offset decides, and the next
+        session reads it.
+        """
         position = max(next_offset, self._positions.get(record.partition, 0))
         if record.offset < position:
             raise KafkaOperationError(f"{record.position} came again, after all up to {position}")
@@ -185,8 +189,9 @@ class BridgeRunner:
             self._positions.pop(one.partition, None)
 
     def _split_batch(self, partition: int, records: list[ConsumedRecord]) -> list[list[ConsumedRecord]]:
-        """What goes into one transaction. The broker refuses a whole batch for one event that is too large: the
-        messages of such a batch get transactions of their own, so that it is known which one it was."""
+        """Split records into transactions. The broker refuses a whole batch for one record that is too large: the
+        messages of such a batch get a transaction each, which shows the one at fault.
+        """
         singly = [one for one in records if one.offset <= self._individual_up_to.get(partition, -1)]
         rest = records[len(singly) :]
         return [*([one] for one in singly), *([rest] if rest else [])]
@@ -222,8 +227,10 @@ class BridgeRunner:
             self._metrics.dead(self.group, self.topic)
 
     def _abort_hanging(self, partition: int, position: int, topics: set[str]) -> None:
-        """Before the producer of a partition writes to these topics for the first time. Raises KafkaOperationError,
-        KafkaTransactionError."""
+        """Abort hanging transactions in these topics before the producer of a partition first writes there.
+
+        Raises KafkaOperationError, KafkaTransactionError.
+        """
         ours = f"{self.group}/{self.topic}/{partition}/"
 
         def is_ours(headers: Mapping[str, str], *, happened: bool) -> bool:
@@ -245,7 +252,7 @@ class BridgeRunner:
         refused = self._refused_offsets.pop((record.partition, record.offset), None)
         if refused is None:
             output = run_bridge_function(self._bridge, record, self.group)
-        else:  # the brokers took nothing of what it became; without its value the letter fits
+        else:  # the brokers refused its output; a dead letter without the value fits
             output = BridgeOutput(
                 (dead_letter(record, self.group, refused, omit_value=True),), dead_letter_reason=refused
             )
@@ -254,7 +261,7 @@ class BridgeRunner:
         return output
 
     def _isolate_refused(self, records: list[ConsumedRecord], error: KafkaTransactionError) -> None:
-        """The brokers refuse something of these messages. One is given up; of several, each is tried by itself."""
+        """The brokers refuse the output of some message. A single one is given up; several are then sent one by one."""
         if len(records) == 1:
             self._refused_offsets[records[0].partition, records[0].offset] = error.verdict.reason
         else:
@@ -267,19 +274,19 @@ def _error_message(error: Exception) -> str:
     return error.message if isinstance(error, KafkaOperationError) else classify_kafka_error(error).reason  # pyright: ignore[reportArgumentType]
 
 
-# What a bridge produces for one message.
+# The output of one message.
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeOutput:
-    """``dead``: why the message is given up, when its record is a dead letter."""
+    """The records to produce; ``dead_letter_reason`` is set if they are a dead letter."""
 
     records: tuple[dict[str, Any], ...] = ()
     dead_letter_reason: str | None = None
 
 
 def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> BridgeOutput:
-    """Run the bridge's function. What it cannot do becomes a dead letter, in the same transaction."""
+    """Run the bridge's function, up to ``max_attempts`` times; a failure becomes a dead letter in the transaction."""
     reason = ""
     for number in range(1, bridge.max_attempts + 1):
         try:
@@ -309,7 +316,7 @@ def _records_for(bridge: Bridge, record: ConsumedRecord, message: Message, resul
 
 
 def _own_headers(event: Event, message: Message) -> dict[str, str]:
-    """The headers of the event that the message has not got. Raises UsageError for one that is the engine's own."""
+    """The headers that the event adds or changes. Raises UsageError for a header reserved by the engine."""
     given = {name: text for name, text in event.headers.items() if message.headers.get(name) != text}
     if (header := first_reserved_header(given)) is not None:
         raise UsageError(reserved_header_message(header))

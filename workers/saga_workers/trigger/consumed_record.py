@@ -1,4 +1,4 @@
-"""A record as it was read, byte for byte, and the message that is in it."""
+"""A consumed Kafka record, byte for byte, and the message decoded from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTCOME_HEADER, REJECTED_OUTCOME = "sagaoutcome", "rejected"
 
 
 class ConsumedRecord:
-    """One record of a topic; ``read`` is what the client library gave."""
+    """One record of a topic; wraps the client library's message."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -29,12 +29,12 @@ class ConsumedRecord:
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch, 0 when the record has none."""
+        """Milliseconds since the epoch; 0 if the record has none."""
         return max(self._message.timestamp()[1], 0)
 
     @property
     def position(self) -> str:
-        """Topic, partition and offset, for people."""
+        """topic/partition/offset, for logs and messages."""
         return f"{self.topic}/{self.partition}/{self.offset}"
 
     @cached_property
@@ -47,7 +47,7 @@ class ConsumedRecord:
         return message_id(self.headers, self.topic, self.partition, self.offset)
 
     def message(self) -> Message:
-        """A new one at each call. Raises Unreadable, one sentence: the value is not JSON, or the key no text."""
+        """Decode a new message. Raises MalformedRecord if the value is not JSON or the key is not a string."""
         read = decode(self._message)
         moment = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
         when = moment.replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""A consumer's message: inbox row, effect, events and reply in one transaction; the offset comes after it."""
+"""Runs a consumer: inbox row, effect, events and reply in one database transaction; the offset is committed later."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = logging.getLogger("saga.trigger")
 REPLY_TO_HEADER, KEY_HEADER, SAGA_HEADER = "sagareplyto", "sagakey", "sagaid"
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
 _RECORD_TIMEOUT = 10.0
-"""Seconds for a transaction that only notes something."""
+"""Seconds for a transaction that only records an outcome."""
 
 
 class ConsumerRunner:
-    """Runs one consumer. The handle of a reader."""
+    """Runs one consumer; the handler of a TopicReader."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ConsumerRunner:
         self._threads = threads
 
     async def __call__(self, record: ConsumedRecord) -> None:
-        """Done when the database knows what became of it, and the dead letters have it if they should."""
+        """Return when the database has the outcome and, if the message is given up, Kafka has its dead letter."""
         dead: list[str] = []
 
         async def attempt(number: int) -> None:
@@ -81,7 +81,10 @@ class ConsumerRunner:
             await self._dead_letters.send(record, self._group, dead[0], self._stop)
 
     async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
-        """One try. The reason, when the message had been given up before. Raises Poison and Down."""
+        """One attempt; returns the reason if the message had been given up before.
+
+        Raises PoisonMessage, DependencyUnavailable, ConsumerFailed.
+        """
         try:
             message = replace(record.message(), attempt=number)
         except MalformedRecord as error:
@@ -128,12 +131,12 @@ class ConsumerRunner:
         return await loop.run_in_executor(self._threads, call)
 
     async def _record_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
-        """A business no: nothing of the effect is there, and the inbox says so for every later delivery."""
+        """Record a rejection: the effect is rolled back, and the inbox row answers every later delivery."""
         log.info("%s: %s is rejected: %s", self._group, record.position, reason)
         await self._record_outcome(record, "REJECTED", reason, details)
 
     async def _record_dead_letter(self, record: ConsumedRecord, reason: str) -> None:
-        """From here on the message can have no effect; whoever waits for a reply is told."""
+        """Record that the message is given up: it can have no effect from now on, and a requester gets a reply."""
         await self._record_outcome(record, "DEAD", reason, {"dead_letter": record.position})
 
     async def _record_outcome(
@@ -171,20 +174,20 @@ class ConsumerRunner:
         await insert_event(sql, event, origin, max_bytes=self._max_bytes)
 
     async def _run_guarded(self, body: Any, timeout: float) -> Outcome:
-        """A transaction of the database with the limits that guarded steps have; it leaves no row in the guard."""
+        """Run a transaction with the limits of a guarded step, but without a guard row."""
         now = time.time()
         address = EntryKey("saga-inbox", "message")
         return await self._guard.run_probe(address, body, scheduled_at=now, deadline=now + timeout)
 
     async def _raise_failure(self, outcome: Outcome) -> None:
-        """Raise what an attempt without an end means: the database is in trouble, or the message is."""
+        """Raise the exception for a failed attempt, which is the fault of the database or of the message."""
         failure = outcome.failure
         assert failure is not None
         if outcome.infrastructure or outcome.kind == "unknown":
             raise DependencyUnavailable(f"{self._consumer.connection}: {failure.message}")
         if failure.type == "Timeout" and not await self._database_answers():
             raise DependencyUnavailable(f"{self._consumer.connection} does not answer")
-        # Where the type is the engine's own word, the message says all.
+        # For the engine's own error types the message is complete without the type.
         said = failure.message if failure.type in _ENGINE_ERROR_TYPES else f"{failure.type}: {failure.message}"
         raise (ConsumerFailed if outcome.retryable else PoisonMessage)(said)
 

@@ -1,4 +1,4 @@
-"""Dead letters: messages nobody could use, kept with the reason beside the topic they came from."""
+"""Dead letters: messages that cannot be processed, kept with the reason in a topic next to their own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger("saga.trigger")
 MAX_REASON_LENGTH = 1_000
 _DELIVERY_TIMEOUT = 30.0
 _FLUSH_TIMEOUT = 0.5
-"""Seconds of one look at the brokers' answer; in between the process may be told to stop."""
+"""Seconds to wait for the brokers at a time, so that a stop is noticed in between."""
 
 
 def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: bool = False) -> dict[str, Any]:
-    """What to produce for a record that is given up. ``omit`` leaves its value out: it is too large."""
+    """The record to produce for one that is given up. ``omit_value`` leaves its value out because it is too large."""
     ours: list[tuple[str, str | bytes | None]] = [
         ("sagadlqreason", reason[:MAX_REASON_LENGTH]),
         ("sagadlqgroup", group),
@@ -37,7 +37,7 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
     ]
     if omit_value:
         ours.append(("sagadlqomitted", "size"))
-    # A dead letter that was published again and died again tells where it died last.
+    # A dead letter that was republished and failed again names only its last failure.
     kept = [(name, value) for name, value in record.raw_headers if not name.startswith("sagadlq")]
     return {
         "topic": record.topic + DEAD_LETTER_SUFFIX,
@@ -48,9 +48,9 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
 
 
 class DeadLetters:
-    """Writes dead letters of all readers of one process, one after the other; made once, closed with it.
+    """Writes the dead letters of all readers of one process, one after the other; closed with the process.
 
-    The thread is its own: brokers that are down hold up dead letters, and nothing else that needs a thread.
+    It has a thread of its own, so that brokers that are down block dead letters and nothing else.
     """
 
     def __init__(self, settings: KafkaSettings, metrics: TriggerMetrics) -> None:
@@ -61,7 +61,7 @@ class DeadLetters:
         self._thread = ThreadPoolExecutor(1, "dead-letters")
 
     async def send(self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event) -> None:
-        """Return when the brokers have it. Raises Stopped when the process stops before that."""
+        """Return when the brokers have the dead letter. Raises ProcessStopping if the process stops before that."""
         log.warning("%s gives up %s: %s", group, record.position, reason)
 
         async def attempt(_: int) -> None:
@@ -71,7 +71,7 @@ class DeadLetters:
         self._metrics.dead(group, record.topic)
 
     def topic_for(self, topic: str) -> str:
-        """The topic of the dead letters of ``topic``, made if it is missing. Raises KafkaOperationError."""
+        """The dead letter topic of ``topic``, created if it is missing. Raises KafkaOperationError."""
         found = topic + DEAD_LETTER_SUFFIX
         if found not in self._existing_topics:
             KafkaAdmin(self._settings).ensure_topic(found, 1)
@@ -79,7 +79,7 @@ class DeadLetters:
         return found
 
     def close(self) -> None:
-        """Let the thread go. What is on its way is not waited for."""
+        """Shut the thread down without waiting for dead letters in flight."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event) -> None:
@@ -93,7 +93,7 @@ class DeadLetters:
             if error is not None and classify_kafka_error(error).scope == "event":
                 error = self._produce(dead_letter(record, group, reason, omit_value=True), stop)
         except (KafkaException, KafkaOperationError) as trouble:
-            self._producer = None  # nobody knows what it still has in flight
+            self._producer = None  # what it still has in flight is unknown
             raise DependencyUnavailable(
                 trouble.message if isinstance(trouble, KafkaOperationError) else classify_kafka_error(trouble).reason
             ) from None
@@ -102,7 +102,7 @@ class DeadLetters:
             raise DependencyUnavailable(classify_kafka_error(error).reason)
 
     def _produce(self, letter: dict[str, Any], stop: asyncio.Event) -> Any:
-        """The broker's error, None when it has the letter. Raises Down: no answer in time, or told to stop."""
+        """The broker's error, or None if it has the dead letter. Raises DependencyUnavailable on timeout or stop."""
         from confluent_kafka import KafkaException
 
         told: list[Any] = []

@@ -1,4 +1,4 @@
-"""How a reader of `saga trigger` is a member of its group."""
+"""Membership of a reader in its consumer group: client configuration, partition lag, reachability of the brokers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from saga_activities.kafka.config import consumer_config
 from sagas.settings import KafkaSettings
 
 _DEFAULT_PROPERTIES = {
-    # A process that was killed is missed after this, and its partitions go to the others.
+    # The group reassigns the partitions of a killed process after this time.
     "session.timeout.ms": 15_000,
     "heartbeat.interval.ms": 3_000,
-    # A topic that is made later is found after this.
+    # A topic that is created later is found after this time.
     "topic.metadata.refresh.interval.ms": 10_000,
-    # Of every partition, read ahead in memory.
+    # Prefetch limit in memory, for each partition.
     "queued.max.messages.kbytes": 16_384,
 }
 
 
 def member_properties(settings: KafkaSettings, group: str) -> dict[str, Any]:
-    """The properties of a member. What ``[kafka] client`` says wins over our habits, not over our guarantees.
+    """Configuration of a group member. ``[kafka] client`` overrides defaults, but not what the guarantees rest on.
 
     Raises UsageError, as :func:`saga_activities.kafka.config.consumer_config` does.
     """
-    # The end of a partition is told with its offset, which is behind the markers that are no messages.
+    # The end-of-partition event has the true end offset, beyond control records, which are not delivered as messages.
     return {**_DEFAULT_PROPERTIES, **consumer_config(settings, group), "enable.partition.eof": True}
 
 
 class HighWatermarks:
-    """Up to where the partitions of one member can be read, as far as its fetches have told.
+    """The high watermarks of one member's partitions, as of its last fetches.
 
-    The client may be asked in the thread that polls it only: from another one it would wait for that thread's lock
-    while it holds the interpreter's, and that thread, in a callback, for the interpreter's.
+    Ask the client only in the thread that polls it. Another thread would wait for the client's lock while holding the
+    GIL, and the polling thread, in a callback, for the GIL: a deadlock.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class HighWatermarks:
         self._due = 0.0
 
     def refresh(self, client: Any) -> None:
-        """Look again, at most once a second. In the thread that polls."""
+        """Update the watermarks, at most once a second. Call it in the polling thread."""
         from confluent_kafka import KafkaException
 
         if time.monotonic() < self._due:
@@ -53,36 +53,36 @@ class HighWatermarks:
             try:
                 found[one.partition] = client.get_watermark_offsets(one, cached=True)[1]
             except KafkaException:
-                continue  # it is just being handed over
+                continue  # the partition is being reassigned
         self._offsets = found
 
     def lag(self, partition: int, position: int | None) -> int | None:
-        """How many offsets lie between; None: nobody knows."""
+        """Offsets between the position and the high watermark; None if unknown."""
         high = self._offsets.get(partition, -1)
         return None if position is None or high < 0 else max(high - position, 0)
 
 
-# Whether a reader reaches Kafka. Its client tries for ever and in silence; people and orchestrators want to know.
+# Reachability of the brokers: the client retries forever without an error, but readiness probes and logs must show it.
 
 log = logging.getLogger("saga.trigger")
 
 STATISTICS_INTERVAL = 5.0
-"""Seconds between two looks."""
+"""Seconds between two statistics callbacks."""
 
 
 class BrokerHealth:
-    """What one client of Kafka says about its connections, told in the thread that polls."""
+    """Connection state of one Kafka client, from its statistics callback in the polling thread."""
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._unreachable = False
 
     def properties(self) -> dict[str, Any]:
-        """For the client's configuration."""
+        """Properties to add to the client's configuration."""
         return {"statistics.interval.ms": round(STATISTICS_INTERVAL * 1000), "stats_cb": self._on_statistics}
 
     def health(self) -> str | None:
-        """None, or why nothing can be read at the moment."""
+        """None, or why nothing can be read at present."""
         return f"{self._group}: no broker of Kafka can be reached" if self._unreachable else None
 
     def _on_statistics(self, statistics: str) -> None:

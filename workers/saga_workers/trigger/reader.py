@@ -1,7 +1,7 @@
-"""One consumer group's reading of one topic: read, work off in lanes, commit what has ended.
+"""Reads one topic for one consumer group: handles messages concurrently, but in order per key, and commits offsets.
 
-The client library blocks, so it lives in a thread of its own; everything else happens on the event loop. Reading
-goes on while the work is held up (with the partitions paused), so the group never takes the process for dead.
+The blocking Kafka client has a thread of its own; everything else runs on the event loop. Polling goes on while
+handlers are busy (with the partitions paused), so the group does not evict the process.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sagas.settings import KafkaSettings
 log = logging.getLogger("saga.trigger")
 
 RecordHandler = Callable[[ConsumedRecord], Awaitable[None]]
-"""Does all there is to do for a record, its dead letter included. Raises Stopped when it was not done."""
+"""Handles a record completely, dead letter included. Raises ProcessStopping if it did not."""
 
 POLL_TIMEOUT = 0.2
 COMMIT_INTERVAL = 0.5
 HANDOVER_TIMEOUT = 10.0
-"""Seconds that messages in flight have to end when their partition goes to another process."""
+"""Seconds that messages in flight have to end when their partition is reassigned."""
 PREFETCH_FACTOR = 16
-"""How many messages are held for each that is worked on."""
+"""Messages held in memory for each one that is being processed."""
 LOG_AGAIN_AFTER = 60.0
 
 
@@ -43,7 +43,7 @@ class _WorkItem:
 
 
 class TopicReader:
-    """Reads ``topic`` as ``group``. ``width`` messages are worked on at once."""
+    """Reads ``topic`` as ``group``, and processes up to ``concurrency`` messages at once."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TopicReader:
         self._stop = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
-        """Read until ``stop``; what has begun then may end within ``grace`` seconds."""
+        """Read until ``stop``; messages in process then have ``grace`` seconds to end."""
         from confluent_kafka import Consumer
 
         self._stop = stop
@@ -93,11 +93,11 @@ class TopicReader:
             self._thread.shutdown(wait=False)
 
     def health(self) -> str | None:
-        """None, or why nothing can be read at the moment."""
+        """None, or why nothing can be read at present."""
         return self._broker_health.health()
 
     def lags(self) -> Iterator[PartitionLag]:
-        """How far each partition of this process is behind."""
+        """The lag of each partition of this process."""
         for partition, progress in list(self._trackers.items()):
             behind = self._high_watermarks.lag(partition, progress.position)
             if behind is not None:
@@ -124,7 +124,7 @@ class TopicReader:
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
         record = ConsumedRecord(read)
-        # Without a key nothing has to wait for anything else.
+        # A record without a key need not wait for any other.
         lane = (record.partition, record.key if record.key is not None else record.offset)
         self._executor.submit(lane, _WorkItem(record, progress))
 
@@ -143,13 +143,13 @@ class TopicReader:
 
     async def _process(self, item: _WorkItem) -> None:
         if self._stop.is_set():
-            return  # what the one before it in its lane left undone comes first, in another process
+            return  # an earlier record of its key may be unprocessed; the next owner handles both in order
         try:
             await self._handler(item.record)
         except ProcessStopping:
             return
         except Exception:
-            # Its offset stays, and so does everything behind it: nothing is lost, and somebody has to look.
+            # Its offset, and thus all after it, stays uncommitted: nothing is lost, but an operator has to act.
             log.exception("%s cannot go on with %s: this is a bug in saga", self.group, item.record.position)
             return
         item.tracker.complete(item.record.offset)
@@ -177,7 +177,7 @@ class TopicReader:
         return [TopicPartition(self.topic, one, offset) for one, offset in wanted if offset is not None]
 
     async def _finish(self, grace: float) -> None:
-        """Let what has begun end; partitions stay paused, and the group hears of us meanwhile."""
+        """Let messages in process end. The partitions stay paused, and polling keeps the group membership alive."""
         self._executor.discard(lambda _: True)
         ending = asyncio.create_task(self._executor.wait_idle())
         deadline = time.monotonic() + grace
@@ -189,11 +189,11 @@ class TopicReader:
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         return await self._loop.run_in_executor(self._thread, call)
 
-    # Called in the thread, from within poll() and close().
+    # The callbacks run in the client's thread, within poll() and close().
 
     def _on_assigned(self, _: Any, partitions: list[Any]) -> None:
         log.info("%s reads partitions %s of %s", self.group, [one.partition for one in partitions], self.topic)
-        # What was paused when it was taken from us, and comes back, is still paused: the next round resumes it.
+        # A partition that was paused when it was revoked is still paused when it comes back; the next poll resumes it.
         self._paused = True
 
     def _on_revoked(self, client: Any, partitions: list[Any]) -> None:
@@ -203,7 +203,7 @@ class TopicReader:
         self._hand_over(client, partitions, commit=False)
 
     def _hand_over(self, client: Any, partitions: list[Any], *, commit: bool) -> None:
-        """Partitions go to another process: what is in flight may end, and what has ended is committed."""
+        """Give partitions up: drain what is in flight, then commit what has ended."""
         from confluent_kafka import KafkaException
 
         going = [one.partition for one in partitions]
@@ -238,15 +238,15 @@ class TopicReader:
                 self._trackers[one.partition].mark_committed(one.offset)
 
 
-# Many messages at once, but those of one key one after the other.
+# Concurrent execution in order per key.
 
 T = TypeVar("T")
 
 
 class KeyedExecutor(Generic[T]):
-    """Runs ``work`` for each item; items with equal ``lane`` in order, at most ``width`` at a time.
+    """Runs ``work`` for each item; items with equal keys in order, at most ``concurrency`` at a time.
 
-    ``work`` must not raise: what it cannot do it has to say in another way.
+    ``work`` must not raise; it has to report failures in another way.
     """
 
     def __init__(self, work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
@@ -263,7 +263,7 @@ class KeyedExecutor(Generic[T]):
         return sum(len(queue) for queue in self._waiting.values()) + len(self._running)
 
     async def wait_ended(self, predicate: Callable[[T], bool], timeout: float) -> None:
-        """Wait until no such item is worked on, at most ``patience`` seconds."""
+        """Wait until no item that matches is being processed, at most ``timeout`` seconds."""
         deadline = asyncio.get_running_loop().time() + timeout
         while any(predicate(item) for item in self._running):
             left = deadline - asyncio.get_running_loop().time()
@@ -287,7 +287,7 @@ class KeyedExecutor(Generic[T]):
         task.add_done_callback(self._tasks.discard)
 
     def discard(self, predicate: Callable[[T], bool]) -> None:
-        """Forget items that have not begun."""
+        """Drop matching items that have not started."""
         for lane, queue in list(self._waiting.items()):
             self._waiting[lane] = deque(item for item in queue if not predicate(item))
 
@@ -297,7 +297,7 @@ class KeyedExecutor(Generic[T]):
             await asyncio.wait(set(self._tasks))
 
     async def stop(self) -> None:
-        """Cancel what runs and forget the rest."""
+        """Cancel what runs and drop the rest."""
         for queue in self._waiting.values():
             queue.clear()
         for task in set(self._tasks):
@@ -321,17 +321,15 @@ class KeyedExecutor(Generic[T]):
             del self._waiting[key]
 
 
-# How far a partition has been worked off, while its messages end in any order.
-
-
 class OffsetTracker:
-    """The offsets of one partition. What may be committed is everything below the lowest that has not ended.
+    """Tracks how far a partition is processed while its messages end in any order.
 
-    Offsets have gaps (control markers, compaction), so nothing here counts on the next one being one more.
+    Everything below the lowest message in flight may be committed. Offsets have gaps (control records, compaction), so
+    nothing here assumes that the next one is greater by one.
     """
 
     def __init__(self) -> None:
-        self._in_flight: dict[int, None] = {}  # in the order they were read, so the first is the lowest
+        self._in_flight: dict[int, None] = {}  # in the order of reading, so the first is the lowest
         self._next: int | None = None
         self._committed: int | None = None
 
@@ -341,25 +339,25 @@ class OffsetTracker:
         return len(self._in_flight)
 
     def add(self, offset: int) -> None:
-        """A message was read; offsets come in order."""
+        """A message was read; offsets come in ascending order."""
         self._in_flight[offset] = None
         self._next = offset + 1
 
     def skip_to(self, offset: int) -> None:
-        """The reader has passed everything below ``offset``, control markers at the end included."""
+        """The reader has passed everything below ``offset``, including control records at the end."""
         self._next = max(offset, self._next or 0)
 
     def complete(self, offset: int) -> None:
-        """A message has had its effect, for good."""
+        """A message has been handled for good."""
         self._in_flight.pop(offset, None)
 
     @property
     def position(self) -> int | None:
-        """The offset to go on from after a crash now; None: nothing was read yet."""
+        """The offset from which to continue after a crash now; None if nothing was read yet."""
         return next(iter(self._in_flight), self._next)
 
     def to_commit(self) -> int | None:
-        """The position, when it is further than what was committed last."""
+        """The position, if it differs from the last committed one; else None."""
         position = self.position
         return position if position is not None and position != self._committed else None
 

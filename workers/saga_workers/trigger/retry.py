@@ -1,4 +1,4 @@
-"""Trying until a message has had its effect, or certainly never will."""
+"""Retries a message until it has had its effect, or certainly never will."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ async def retry_until_done(
     max_attempts: int,
     first_backoff: float = 0.2,
 ) -> str | None:
-    """None when an attempt succeeded, else why the message is poison. ``attempt`` is given its number, from 1.
+    """Call ``attempt`` (with its number, from 1) until it succeeds; returns None then, else why the message is poison.
 
-    Down is waited for without limit; any other exception counts as one of ``max_attempts``. Raises Stopped.
+    DependencyUnavailable is retried without limit; any exception other than PoisonMessage counts as one of
+    ``max_attempts``. Raises ProcessStopping.
     """
     number, failures, waits = 0, 0, 0
     while True:
@@ -52,7 +53,7 @@ async def retry_until_done(
             raise
         except DependencyUnavailable as error:
             waits += 1
-            # At once, so that people see what it waits for, and then ever more seldom.
+            # Log the first wait at once, and later ones ever more rarely.
             if waits & (waits - 1) == 0:
                 log.warning("%s waits: %s", description, error)
             pause = min(first_backoff * 2 ** (waits - 1), MAX_BACKOFF)
@@ -69,7 +70,7 @@ async def retry_until_done(
 
 
 async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:
-    """Sleep. Raises Stopped when the process stops meanwhile."""
+    """Sleep. Raises ProcessStopping if the process stops meanwhile."""
     try:
         async with asyncio.timeout(seconds):
             await stop.wait()
@@ -79,7 +80,7 @@ async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:
 
 
 def error_message(error: Exception) -> str:
-    """What an error says to people; with the name of its class where the words are not our own."""
+    """The message of an error, with the name of its class unless the message is the engine's own."""
     text = " ".join(str(error).split())[:500]
     if text and isinstance(error, AttemptFailed | SagaError):
         return text

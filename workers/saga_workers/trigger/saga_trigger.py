@@ -1,4 +1,4 @@
-"""From an event to its saga: start it once, or wake the one that waits."""
+"""Applies the triggers of a saga to an event: start the saga once, or signal the one that waits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_ATTEMPTS = 5
 
 
 class SagaTrigger:
-    """Gives each event of one topic to the triggers of one saga. The handle of a reader."""
+    """Passes the events of one topic to the triggers of one saga; the handler of a TopicReader."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SagaTrigger:
         self._variables = dict(client.project.settings.vars)
 
     async def __call__(self, record: ConsumedRecord) -> None:
-        """Done when Temporal has it, or the dead letters have. Raises Stopped."""
+        """Return when Temporal has the start or signal, or Kafka the dead letter. Raises ProcessStopping."""
 
         async def attempt(number: int) -> None:
             await self._attempt(record, number)
@@ -91,10 +91,10 @@ class SagaTrigger:
         except UsageError as error:
             raise PoisonMessage(error.message) from None
         except AlreadyEnded:
-            return  # this very event had its saga, and it is over
+            return  # this event had started its saga, which has ended
         except RefusedError as error:
             if number < 2:
-                raise  # it may have gone at this very moment
+                raise  # the saga may have ended just now
             raise PoisonMessage(error.message) from None
         if started.started:
             self._metrics.started(self._definition.saga, message.topic)
@@ -104,7 +104,7 @@ class SagaTrigger:
     ) -> None:
         assert trigger.signal is not None
         saga_id = values.id(context)
-        assert saga_id is not None  # SAGA131
+        assert saga_id is not None  # SAGA131 ensures it
         temporal = self._client.temporal
         described = await describe_run(temporal, saga_id)
         if described is None:
@@ -134,7 +134,7 @@ class SagaNotFound(AttemptFailed):
 
 
 def rejection_reason(message: Message) -> str | None:
-    """Why the sender of this event says no, as consumers do; None when it does not."""
+    """The reason if the sender marks the event as a rejection, as consumers do; else None."""
     if message.headers.get(OUTCOME_HEADER) != REJECTED_OUTCOME:
         return None
     reason = message.value.get("reason") if isinstance(message.value, Mapping) else None
@@ -142,7 +142,7 @@ def rejection_reason(message: Message) -> str | None:
 
 
 def _already_received(story: Mapping[str, Any], by: str, reject: str | None) -> bool:
-    """True when the saga took this very event before it ended: the event was delivered twice."""
+    """Whether the saga received this event before it ended: the event was delivered twice."""
     for step in story.get("steps") or ():
         if step.get("uses") != "wait":
             continue
@@ -158,20 +158,18 @@ def _already_received(story: Mapping[str, Any], by: str, reject: str | None) -> 
 
 
 def _temporal_error(error: RPCError) -> Exception:
-    """Only Temporal's word on the request itself is about this event."""
+    """Only a refusal of the request itself is the fault of the event."""
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return PoisonMessage(f"Temporal refuses it: {error.message}")
     return DependencyUnavailable(f"Temporal does not answer: {error.message}")
 
-
-# The expressions of a trigger, compiled once.
 
 _Render = Callable[[Mapping[str, Any]], Any]
 _PATH = re.compile(r"\s*\$\{\{\s*(trigger(?:\.[A-Za-z_]\w*)*)\s*\}\}\s*")
 
 
 class TriggerExpressions:
-    """What a trigger makes of an event. Every method raises Poison when an expression fails on it."""
+    """The compiled expressions of a trigger. Every method raises PoisonMessage if an expression fails on the event."""
 
     def __init__(self, trigger: KafkaTrigger) -> None:
         self._id = None if trigger.id is None else compile_value(trigger.id).render
@@ -179,7 +177,7 @@ class TriggerExpressions:
         self._filter = None if trigger.filter is None else compile_value(trigger.filter).render
 
     def matches(self, context: Mapping[str, Any]) -> bool:
-        """False: the filter leaves this event out."""
+        """Whether the event passes the filter."""
         if self._filter is None:
             return True
         value = _evaluate("filter", self._filter, context)
@@ -188,7 +186,7 @@ class TriggerExpressions:
         return value
 
     def id(self, context: Mapping[str, Any]) -> str | None:
-        """The saga's id; None where the trigger has no template."""
+        """The saga id; None if the trigger has no template for it."""
         if self._id is None:
             return None
         value = _evaluate("id", self._id, context)
@@ -210,7 +208,7 @@ def _evaluate(field: str, render: _Render, context: Mapping[str, Any]) -> Any:
 def _compile(value: Any) -> _Render:
     """As :func:`compile_value`, but a part of the event that is only passed on stays exactly as it is.
 
-    An expression makes exact decimals of numbers with a fraction, and those leave it as texts.
+    Otherwise an expression would turn numbers with a fraction into exact decimals, which become strings.
     """
     if isinstance(value, str):
         path = _PATH.fullmatch(value)
@@ -230,7 +228,7 @@ def _copy_path(path: list[str], fallback: _Render) -> _Render:
         found: Any = context
         for name in path:
             if not isinstance(found, Mapping) or name not in found:
-                return fallback(context)  # which says what is wrong
+                return fallback(context)  # raises the error with its explanation
             found = found[name]
         return found
 

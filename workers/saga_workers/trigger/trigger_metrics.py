@@ -1,4 +1,4 @@
-"""The metrics of `saga trigger`; docs/reference/metrics.md is their page."""
+"""The metrics of `saga trigger`, described in docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 
 PartitionLag = tuple[str, str, int, int]
-"""Group, topic, partition, and how many offsets the group is behind."""
+"""Group, topic, partition, and the number of offsets the group is behind."""
 
 
 class TriggerMetrics:
-    """The counters of one process, and the lag of the partitions it owns. A Prometheus collector."""
+    """The counters of one process, and the lag of its partitions. A Prometheus collector."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -37,11 +37,11 @@ class TriggerMetrics:
         self._lags: list[Callable[[], Iterable[PartitionLag]]] = []
 
     def add_lag_source(self, lags: Callable[[], Iterable[PartitionLag]]) -> None:
-        """Ask this whenever somebody scrapes."""
+        """Add a function that is called at each scrape."""
         self._lags.append(lags)
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus asks for, without the ``_created`` samples that its client adds."""
+        """The metrics, as Prometheus collectors return them, without the client's ``_created`` samples."""
         self._lag.clear()
         for lags in self._lags:
             for group, topic, partition, behind in lags():
@@ -58,12 +58,12 @@ class TriggerMetrics:
         self._signalled.labels(saga, topic).inc()
 
     def consumed(self, consumer: str, topic: str, outcome: str, count: int = 1) -> None:
-        """``outcome``: ``done``, ``rejected`` or ``duplicate``."""
+        """Count messages; ``outcome`` is ``done``, ``rejected`` or ``duplicate``."""
         self._consumed.labels(consumer, topic, outcome).inc(count)
 
     def dead(self, group: str, topic: str) -> None:
         self._dead.labels(group, topic).inc()
 
     def replied(self, outcome: str) -> None:
-        """A reply was dealt with: ``woken``, ``late``, ``duplicate``, ``unknown`` or ``malformed``."""
+        """Count a reply; ``outcome`` is ``woken``, ``late``, ``duplicate``, ``unknown`` or ``malformed``."""
         self._replies.labels(outcome).inc()

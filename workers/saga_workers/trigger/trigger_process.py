@@ -1,4 +1,4 @@
-"""The process of `saga trigger`: triggers, consumers and bridges of a project, until it is told to stop."""
+"""The process of `saga trigger`: runs the triggers, consumers and bridges of a project until it is stopped."""
 
 from __future__ import annotations
 
@@ -39,26 +39,28 @@ from sagas.settings.project import Project
 log = logging.getLogger("saga.trigger")
 
 MAX_CONCURRENT_STARTS = 32
-"""Events of one trigger that are given to Temporal at once."""
+"""Events of one trigger passed to Temporal at once."""
 MAX_CONCURRENT_MESSAGES = 16
-"""Messages of one consumer in its database at once."""
+"""Messages of one consumer processed at once, each in a database transaction."""
 MAX_HANDLER_THREADS = 64
-"""Plain `def` handlers of this process at once."""
+"""Plain `def` handlers that run at once in this process."""
 PURGE_INTERVAL = 3_600.0
 LEAVE_TIMEOUT = 10.0
-"""Seconds after its grace in which this process leaves its groups. The client of Kafka waits for a broker that is there
-and does not answer for as long as that lasts; without us the group goes on when our session is over."""
+"""Seconds after the grace period for leaving the consumer groups; then the process exits. The Kafka client waits
+without limit for a broker that accepts connections and does not answer; without a leave the group rebalances when
+the session times out.
+"""
 
 
 @dataclass(frozen=True)
 class TriggerPlan:
-    """What this process runs. ``triggers`` are sagas with the topics they read."""
+    """What this process runs. ``triggers`` are definitions with the topic they read."""
 
     triggers: tuple[tuple[Definition, str], ...]
     consumers: tuple[Consumer, ...] = ()
     bridges: tuple[Bridge, ...] = ()
     reply_topics: tuple[str, ...] = ()
-    """The topics in which participants answer `kafka.request`."""
+    """The topics in which participants reply to `kafka.request`."""
 
     def __len__(self) -> int:
         return len(self.triggers) + len(self.consumers) + len(self.bridges) + len(self.reply_topics)
@@ -69,7 +71,7 @@ class TriggerPlan:
 
 
 def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
-    """Everything the project reads from Kafka, or the triggers of one saga. Raises UsageError: it is nothing."""
+    """Everything the project reads from Kafka, or the triggers of one saga. Raises UsageError if there is nothing."""
     if saga is not None:
         found = TriggerPlan(tuple(_trigger_topics(project.definition(saga))))
         if not found:
@@ -89,7 +91,7 @@ def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
 
 
 def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
-    """One reader for each topic: triggers of one saga on the same topic share it, and each sees every event."""
+    """One reader per topic: the triggers of a saga on one topic share it, and each sees every event."""
     for topic in dict.fromkeys(one.topic for one in definition.triggers):
         yield definition, topic
 
@@ -97,9 +99,9 @@ def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
 async def run_trigger(
     project: Project, *, saga: str | None = None, health: str | None = None, grace: timedelta = timedelta(seconds=30)
 ) -> None:
-    """Run until SIGTERM or SIGINT; what has begun then has ``grace`` to end.
+    """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end.
 
-    Raises UsageError: nothing to do, no server, a module that cannot be loaded, a port that is taken.
+    Raises UsageError if there is nothing to do, a server or port is unavailable, or a module cannot be loaded.
     """
     require_client()
     todo = make_plan(project, saga)
@@ -128,7 +130,7 @@ async def run_trigger(
 
 
 class TriggerTasks:
-    """Makes the parts of the process; what they share is made once, and closed with ``stack``."""
+    """Creates the tasks of the process and what they share, which is closed with ``stack``."""
 
     def __init__(self, project: Project, client: Client | None, stop: asyncio.Event, stack: AsyncExitStack) -> None:
         self._project = project
@@ -148,7 +150,7 @@ class TriggerTasks:
         stack.callback(self._threads.shutdown, wait=False)
 
     def make_tasks(self, plan: TriggerPlan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
-        """The parts by their names. Raises UsageError: a connection that is not there."""
+        """The tasks by name. Raises UsageError if a connection does not exist."""
         self._readers = [
             *(self._make_trigger(definition, topic) for definition, topic in plan.triggers),
             *(self._make_consumer(one) for one in plan.consumers),
@@ -198,7 +200,7 @@ class TriggerTasks:
         return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics)
 
     async def _listen_for_replies(self, topics: Sequence[str]) -> None:
-        """Hear the replies to commands until the process stops."""
+        """Receive the replies to `kafka.request` until the process stops."""
         assert self._client is not None
 
         async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
@@ -217,7 +219,7 @@ class TriggerTasks:
         await self._listener.stop()
 
     async def _purge_inboxes(self, connections: Iterable[str]) -> None:
-        """Forget messages that no topic can bring again. It is time that drives it, not traffic."""
+        """Delete inbox rows of messages that no topic can redeliver any more. Driven by time, not by traffic."""
         try:
             while True:
                 for name in connections:

@@ -1,7 +1,7 @@
-"""Whether a worker serves a saga: the server's memory of polls first, then a question to the saga itself.
+"""Whether a worker serves a saga: first from the pollers that the server has seen, then by querying the saga.
 
-The server remembers a worker for minutes after it was killed, and goes on counting one that is frozen. So what tells
-is an answer: a query that nobody answers means that no worker is there, whatever the list of pollers says.
+The server lists a worker for minutes after it was killed, and keeps listing one that is frozen. So only a response is
+proof: an unanswered query means that no worker is there, whatever the list of pollers says.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from saga_workers.temporal.temporal_runs import (
 )
 
 DUE = 10.0
-"""Seconds a task may wait for a worker that has time."""
+"""Seconds a task may wait for a worker that is alive but busy."""
 
 _UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
-_NO_POLLER = "no poller seen"  # what the server says some time after the last poll; its status has many meanings
+_NO_POLLER = "no poller seen"  # the server's message some time after the last poll; its status code has many meanings
 _RECENT_EVENTS = 5
 
 
@@ -38,10 +38,10 @@ class NoAnswer(Exception):
 
 
 class Workers:
-    """Who serves which task queue, as one command finds it.
+    """Which task queues are served, as far as one command has found out.
 
-    A queue is found silent when a saga of it does not answer and none has answered yet; its other sagas are then not
-    asked any more, so that a list of hundreds waits once.
+    A queue is silent if a saga of it does not answer and none has answered before; its other sagas are then not queried
+    any more, so that a list of hundreds waits only once.
     """
 
     def __init__(self, temporal: Temporal) -> None:
@@ -52,21 +52,21 @@ class Workers:
         self._unanswered: set[str] = set()
 
     async def polled(self, queue: str, *, workflows: bool = True, since: float | None = None) -> bool:
-        """Whether a worker has polled the queue ``since`` that moment; default: lately."""
+        """Whether a worker has polled the queue since ``since`` (seconds since the epoch; default: recently)."""
         key = (queue, workflows)
         if key not in self._polls:
             self._polls[key] = await last_poll(self._temporal, queue, workflows=workflows)
         return self._polls[key] >= (time.time() - POLLER_TIMEOUT if since is None else since)
 
     def unanswered(self, described: RunDescription) -> bool:
-        """Whether no worker answers for this run, as far as it was asked by `query`."""
+        """Whether no worker answers for this run, as far as `query` has found out."""
         run = described.run
         return run.task_queue in self._silent or (
             run.run_id in self._unanswered and waits_for_task(described.raw.pending_workflow_task) > DUE
         )
 
     async def query(self, described: RunDescription, name: str, patience: timedelta) -> Any:
-        """What the run answers. Raises NoAnswer."""
+        """The response of the run. Raises NoAnswer."""
         run = described.run
         if not await self.polled(run.task_queue):
             raise NoAnswer(no_poller_message(run.task_queue))
@@ -87,7 +87,7 @@ class Workers:
         if not unanswered and task.attempt > 1:
             if not await timed_out(self._temporal, described):
                 return NoAnswer(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
-            unanswered = True  # the server asks nobody while it repeats a task
+            unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:
             text = " ".join(str(getattr(error, "message", error)).split())
             return NoAnswer(f"its worker gave an error instead of an answer ({text})")
@@ -99,13 +99,13 @@ class Workers:
 
 
 def waits_for_task(task: Any) -> float:
-    """Seconds since a workflow task was handed out, or should have been; 0.0: there is none."""
+    """Seconds since the workflow task was started or scheduled; 0.0 if there is none."""
     since = task.started_time if task.HasField("started_time") else task.scheduled_time
     return time.time() - since.ToMicroseconds() / 1e6 if since.seconds else 0.0
 
 
 async def timed_out(temporal: Temporal, described: RunDescription) -> bool:
-    """Whether the workflow task is repeated because no worker answered it, and not because the code failed."""
+    """Whether the workflow task is retried because it timed out, and not because the code failed."""
     run = described.run
     answer = await temporal.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(

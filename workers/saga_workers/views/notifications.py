@@ -1,4 +1,4 @@
-"""How the notifications of sagas stand, as the runs that deliver them tell it in their memos: no worker is needed."""
+"""The delivery states of notifications, read from the memos of the runs that deliver them: no worker is needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXHAUSTED = "EXHAUSTED"
 
 
 async def with_notifications(temporal: Temporal, story: Mapping[str, Any]) -> dict[str, Any]:
-    """The story with what has become of each notification. ``state`` None: Temporal does not know it any more."""
+    """The view with the state of each notification. ``state`` is None if Temporal has deleted its run."""
     rows = story.get("notifications") or []
     gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -37,14 +37,14 @@ async def with_notifications(temporal: Temporal, story: Mapping[str, Any]) -> di
 
 
 async def _delivery_state(run: RunInfo) -> dict[str, Any]:
-    """PENDING, DELIVERED, EXHAUSTED, or STOPPED by somebody in Temporal."""
+    """PENDING, DELIVERED, EXHAUSTED, or STOPPED if it was ended in Temporal."""
     told = (await run.memo()).get(NOTIFICATION_MEMO) or {}
     state = "PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED")
     return {**{name: told.get(name) for name in _MEMO_FIELDS}, "state": state}
 
 
 async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIterator[str]:
-    """The ids of sagas with a notification that was given up and not sent again since; each once."""
+    """The ids, each once, of sagas with a notification that was given up and has not been sent again since."""
     query = f"WorkflowType = '{NOTIFICATION_WORKFLOW}' AND ExecutionStatus = 'Failed'"
     if task_queue is not None:
         query += f" AND TaskQueue = '{task_queue}'"
@@ -60,7 +60,7 @@ async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIte
 
 
 def exhausted_reasons(story: Mapping[str, Any]) -> list[str]:
-    """One sentence for each notification of this story that was given up."""
+    """One message for each notification of this view that was given up."""
     return [
         f"{row['id']} is EXHAUSTED after {_attempts_text(row['attempts'])}: {(row['error'] or {}).get('message')}; "
         f"saga notify {story['id']} {row['id']} --again    sends it again"
@@ -74,7 +74,7 @@ def _attempts_text(attempts: int | None) -> str:
 
 
 def select_notifications(story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
-    """The notification of this name, or all of them. Raises UsageError: there is none of this name."""
+    """The notification of this name, or all of them. Raises UsageError if there is none of this name."""
     rows = story.get("notifications") or []
     wanted = [row for row in rows if name in (None, row["id"])]
     if name is not None and not wanted:
@@ -87,11 +87,11 @@ def select_notifications(story: Mapping[str, Any], name: str | None) -> list[dic
 
 
 async def resend(temporal: Temporal, story: Mapping[str, Any], name: str | None) -> list[dict[str, Any]]:
-    """Send the notification of this name, or all that were given up; the next attempt of a pending one comes now.
+    """Send the notification of this name, or all that were given up; a pending one is attempted again at once.
 
-    It keeps its event id, so a receiver that got it after all knows the repetition. Returns their rows with ``done``:
-    ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` when it is one of several. Raises UsageError:
-    there is no such notification; RefusedError: Temporal has forgotten it, or there is nothing to send.
+    The event id stays the same, so a receiver that already got it recognizes the duplicate. Returns the rows with
+    ``done``: ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` if it is one of several. Raises
+    UsageError if there is no such notification, RefusedError if Temporal has deleted it or there is nothing to send.
     """
     wanted = select_notifications(story, name)
     if name is None:
@@ -130,7 +130,7 @@ async def _resend_one(temporal: Temporal, row: Mapping[str, Any]) -> str:
 
 
 async def _read_delivery(temporal: Temporal, run: str, run_id: str) -> tuple[dict[str, Any], str]:
-    """What the run was asked to deliver, from the first event of its history."""
+    """The input of a delivery run and the id of its saga, from the first event of its history."""
     async for event in temporal.get_workflow_handle(run, run_id=run_id).fetch_history_events():
         [order] = await temporal.data_converter.decode(event.workflow_execution_started_event_attributes.input.payloads)
         return order, order["saga_id"]

@@ -1,4 +1,4 @@
-"""What waits for a person: the parked operations of all sagas, one by one and in groups with the same trouble."""
+"""Parked operations of all sagas, listed one by one or grouped by cause."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _CONCURRENCY = 16
 _MAY_BE_PARKED = (
     "(SagaState IN ('PARKED', 'COMPENSATING', 'COMMITTED') OR (SagaState = 'RUNNING' AND SagaStep IS NOT NULL))"
 )
-"""Sagas in which something can be parked while the rest goes on, and those that a nested saga blocks or has blocked; a
-plain running one is found with ``every`` only."""
+"""Sagas in which something can be parked while the rest goes on, and those that a nested saga blocks or has blocked. A
+saga that is merely running is queried with ``include_running`` only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedOperation:
-    """One parked operation. ``decisions`` are those that are possible here."""
+    """One parked operation. ``decisions`` are those that are possible for it."""
 
     saga: str
     saga_id: str
@@ -38,13 +39,13 @@ class ParkedOperation:
 
     @property
     def definition_step(self) -> str:
-        """The step of the definition, without the number of an item."""
+        """The step of the definition: the ledger id without the index of a `for_each` item."""
         return self.step.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedList:
-    """``unasked`` are sagas in trouble that could not tell, each with the reason."""
+    """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason."""
 
     operations: tuple[ParkedOperation, ...]
     unreachable: Mapping[str, str]
@@ -53,9 +54,10 @@ class ParkedList:
 async def read_parked(
     temporal: Temporal, criteria: SagaFilter, *, include_running: bool = False, nested: bool = False
 ) -> ParkedList:
-    """Ask all sagas in trouble (``every``: all that run) what is parked. Raises UsageError: a filter is wrong.
+    """Query the sagas that may have something parked (``include_running``: all running ones).
 
-    ``nested``: what blocks one of them is told too when it is parked in a nested saga that the filter does not name.
+    With ``nested``, operations parked in a nested saga that blocks a listed one are included, even if the filter
+    excludes the nested saga. Raises UsageError if a filter is invalid.
     """
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
     if criteria.where:
@@ -84,7 +86,7 @@ async def read_parked(
 
 
 def parked_operations(story: Mapping[str, Any]) -> list[ParkedOperation]:
-    """What is parked in this saga itself; a nested saga tells of its own."""
+    """What is parked in this saga itself; a nested saga lists its own."""
     elsewhere = blocked_steps(story)
     return [
         ParkedOperation(
@@ -96,7 +98,7 @@ def parked_operations(story: Mapping[str, Any]) -> list[ParkedOperation]:
 
 
 def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
-    """The groups with the same saga, step, operation and error, the largest first."""
+    """Groups with the same saga, step, operation and error, the largest first."""
     groups: dict[tuple[str, str, str, str], list[ParkedOperation]] = {}
     for one in operations:
         groups.setdefault((one.saga, one.definition_step, one.op, one.error), []).append(one)

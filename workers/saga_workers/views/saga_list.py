@@ -1,4 +1,4 @@
-"""The list of sagas: Temporal's visibility, read as sagas. It lags behind the runs by up to some seconds."""
+"""The list of sagas, from Temporal's visibility store, which lags behind the runs by up to some seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX
 
 _CONCURRENCY = 16
 _QUERY_TIMEOUT = timedelta(seconds=2)
-"""How long one saga of many may take to answer."""
+"""Maximum time for the response of one saga in a list."""
 
 STATES = (
     "RUNNING",
@@ -42,11 +42,11 @@ STATES = (
     "FAILED",
 )
 
-# Most runs never write their state: only Temporal's own status tells RUNNING from COMPLETED.
+# Most runs never write SagaState: RUNNING and COMPLETED follow from Temporal's status alone.
 _FILTERS = {
     "RUNNING": "ExecutionStatus = 'Running' AND (SagaState IS NULL OR SagaState = 'RUNNING')",
     "COMPLETED": "ExecutionStatus = 'Completed' AND (SagaState IS NULL OR SagaState != 'RESIDUE')",
-    # A completed saga that was undone is COMPENSATED; its undo closes Completed.
+    # A completed saga that was undone is COMPENSATED; its undo run closes as Completed.
     "COMPENSATED": "(SagaState = 'COMPENSATED' OR ExecutionStatus = 'Canceled')",
     "RESIDUE": "SagaState = 'RESIDUE'",
     "TERMINATED": "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')",
@@ -56,7 +56,7 @@ _FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class SagaFilter:
-    """Which sagas to list: all conditions together. ``where`` is one more in Temporal's own language."""
+    """Which sagas to list; all conditions must hold. ``where`` adds one in Temporal's list filter syntax."""
 
     saga: str | None = None
     states: tuple[str, ...] = ()
@@ -67,13 +67,13 @@ class SagaFilter:
 
 
 def visibility_query(criteria: SagaFilter) -> str:
-    """Temporal's list filter for it. Raises UsageError: there is no such state."""
-    # A notification is a run of its own, and no saga.
+    """The list filter for Temporal. Raises UsageError if there is no such state."""
+    # A notification is a run of its own, but not a saga.
     parts = ["ExecutionStatus != 'ContinuedAsNew'", f"WorkflowType != '{NOTIFICATION_WORKFLOW}'"]
     if criteria.saga is not None:
         parts.append(f"WorkflowType = {quote(criteria.saga)}")
     elif criteria.task_queue is not None:
-        # The namespace may hold workflows of others; ours have no mark of their own but the queue.
+        # The namespace may hold other workflows; only the task queue tells sagas apart.
         parts.append(f"TaskQueue = {quote(criteria.task_queue)}")
     if criteria.states:
         parts.append("(" + " OR ".join(f"({_state_query(state)})" for state in criteria.states) + ")")
@@ -92,24 +92,25 @@ def _state_query(state: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A text in a list filter."""
+    """A string literal in a list filter."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 async def query_sagas(
     temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None, ask_running: bool = False
 ) -> AsyncIterator[dict[str, Any]]:
-    """One `show` document without steps for each saga, newest first. Raises UsageError: a filter is wrong.
+    """One `show` document without steps per saga, newest first. Raises UsageError if a filter is invalid.
 
-    Without ``ask`` the open ones are told by the index alone, which is fast and leaves fields empty. With it each
-    open saga is asked; one that does not answer at once keeps what the index knows, and says so in ``incomplete``.
+    Without ``ask_running``, open sagas are described by the visibility store alone, which is fast and leaves fields
+    empty. With it each open saga is queried; one that does not answer at once keeps those fields and says so in
+    ``incomplete``.
     """
 
     workers = Workers(temporal)
 
     async def tell(run: RunInfo) -> dict[str, Any]:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
-        # The index may name a run that has been deleted.
+        # The visibility store may list a run that has been deleted.
         if ask_running and can_be_queried(run) and await describe_run(temporal, saga_id) is not None:
             return await read_view(temporal, saga_id, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
         link = web_ui_link(web_ui, temporal.namespace, saga_id, run.run_id)
@@ -128,7 +129,7 @@ async def query_sagas(
 
 
 async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> AsyncIterator[list[RunInfo]]:
-    """The newest run of each saga, ``size`` at a time."""
+    """The newest run of each saga, in pages of ``size``."""
     seen: set[str] = set()
     runs: list[RunInfo] = []
     async for run in list_runs(temporal, visibility_query(criteria)):
@@ -145,7 +146,7 @@ async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> A
 
 
 async def _list_entry(temporal: Temporal, run: RunInfo, saga_id: str) -> dict[str, Any]:
-    if run.id != saga_id:  # its undo, which is always the newer of the two
+    if run.id != saga_id:  # its undo, which is always newer than the saga
         base = await describe_run(temporal, saga_id)
         mine = await _summary(run)
         return mine if base is None else with_undo(await _summary(base.run), mine)

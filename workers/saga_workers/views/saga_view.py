@@ -1,8 +1,8 @@
-"""The story of a saga as `saga show` prints it, from wherever it can still be read.
+"""The view of a saga as `saga show` prints it, from whichever source can still be read.
 
-A running saga answers a query; a closed one left its story in its memo, so no worker is needed. Temporal's own
-close status tells what the engine could not say: a terminated run has a story without an end. Where a story cannot
-be whole, its field ``incomplete`` says why in one sentence.
+A running saga answers a query; a closed one has left its view in its memo, so no worker is needed. Temporal's close
+status completes what the engine could not write: a terminated run has a view without an end. If a view cannot be
+complete, its field ``incomplete`` gives the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ENDED_FROM_OUTSIDE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStat
 
 
 class RunWithMemo(Protocol):
-    """A run, read by us or by Temporal's client."""
+    """A run, either ours or that of Temporal's client."""
 
     @property
     def status(self) -> WorkflowExecutionStatus | None: ...
@@ -60,10 +60,10 @@ async def read_view(
     timeout: timedelta = QUERY_TIMEOUT,
     workers: Workers | None = None,
 ) -> dict[str, Any]:
-    """The whole story of one saga, with that of its undo. Raises UsageError when Temporal does not know the id.
+    """The complete view of one saga, with that of its undo. Raises UsageError if Temporal does not know the id.
 
-    A run that does not answer within ``patience`` is told from outside, with the field ``incomplete``. ``workers`` is
-    for those who read many: what was found of the workers for one saga holds for the next.
+    A run that does not answer within ``timeout`` is described from outside, with the field ``incomplete``. To read
+    many, pass one ``workers``: what it has learned about a task queue then holds for all of them.
     """
     workers = workers or Workers(temporal)
     saga_id = saga_id.removesuffix(UNDO_SUFFIX)
@@ -84,7 +84,7 @@ async def read_view(
 
 
 async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
-    """The run that goes on: the saga's, or that of its undo; None: neither does."""
+    """The open run: the saga's, or that of its undo; None if neither is open."""
     for id in (saga_id, saga_id + UNDO_SUFFIX):
         described = await describe_run(temporal, id)
         if described is not None and described.run.running:
@@ -93,9 +93,9 @@ async def running_of(temporal: Temporal, saga_id: str) -> RunDescription | None:
 
 
 async def with_blocking_checked(temporal: Temporal, story: Mapping[str, Any]) -> dict[str, Any]:
-    """The story, without ``blocks: saga`` when a nested saga has gone on and its report of that is still on the way.
+    """The view without ``blocks: saga`` if a nested saga has gone on but its report of that has not arrived yet.
 
-    Whoever waits for a saga after a decision about a nested one would leave at once otherwise.
+    Otherwise a command that waits for a saga after a decision about a nested one would end at once.
     """
     if story["state"] == "PARKED" or not waits_for_a_person(story):
         return dict(story)
@@ -109,7 +109,7 @@ async def with_blocking_checked(temporal: Temporal, story: Mapping[str, Any]) ->
 
 
 def unknown_saga_error(temporal: Temporal, saga_id: str) -> UsageError:
-    """The sentence for an id that Temporal does not know."""
+    """The error for an id that Temporal does not know."""
     return UsageError(
         f"there is no saga with the id {saga_id} in the namespace {temporal.namespace}",
         help="saga list    shows the ids",
@@ -118,15 +118,15 @@ def unknown_saga_error(temporal: Temporal, saga_id: str) -> UsageError:
 
 def may_be_undone(story: Mapping[str, Any]) -> bool:
     """Whether a second run, the undo, may have changed what this one left."""
-    return story["state"] in ("COMPLETED", "TERMINATED")  # a terminated run can be taken up, see reconciliation
+    return story["state"] in ("COMPLETED", "TERMINATED")  # an undo may follow a terminated run, see reconciliation
 
 
 def with_undo(story: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, Any]:
-    """The story of a completed saga and that of its undo as one."""
+    """The views of a completed saga and of its undo, merged into one."""
     if undo["state"] == "FAILED":
         return dict(story)  # the undo was refused and changed nothing
     if not undo.get("steps"):
-        # The undo cannot be asked: what the first run left is still the best there is.
+        # The undo cannot be queried: the final view of the first run is the best there is.
         told = {name: undo[name] for name in ("state", "reason", "ended_at")}
         return {**story, **told, "phase": "backward", "incomplete": undo.get("incomplete")}
     return {**undo, "id": story["id"], "started_at": story["started_at"], "labels": story["labels"]}
@@ -138,11 +138,11 @@ async def view_of_run(
     timeout: timedelta = QUERY_TIMEOUT,
     workers: Workers | None = None,
 ) -> dict[str, Any]:
-    """The story of one run, without that of its undo."""
+    """The view of one run, without that of its undo."""
     run = described.run
     story = await closed_view(run)
     if story is None:
-        # A run that failed without a story never became a saga: there is nothing to ask.
+        # A run that failed without a view never became a saga, and cannot be queried.
         ask = can_be_queried(run)
         asking = workers or Workers(temporal)
         story = await (_query_run(asking, described, timeout) if ask else bare_view(run))
@@ -158,12 +158,12 @@ async def view_of_run(
 
 
 def can_be_queried(run: RunInfo) -> bool:
-    """Whether only the run itself knows its story: it goes on, or it was ended before it could leave one."""
+    """Whether only the run itself has its view: it is open, or was ended before it could leave one."""
     return run.running or run.status in _ENDED_FROM_OUTSIDE
 
 
 async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> dict[str, Any]:
-    """Ask the run itself; without a worker, tell what Temporal knows."""
+    """Query the run itself; without a worker, describe what Temporal knows."""
     bare = await bare_view(described.run)
     try:
         story = await workers.query(described, "saga", timeout)
@@ -173,12 +173,12 @@ async def _query_run(workers: Workers, described: RunDescription, timeout: timed
         if bare["state"] == "PARKED" and "SagaStep" in described.run.attributes:
             known = f"; parked at {described.run.attributes['SagaStep']}{known}"
         return {**bare, "incomplete": f"{error}, so the saga itself cannot be asked{known}"}
-    # A run that has not loaded its definition yet answers with less than a whole story.
+    # A run that has not loaded its definition yet answers with an incomplete view.
     return {**bare, **story}
 
 
 async def _with_temporal_end(temporal: Temporal, run: RunInfo, story: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete a story whose end the engine did not write: a refused start, a terminate, a timeout."""
+    """Complete a view whose end the engine did not write: a refused start, a terminate, a timeout."""
     terminated = run.status in _ENDED_FROM_OUTSIDE
     if story.get("reason") and not terminated:
         return dict(story)
@@ -186,13 +186,13 @@ async def _with_temporal_end(temporal: Temporal, run: RunInfo, story: Mapping[st
     ended = {"ended_at": iso_time(run.close_time), "can_undo": False}
     if not terminated:
         return {**story, **ended, "reason": reason}
-    # Only a message tells why somebody terminated; what led backward before stays the first cause.
+    # Why a run was terminated is known from its message only; an earlier cause of the rollback is kept in ``before``.
     details = {**(reason.get("details") or {}), "before": story["reason"]} if story.get("reason") else reason["details"]
     return {**story, **ended, "state": "TERMINATED", "reason": {**reason, "details": details}}
 
 
 async def _close_reason(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
-    """The ``reason`` that a run's last event gives."""
+    """The ``reason`` given by a run's close event."""
     handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
     kind, type_, message, details = "terminated", None, "closed by Temporal", {}
     async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
@@ -211,7 +211,7 @@ async def _close_reason(temporal: Temporal, run: RunInfo) -> dict[str, Any]:
 
 
 async def closed_view(run: RunWithMemo) -> dict[str, Any] | None:
-    """The story a closed run left in its memo; None while it runs, or when it left none."""
+    """The view that a closed run left in its memo; None if it is open or left none."""
     if run.status is WorkflowExecutionStatus.RUNNING:
         return None
     memo = await run.memo()
@@ -220,13 +220,13 @@ async def closed_view(run: RunWithMemo) -> dict[str, Any] | None:
 
 
 async def closed_state(run: RunInfo) -> str:
-    """How a closed run ended; also where the namespace has no search attributes to tell it."""
+    """The final state of a closed run, also in a namespace without the engine's search attributes."""
     story = await closed_view(run)
     return visible_state(run) if story is None or run.status in _ENDED_FROM_OUTSIDE else story["state"]
 
 
 async def bare_view(run: RunInfo) -> dict[str, Any]:
-    """What Temporal alone knows: every field of the document is there, most of them empty."""
+    """What Temporal alone knows: every field of the document exists, but most are empty."""
     began = (await run.memo()).get(STARTED_AT_MEMO)
     started = datetime.fromtimestamp(began, run.start_time.tzinfo) if isinstance(began, float) else run.start_time
     reason = run.attributes.get("SagaReason")
@@ -271,7 +271,7 @@ def iso_time(timestamp: datetime | None) -> str | None:
 
 
 def web_ui_link(web_ui: str | None, namespace: str, saga_id: str, run_id: str) -> str | None:
-    """The address of a run in the Temporal Web UI; None when no Web UI is known."""
+    """The address of a run in the Temporal Web UI; None if no Web UI is configured."""
     if not web_ui:
         return None
     from urllib.parse import quote
@@ -279,17 +279,17 @@ def web_ui_link(web_ui: str | None, namespace: str, saga_id: str, run_id: str) -
     return f"{web_ui.rstrip('/')}/namespaces/{quote(namespace)}/workflows/{quote(saga_id, safe='')}/{run_id}/history"
 
 
-# How far the attempts in flight are: how many have ended, how the last one failed, what the one at work has said.
+# Pending activities: attempts so far, the last failure, and the last heartbeat.
 
 _OPERATION_FIELDS = {"undo": "compensation", "confirm": "confirmation"}
 _WORDS = {"": "", "compensation": "the undo of ", "confirmation": "the confirm of "}
 
 
 async def with_attempt_progress(story: Mapping[str, Any], described: RunDescription) -> dict[str, Any]:
-    """The story with what only Temporal knows of calls that go on.
+    """The view with what only Temporal knows of calls in flight.
 
-    A row counts the attempts that have ended and has the ``error`` of the last one; a step whose attempt beats has a
-    ``progress``: the JSON object of its last heartbeat.
+    A row counts the attempts that have ended and has the ``error`` of the last one; a step whose attempt sends
+    heartbeats has a ``progress``: the JSON object of the last one.
     """
     steps = {step["id"]: dict(step) for step in story.get("steps") or ()}
     converter = described.run.converter
@@ -306,20 +306,20 @@ async def with_attempt_progress(story: Mapping[str, Any], described: RunDescript
 
 
 def parse_activity_id(activity_id: str) -> tuple[str, str | None]:
-    """The ledger id of a call, and the field of its row that tells of it: "" for the step itself, None for none."""
+    """The ledger id of a call and the field of its row: "" for the step itself, None if there is none."""
     entry, _, what = activity_id.partition("~")
     if not what or what.isdigit():
-        return entry, ""  # a number: the first one was given up
+        return entry, ""  # a number: an earlier call was given up
     return entry, _OPERATION_FIELDS.get(what.partition(".")[0])
 
 
 def operations_under_way(described: RunDescription) -> list[str]:
-    """The calls that Temporal knows to be open, in words; what the server still lists of a closed run is not."""
+    """The open calls, in words. Empty for a closed run, although the server may still list some."""
     return [_in_words(one) for one in described.raw.pending_activities] if described.run.running else []
 
 
 def _in_words(activity: PendingActivityInfo) -> str:
-    """`the undo of hotel (attempt 2)`."""
+    """For example `the undo of hotel (attempt 2)`."""
     entry, row = parse_activity_id(activity.activity_id)
     name = "reading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
     if row is not None and activity.activity_type.name != LOAD_ACTIVITY:
@@ -330,7 +330,7 @@ def _in_words(activity: PendingActivityInfo) -> str:
 async def _attempt_fields(
     row: Mapping[str, Any], activity: PendingActivityInfo, converter: DataConverter
 ) -> dict[str, Any]:
-    """``attempts`` and ``error`` after the attempts of this call that have ended."""
+    """``attempts`` and ``error`` of the attempts of this call that have ended."""
     if activity.attempt < 2 or not activity.HasField("last_failure"):
         return {}
     failure = await _failure(activity, converter)
@@ -352,13 +352,13 @@ async def _heartbeat_fields(activity: PendingActivityInfo, converter: DataConver
     return {"progress": values[0]} if isinstance(values[0], dict) and values[0] else {}
 
 
-# Whether a cancel of a saga is on record, read from Temporal when no worker can say what the saga has made of it.
+# Whether a cancel is on record, read from Temporal when no worker can answer.
 
 _TAKEN = ("accepted", "recorded")
 
 
 async def cancel_on_record(temporal: Temporal, described: RunDescription) -> bool:
-    """A native cancel, the signal of a parent saga, or an update that the saga has taken."""
+    """Whether there is a native cancel, the signal of a parent saga, or an update that the saga has accepted."""
     if described.raw.workflow_extended_info.cancel_requested:
         return True
     open_updates: set[str] = set()

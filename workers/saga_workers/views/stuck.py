@@ -1,8 +1,8 @@
-"""Sagas that will not get to an end by themselves, and why, in words for people.
+"""Sagas that make no progress by themselves, each with the reasons in words.
 
-Works from Temporal's raw description of each run (pending activities, pending workflow task), so it also finds what
-no saga can tell of itself: nobody polls, the code fails, somebody terminated it. A notification that was given up
-counts too: whoever was to hear of its saga has not.
+Reads Temporal's raw description of each run (pending activities, pending workflow task), and so also finds what a saga
+cannot report itself: no worker polls, the code fails, the run was terminated. A saga with a notification that was given
+up counts too, because its receiver was not informed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sagas.machine.parked import blocked_steps
 from sagas.protocol.payloads import LOAD_ACTIVITY, UNDO_SUFFIX
 
 MANY_ATTEMPTS = 5
-"""An operation that was tried more often than this is called stuck."""
+"""An operation with more attempts than this is stuck."""
 
 _CONCURRENCY = 16
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
@@ -42,7 +42,7 @@ _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMP
 async def list_stuck(
     temporal: Temporal, criteria: SagaFilter, *, limit: int, web_ui: str | None = None
 ) -> AsyncIterator[dict[str, Any]]:
-    """`show` documents without steps of stuck sagas, with the field ``stuck``: one sentence per reason."""
+    """`show` documents without steps of stuck sagas, with the field ``stuck``: one message per reason."""
     workers = Workers(temporal)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -73,7 +73,7 @@ async def list_stuck(
 
 
 async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bool:
-    """Whether the saga is one of those that were asked for; its notification knows nothing of labels and the like."""
+    """Whether the saga matches the filter; the notification that led to it has no labels and the like."""
     where = f"WorkflowId = {quote(saga_id)}"
     query = visibility_query(
         replace(criteria, where=where if criteria.where is None else f"({criteria.where}) AND {where}")
@@ -82,7 +82,7 @@ async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bo
 
 
 async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui: str | None) -> dict[str, Any] | None:
-    """A saga that may be over and well, but somebody who was to hear of it has not."""
+    """The document of a saga with a notification that was given up; the saga itself may have ended normally."""
     if await describe_run(temporal, saga_id) is None:
         return None
     story = await read_view(temporal, saga_id, web_ui=web_ui)
@@ -92,7 +92,7 @@ async def _with_exhausted_notifications(temporal: Temporal, saga_id: str, web_ui
 
 
 async def story_and_why_stuck(temporal: Temporal, saga_id: str, *, web_ui: str | None = None) -> dict[str, Any]:
-    """The `show` document; where the saga cannot go on, and cannot say so itself, with the field ``stuck``."""
+    """The `show` document, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
     workers = Workers(temporal)
     story = await read_view(temporal, saga_id, web_ui=web_ui, workers=workers)
     described = None if story["state"] in FINAL_STATES else await running_of(temporal, story["id"])
@@ -106,7 +106,7 @@ async def story_and_why_stuck(temporal: Temporal, saga_id: str, *, web_ui: str |
 async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_ui: str | None) -> dict[str, Any] | None:
     described = await describe_run(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
-        return None  # visibility is behind: another run has taken its place
+        return None  # visibility lags: another run has replaced it
     story = await read_view(temporal, run.id, web_ui=web_ui, workers=workers)
     reasons = []
     if described.run.running:
@@ -126,9 +126,9 @@ async def _inspect_run(temporal: Temporal, run: RunInfo, workers: Workers, web_u
 async def temporal_reasons(
     temporal: Temporal, described: RunDescription, workers: Workers, reported_rows: Collection[str] = ()
 ) -> list[str]:
-    """What Temporal sees: no worker, a workflow task that fails, activities that are tried again and again.
+    """Reasons that Temporal knows: no worker, a failing workflow task, activities that are retried again and again.
 
-    ``told``: the rows of the saga's story, which say themselves how often they were tried.
+    ``reported_rows``: rows of the saga's view, which already report their number of attempts.
     """
     reasons = []
     run, raw = described.run, described.raw
@@ -156,7 +156,7 @@ async def temporal_reasons(
             if not await workers.polled(queue, workflows=False):
                 reasons.append(f"{what} waits: {no_poller_message(queue)}")
             elif not await workers.polled(queue, workflows=False, since=scheduled):
-                # Whoever polled before has gone, or has no time: a worker at rest takes a task at once.
+                # The last poller has gone or is busy: an idle worker takes a task at once.
                 reasons.append(f"{what} waits: {nobody_answers(queue)}")
     return reasons
 
@@ -167,7 +167,7 @@ def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
 
 
 def reported_reasons(story: Mapping[str, Any]) -> list[str]:
-    """What a running saga says of itself: parked, overdue, an operation that was tried many times."""
+    """Reasons that a running saga reports: parked, overdue, an operation with many attempts."""
     nested = blocked_steps(story)
     reasons = [
         f"{one['step']} is {'blocked' if one['step'] in nested else 'parked'} ({one['op']}): {one['why']}"
@@ -190,7 +190,7 @@ def reported_reasons(story: Mapping[str, Any]) -> list[str]:
 
 
 def terminated_reasons(story: Mapping[str, Any], reads: Collection[str] = ()) -> list[str]:
-    """Which effects a terminated saga may have left open. ``reads`` are its steps that cannot have one."""
+    """Effects that a terminated saga may have left open. ``reads``: its steps that have no effect."""
     steps = story.get("steps") or ()
     if not steps:
         return [f"terminated with effects nobody knows: {story.get('incomplete') or 'it cannot be asked'}"]

@@ -1,7 +1,7 @@
-"""Upkeep of the guards: forgets sagas that are over for good, so that the guard's tables do not grow for ever.
+"""Retention of guard rows: purges sagas that are over for good, so that the guard tables do not grow forever.
 
-It runs inside every `saga worker`, at its start and then hourly. Two workers at once do no harm: a watermark only
-rises, and what one has deleted the other does not find.
+Every `saga worker` does this at its start and then hourly. Two workers at once are harmless: a watermark only rises,
+and rows that one has deleted the other does not find.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ CLEANUP_INTERVAL = 3600.0
 """Seconds between two rounds."""
 
 HORIZON_MARGIN = 3600.0
-"""Seconds the watermark stays below the oldest saga: visibility lags behind, and clocks differ."""
+"""Seconds the watermark stays below the oldest saga, because visibility lags and clocks differ."""
 
 _COMMIT_MARGIN = 60.0
-"""Seconds. A transaction may outlive its attempt by its COMMIT and by the reading again after a lost one."""
+"""Seconds a transaction may outlast its attempt: for its COMMIT, and for the recheck after a lost acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What one round did to one database: ``sagas`` forgotten, ``mark`` the watermark (seconds since the epoch)."""
+    """Result of one round for one database: number of purged ``sagas``, ``watermark`` in seconds since the epoch."""
 
     connection: str
     sagas: int
@@ -47,10 +47,10 @@ class CleanupResult:
 
 
 class GuardRetention:
-    """Raises the watermark of every database of a project and deletes below it.
+    """Raises the watermark of each database of a project and deletes the rows below it.
 
-    ``retention`` (seconds) is how long a finished saga is remembered at least. ``longest_transaction`` (seconds) is
-    how long an attempt that has read the old watermark may still be at work.
+    ``retention``: seconds for which a finished saga is kept at least. ``longest_transaction``: seconds for which an
+    attempt that has read the old watermark may still run.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class GuardRetention:
         self._longest_transaction = longest_transaction
 
     async def run_forever(self) -> None:
-        """A round now and one every hour. Trouble is one line in the log, and the next round tries again."""
+        """One round now and one every hour. An error is logged, and the next round tries again."""
         while True:
             await self.run_once()
             await asyncio.sleep(CLEANUP_INTERVAL)
 
     async def run_once(self) -> list[CleanupResult]:
-        """One round over all databases. What stands in its way is in the log."""
+        """One round over all databases; errors are logged."""
         now = time.time()
         try:
             oldest = await retention_horizon(self._client, before=now - self._retention + HORIZON_MARGIN)
@@ -105,7 +105,7 @@ class GuardRetention:
 
 
 def longest_attempt(definitions: Iterable[Definition]) -> float:
-    """Seconds the longest attempt of any step may take, and a margin for its COMMIT."""
+    """Seconds the longest attempt of any step may take, with a margin for its COMMIT."""
     timeouts = [0.0]
     for definition in definitions:
         for step in definition.steps:
@@ -115,20 +115,20 @@ def longest_attempt(definitions: Iterable[Definition]) -> float:
     return max(timeouts) + _COMMIT_MARGIN
 
 
-# Finds the oldest saga whose guard rows somebody may still need, in Temporal's visibility.
+# The retention horizon: the start of the oldest saga whose guard rows may still be needed, from Temporal's visibility.
 
 _RPC_TIMEOUT = timedelta(seconds=30)
 _PAGE_SIZE = 200
-"""Ended runs read at once: each brings its story along."""
+"""Closed runs read at once; each is read with its memo."""
 
 RunPredicate = Callable[[WorkflowExecution], Awaitable[bool]]
 
 
 async def retention_horizon(client: Client, *, before: float) -> float | None:
-    """When the oldest saga began that runs, or has completed and can be undone; None: none began before ``before``.
+    """The earliest start of a saga that is open, or has completed and can be undone; None if none is before ``before``.
 
-    Times are seconds since the epoch. Every workflow that runs in the namespace counts, whoever it belongs to: too
-    low an answer only keeps rows longer. Raises RPCError when Temporal does not answer.
+    Times are seconds since the epoch. Every open workflow in the namespace counts, whatever its type: a horizon that is
+    too low only keeps rows longer. Raises RPCError if Temporal does not answer.
     """
     running = [
         await _started_at(run) async for run in _list_workflows(client, "ExecutionStatus = 'Running'", page_size=1000)
@@ -141,9 +141,9 @@ async def retention_horizon(client: Client, *, before: float) -> float | None:
 async def _earliest_start(
     client: Client, query: str, since: float, until: float, predicate: RunPredicate
 ) -> float | None:
-    """The earliest begin in [since, until) of a run for which ``holds``.
+    """The earliest start in [since, until) of a run for which ``predicate`` holds.
 
-    Lists come newest first and may be long, so this bisects by counts and reads the oldest slices first.
+    Lists come newest first and may be long, so this bisects by counts and reads the oldest intervals first.
     """
     within = f"{query} AND StartTime >= '{_iso_time(since)}' AND StartTime < '{_iso_time(until)}'"
     count = (await client.count_workflows(within, rpc_timeout=_RPC_TIMEOUT)).count
@@ -168,7 +168,7 @@ def _list_workflows(client: Client, query: str, page_size: int) -> AsyncIterator
 
 
 async def _started_at(run: WorkflowExecution) -> float:
-    """When the saga began: a run that continues another one carries the beginning of the first."""
+    """When the saga started: a continued run carries the start of the first one in its memo."""
     carried = (await run.memo()).get(STARTED_AT_MEMO)
     return carried if isinstance(carried, float) else run.start_time.timestamp()
 

@@ -1,4 +1,4 @@
-"""`SagaPlugin`: everything a Temporal worker or client needs to run sagas, in one value."""
+"""`SagaPlugin`: everything a Temporal worker or client needs to run sagas, in one plugin."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HEARTBEAT_THROTTLE = timedelta(seconds=1)
 
 
 class SagaPlugin(SimplePlugin):
-    """Adds the sagas of a project to a worker of one's own.
+    """Adds the sagas of a project to your own worker.
 
         client = await Client.connect(address, plugins=[SagaPlugin()])
         async with Worker(client, task_queue="sagas", workflows=[MyWorkflow], activities=[my_activity]):
@@ -60,8 +60,8 @@ class SagaPlugin(SimplePlugin):
 
     Args:
         project: the project; default: the one found from the current folder upwards.
-        metrics: where to count; default: a collector of its own, the attribute ``metrics``.
-        tracing: where spans go; default: what the OTEL_* variables say, which is nowhere unless they are set.
+        metrics: the collector to count in; default: a new one, in the attribute ``metrics``.
+        tracing: creates the spans; default: as the OTEL_* variables configure it, if they are set.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SagaPlugin(SimplePlugin):
         )
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Temporal calls this when a worker is made."""
+        """Called by Temporal when a worker is created."""
         config = super().configure_worker(config)
         connections = self._project.settings.connections.values()
         databases = DatabaseConnections(
@@ -111,14 +111,14 @@ class SagaPlugin(SimplePlugin):
         ]
         activities = SagaActivities(dispatcher, _definition_loader(client, self._project), watchers)
         config["activities"] = [*config.get("activities", ()), activities.perform]
-        # Heartbeats of guarded attempts must not be held back for longer than they may be late.
+        # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
         config["max_heartbeat_throttle_interval"] = min(
             config.get("max_heartbeat_throttle_interval", HEARTBEAT_THROTTLE), HEARTBEAT_THROTTLE
         )
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
-        """Temporal calls this around the worker's life; the connections close with it."""
+        """Called by Temporal around the worker's life; closes the connections with it."""
         try:
             await super().run_worker(worker, next)
         finally:
@@ -133,10 +133,10 @@ class SagaPlugin(SimplePlugin):
 
 
 def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
-    """Let Temporal's sandbox import the engine once; the rest of the user's own runner stays as it is.
+    """Pass the engine's modules through Temporal's sandbox; the rest of the user's own runner stays as it is.
 
-    All packages of the engine, not only the one that workflows run: a file with a workflow is imported again inside the
-    sandbox, and if it says `from sagas import SagaPlugin`, database drivers and HTTP clients come with it.
+    This covers all packages of the engine, not only the one that workflows run: a file with a workflow is imported
+    again inside the sandbox, and `from sagas import SagaPlugin` in it also imports database drivers and HTTP clients.
     """
     if isinstance(runner, SandboxedWorkflowRunner):
         restrictions = runner.restrictions.with_passthrough_modules(*PACKAGES, "re2")
@@ -168,21 +168,20 @@ def _definition_loader(client: Client, project: Project) -> DefinitionLoader:
     return DefinitionLoader(project, read_machine, list_attributes)
 
 
-# Answers the Web UI's question for a run's current details when it is asked.
-#
-# Telling Temporal after every event would cost a tenth of the worker's time, for texts that are mostly never read.
+# The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event
+# would take a tenth of the worker's time, for texts that are rarely read.
 
 _METADATA_QUERY = "__temporal_workflow_metadata"
-"""The query by which the Web UI asks; part of Temporal's contract between servers and SDKs."""
+"""The query that the Web UI sends; part of the contract between Temporal's server and SDKs."""
 
 
 class CurrentDetailsInterceptor(Interceptor):
-    """Give this to a worker."""
+    """Worker interceptor that answers the Web UI's query for the current details."""
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[WorkflowInboundInterceptor] | None:
-        """Temporal calls this once per run."""
+        """Called by Temporal once per run."""
         return _CurrentDetailsInbound
 
 

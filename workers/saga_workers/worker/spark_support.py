@@ -1,4 +1,4 @@
-"""Spark steps on a worker: loaded only by projects that have some, because their libraries are large."""
+"""Spark steps on a worker. Their large libraries are imported only for projects that have such steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sagas.settings.project import Project
 log = logging.getLogger("saga.worker")
 
 SPARK_PACKAGES = ("pyspark", "pandas", "pyarrow", "pyiceberg")
-"""What the extra ``spark`` brings."""
+"""The packages of the extra ``spark``."""
 
 
 def uses_spark(project: Project) -> bool:
-    """True when the settings speak of Spark, or a definition has a step for it."""
+    """Whether the settings configure Spark or a definition has a Spark step."""
     if project.settings.spark or project.settings.catalogs:
         return True
     return any(is_spark_job(step.do.uses) for one in project.definitions.values() for step in one.steps)
@@ -36,7 +36,7 @@ def missing_package() -> str | None:
 
 
 def make_spark_performer(project: Project, databases: DatabaseConnections) -> PreparedAction | None:
-    """What performs the project's Spark steps; None when it has none. Raises UsageError: the settings are wrong."""
+    """The implementation of the project's Spark steps, if it has any. Raises UsageError if the settings are invalid."""
     if not uses_spark(project):
         return None
     if (name := missing_package()) is not None:
@@ -49,7 +49,7 @@ def make_spark_performer(project: Project, databases: DatabaseConnections) -> Pr
 
 
 class SparkUnavailable:
-    """Takes the place of Spark steps on a worker without their packages: they wait for a worker that has them."""
+    """Replaces Spark steps on a worker without their packages; they wait for a worker that has them."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -61,7 +61,7 @@ class SparkUnavailable:
         raise ActionNotRegistered(self._message)
 
     async def close(self) -> None:
-        """Nothing runs."""
+        """Nothing to close."""
 
 
 def _missing_package_message(name: str) -> str:
@@ -72,7 +72,7 @@ def _missing_package_message(name: str) -> str:
 
 
 def spark_unavailable_reason(settings: Settings) -> str | None:
-    """One sentence: why Spark steps of this project cannot run on this machine; None: they can, or there are none."""
+    """Why Spark steps of this project cannot run on this machine, as a message; None if they can or there are none."""
     if settings.spark.get("remote"):
         return None
     if not (settings.spark or settings.catalogs or (settings.spark_ledger and has_spark_steps(Project(settings)))):
@@ -89,7 +89,7 @@ def spark_unavailable_reason(settings: Settings) -> str | None:
 
 
 def has_spark_steps(project: Project) -> bool:
-    """The same for who only tells of it: False too where the project cannot be read, which the worker complains of."""
+    """As :func:`uses_spark`, but False if the project cannot be read, which the worker reports."""
     try:
         return uses_spark(project)
     except SagaError:
@@ -97,5 +97,5 @@ def has_spark_steps(project: Project) -> bool:
 
 
 def spark_performers(spark: PreparedAction | None) -> Mapping[str, PreparedAction]:
-    """Who performs which built-in action."""
+    """The implementations of the built-in Spark actions, by action."""
     return {} if spark is None else dict.fromkeys((SPARK, PUBLISH, DISCARD, UNPUBLISH, "reconcile"), spark)

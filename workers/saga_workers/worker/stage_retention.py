@@ -1,4 +1,4 @@
-"""Keeps the stage area of Spark steps clear, inside every `saga worker` that has some."""
+"""Cleans up the stage area of Spark steps, inside every `saga worker` of a project that has such steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _ENDED_FROM_OUTSIDE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStat
 async def clean_stage_periodically(
     client: Client, databases: DatabaseConnections, settings: SparkSettings, *, undo_window: float
 ) -> None:
-    """A round now and then, for ever. Trouble is one line in the log. ``undo_window``: how long (seconds) a finished
-    saga can be undone at most."""
+    """Clean up in rounds, forever; errors are logged. ``undo_window``: seconds for which a saga can be undone."""
 
     async def life_of(saga_id: str) -> SagaLiveness:
         try:

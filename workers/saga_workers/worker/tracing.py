@@ -1,8 +1,8 @@
-"""OpenTelemetry spans: one for the saga, and under it one for each attempt of a step.
+"""OpenTelemetry spans: one per saga, with one child per attempt of a step.
 
-A saga outlives every process, so its span is made when it ends, by whichever worker sees that. Its ids are derived
-from the run (or taken from the starter's trace), so attempts on any worker can name it as their parent long before.
-The trace context travels in the header that Temporal's own OpenTelemetry interceptors use, in any language.
+A saga outlives every process, so the worker that sees its end creates its span. The ids are derived from the run (or
+taken from the starter's trace), so attempts on any worker can name it as their parent long before. The trace context
+travels in the header that Temporal's own OpenTelemetry interceptors use, in every language.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FLUSH_TIMEOUT_MS = 5000
 
 @dataclass(frozen=True, slots=True)
 class SagaSpanContext:
-    """Where a saga's span stands: its ids, and ``caller``, the trace context of whoever started the saga."""
+    """The ids of a saga's span, and ``caller``, the trace context of its starter."""
 
     trace_id: int
     span_id: int
@@ -52,7 +52,7 @@ class SagaSpanContext:
 
 
 class Tracing:
-    """Makes spans. ``processors`` are OpenTelemetry span processors: they say where spans go."""
+    """Creates spans. ``processors``: OpenTelemetry span processors, which export them."""
 
     def __init__(self, processors: Sequence[SpanProcessor], *, resource: Resource | None = None) -> None:
         self._provider = TracerProvider(id_generator=_IdGenerator(), resource=resource)
@@ -61,7 +61,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("saga-orchestrator")
 
     def saga_span_context(self, saga: str, first_run_id: str, caller: Carrier) -> SagaSpanContext:
-        """The span of a saga: the same whenever and wherever it is asked for."""
+        """The span context of a saga; every worker computes the same."""
         span_id = _derived_id(f"span {first_run_id}", 8)
         above = get_current_span(_W3C.extract(caller, Context())).get_span_context()
         if above.is_valid:
@@ -80,7 +80,7 @@ class Tracing:
         ended_at: float,
         failed: bool,
     ) -> None:
-        """Make the span of a saga that is over. Times are seconds since the epoch."""
+        """Create the span of a saga that has ended. Times are seconds since the epoch."""
         with _force_ids((span_context.trace_id, span_context.span_id)):
             span = self._tracer.start_span(
                 f"saga {saga}",
@@ -119,13 +119,13 @@ class Tracing:
                 outcome = observed.outcome
                 none = "waits" if observed.awaits_reply else "not served"
                 current.set_attribute("saga.outcome", outcome.kind if outcome is not None else none)
-                # A business no is an answer like any other; the rest is trouble somebody may look for.
+                # A rejection is a normal outcome, not an error.
                 if not observed.awaits_reply and (outcome is None or outcome.kind not in ("done", "rejected")):
                     message = outcome.failure.message if outcome is not None and outcome.failure is not None else ""
                     current.set_status(Status(StatusCode.ERROR, message))
 
     def flush(self) -> None:
-        """Send what is still waiting, for at most five seconds."""
+        """Export pending spans, for at most five seconds."""
         self._provider.force_flush(_FLUSH_TIMEOUT_MS)
 
 
@@ -134,7 +134,7 @@ _parent_carrier: ContextVar[Carrier | None] = ContextVar("saga_trace_above", def
 
 @contextmanager
 def with_parent(carrier: Carrier) -> Iterator[None]:
-    """Attempts inside the block become children of the span in ``carrier``."""
+    """Make attempts inside the block children of the span in ``carrier``."""
     token = _parent_carrier.set(carrier)
     try:
         yield
@@ -143,14 +143,14 @@ def with_parent(carrier: Carrier) -> Iterator[None]:
 
 
 def current_carrier() -> Carrier:
-    """The trace context of the span this code runs in; empty when there is none."""
+    """The trace context of the current span; empty if there is none."""
     carrier: Carrier = {}
     _W3C.inject(carrier)
     return carrier
 
 
 def read_header(headers: Mapping[str, Payload]) -> Carrier:
-    """The trace context in the headers of a start or an attempt; empty when there is none."""
+    """The trace context in the headers of a start or an attempt; empty if there is none."""
     payload = headers.get(HEADER)
     value = PayloadConverter.default.from_payload(payload) if payload is not None else None
     return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
@@ -178,7 +178,7 @@ def _force_ids(ids: tuple[int, int]) -> Iterator[None]:
 
 
 class _IdGenerator(RandomIdGenerator):
-    """Random ids, but for spans whose ids are settled already."""
+    """Random ids, except for spans with predetermined ids."""
 
     def generate_trace_id(self) -> int:
         given = _forced_ids.get()
@@ -189,14 +189,14 @@ class _IdGenerator(RandomIdGenerator):
         return given[1] if given is not None else super().generate_span_id()
 
 
-# Carries the trace context through Temporal: starter → saga → attempts and nested sagas → the saga's next run.
+# Propagation of the trace context through Temporal: starter → saga → attempts and nested sagas → the saga's next run.
 
 
 _TRACING_KEY = "saga_tracing"
 
 
 class TracingInterceptor(client.Interceptor, worker.Interceptor):
-    """For a client (it sends the caller's trace along) and for a worker."""
+    """Interceptor for a client (it sends the caller's trace context) and for a worker."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
@@ -227,7 +227,7 @@ class _ActivityInbound(worker.ActivityInboundInterceptor):
 
 
 class _WorkflowInbound(worker.WorkflowInboundInterceptor):
-    """One per run; hands its place in the trace to everything the run starts."""
+    """One per run; passes its span context on to everything the run starts."""
 
     span_context: SagaSpanContext | None = None
 
@@ -240,14 +240,14 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
             return await super().execute_workflow(input)
         get_tracing: Callable[[], Tracing] = workflow.extern_functions()[_TRACING_KEY]
         info = workflow.info()
-        # The first run's id stands for the whole chain of runs.
+        # The first run's id identifies the whole chain of runs.
         self.span_context = get_tracing().saga_span_context(
             info.workflow_type, info.first_execution_run_id, read_header(input.headers)
         )
         try:
             result = await super().execute_workflow(input)
         except FailureError:
-            # Leaving by any other way is no end: continued as new, or put out of the worker's memory.
+            # No other exception ends a saga: it continues as new, or the worker evicts it from its cache.
             _record_end(get_tracing(), self.span_context, saga)
             raise
         _record_end(get_tracing(), self.span_context, saga)
@@ -297,6 +297,6 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
 
     def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
         if self._root.span_context is not None:
-            # The next run stands in the same place, so it is told of the same caller.
+            # The next run has the same parent.
             input.headers = with_header(input.headers, self._root.span_context.caller)
         super().continue_as_new(input)

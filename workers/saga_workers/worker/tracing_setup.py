@@ -1,4 +1,4 @@
-"""Whether and where to send spans: OpenTelemetry's own OTEL_* variables. Without them nothing of it is loaded."""
+"""Configures tracing from OpenTelemetry's OTEL_* variables. Without them no OpenTelemetry module is loaded."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 
 
 def tracing_from_environment(env: Mapping[str, str] = os.environ) -> Tracing | None:
-    """The tracing that the variables ask for, None when they ask for none.
+    """The tracing that the variables configure; None if they configure none.
 
     An endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``), or ``OTEL_TRACES_EXPORTER`` set to ``otlp`` or ``console``, turns it
-    on; ``none``, or ``OTEL_SDK_DISABLED=true``, off. What cannot be done is said in the log: a missing package must
-    not keep sagas from running.
+    on; ``none``, or ``OTEL_SDK_DISABLED=true``, off. Problems are only logged: a missing package must not keep sagas
+    from running.
     """
     exporter = _configured_exporter(env)
     if exporter is None:
@@ -46,7 +46,7 @@ def tracing_from_environment(env: Mapping[str, str] = os.environ) -> Tracing | N
 
 
 def tracing_interceptors(tracing: Tracing | None) -> Sequence[Any]:
-    """What a client and a worker need for it."""
+    """The interceptors that a client and a worker need for tracing."""
     if tracing is None:
         return ()
     from saga_workers.worker.tracing import TracingInterceptor

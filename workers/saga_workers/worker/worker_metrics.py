@@ -1,7 +1,7 @@
-"""The metrics a worker counts itself; docs/reference/metrics.md is their page.
+"""The metrics of a worker, described in docs/reference/metrics.md.
 
-Each worker counts what it did, so sums over all workers are the truth. What is asked of Temporal instead (parked and
-overdue sagas) is in ``standing``.
+Counters count what this worker did: sum them over all workers. Gauges (:class:`SagaGauges`) come from Temporal and are
+equal on all workers: take the maximum.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 
 
 class WorkerMetrics:
-    """The counters of one worker. A Prometheus collector: ``prometheus_client.REGISTRY.register(metrics)`` adds it
-    to the metrics of a program of one's own."""
+    """The counters of one worker.
+
+    A Prometheus collector: ``prometheus_client.REGISTRY.register(metrics)`` adds it to the metrics of your own program.
+    """
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -85,26 +87,26 @@ class WorkerMetrics:
         )
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus asks for."""
+        """The metrics, as Prometheus collectors return them."""
         return without_created(self._registry)
 
     def started(self, saga: str) -> None:
-        """A saga began."""
+        """Count the start of a saga."""
         self._started.labels(saga).inc()
 
     def finished(self, saga: str, state: str, reason: str, seconds: float | None) -> None:
-        """A saga ended. ``reason`` is the kind of `reason` in its story, empty for none; None: no duration to tell."""
+        """Count the end of a saga. ``reason``: its kind in the view, or empty; ``seconds`` None: unknown duration."""
         self._finished.labels(saga, state, reason).inc()
         if seconds is not None:
             self._duration.labels(saga, state).observe(seconds)
 
     def notified(self, saga: str, state: str) -> None:
-        """A notification of a saga was delivered, or given up."""
+        """Count a notification that was delivered or given up."""
         self._notifications.labels(saga, state.lower()).inc()
 
     @contextmanager
     def observe_attempt(self, observed: ObservedAttempt) -> Iterator[None]:
-        """Watches one attempt; see :data:`saga_activities.attempt_context.Watcher`."""
+        """Observe one attempt; see :data:`saga_activities.attempt_context.AttemptObserver`."""
         began = time.monotonic()
         try:
             yield
@@ -117,16 +119,14 @@ class WorkerMetrics:
                     self._late.inc()
 
 
-# Sees sagas and their notifications begin and end, for the metrics and the log.
-#
-# Once per run, never when a history is replayed.
+# Counts and logs the start and end of sagas and notifications, once per run and never during replay.
 
 
 _METRICS_KEY = "saga_metrics"
 
 
 class MetricsInterceptor(Interceptor):
-    """Give this to a worker; what it sees is counted in ``metrics``."""
+    """Worker interceptor that counts in ``metrics``."""
 
     def __init__(self, metrics: WorkerMetrics) -> None:
         self._metrics = metrics
@@ -134,7 +134,7 @@ class MetricsInterceptor(Interceptor):
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[WorkflowInboundInterceptor] | None:
-        """Temporal calls this once per run."""
+        """Called by Temporal once per run."""
         input.unsafe_extern_functions.update({_METRICS_KEY: lambda: self._metrics})  # pyright: ignore[reportCallIssue]
         return _MetricsInbound
 
@@ -158,7 +158,7 @@ class _MetricsInbound(WorkflowInboundInterceptor):
         try:
             result = await super().execute_workflow(input)
         except FailureError as error:
-            # Leaving by any other way is no end: continued as new, or put out of the worker's memory.
+            # No other exception ends a saga: it continues as new, or the worker evicts it from its cache.
             _count_end(saga, get_metrics(), error, undo)
             raise
         _count_end(saga, get_metrics(), None, undo)
@@ -186,18 +186,16 @@ def _count_end(saga: SagaWorkflow, metrics: WorkerMetrics, error: BaseException 
         workflow.logger.info("%s: %s%s: %s", finish.state, reason.get("kind"), where, reason.get("message"))
 
 
-# How the sagas of a namespace stand, asked of Temporal: who is parked, since when, and who is overdue.
-#
-# Every worker gets the same answers: take the maximum over workers, not the sum.
+# Gauges of the namespace's sagas, from Temporal: parked (where and since when) and overdue.
 
 log = logging.getLogger("saga.metrics")
 
 GAUGE_MAX_AGE = 15.0
-"""Seconds an answer may be old: Temporal is asked at most that often, however many scrape."""
+"""Maximum age of the values in seconds: Temporal is queried at most that often, however many scrapes there are."""
 
 _RPC_TIMEOUT = timedelta(seconds=5)
 _NEW_PER_REFRESH = 50
-"""Parked sagas whose history is read in one go; the others follow with the next answers, oldest first."""
+"""Parked sagas whose history is read per refresh, oldest first; the others follow with the next refreshes."""
 
 _RECENT_EVENTS = 100
 _PARKED_QUERY = "ExecutionStatus = 'Running' AND SagaState = 'PARKED'"
@@ -205,7 +203,7 @@ _PARKED_QUERY = "ExecutionStatus = 'Running' AND SagaState = 'PARKED'"
 
 @dataclass(frozen=True, slots=True)
 class SagaGaugeValues:
-    """One answer. ``parked`` counts by saga and step, ``oldest`` is since when (epoch seconds) by saga."""
+    """Values of one refresh. ``parked``: counts by saga and step. ``oldest_since``: by saga, in epoch seconds."""
 
     parked: Mapping[tuple[str, str], int] = field(default_factory=dict)
     oldest_since: Mapping[str, float] = field(default_factory=dict)
@@ -213,7 +211,7 @@ class SagaGaugeValues:
 
 
 class SagaGauges:
-    """A Prometheus collector of the last answer; ``refresh`` asks for a new one."""
+    """A Prometheus collector of the latest values; ``refresh`` updates them."""
 
     def __init__(self, client: Client, definitions: Iterable[Definition]) -> None:
         self._client = client
@@ -225,9 +223,9 @@ class SagaGauges:
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Ask Temporal, unless the last answer is younger than :data:`GAUGE_MAX_AGE`.
+        """Query Temporal, unless the values are younger than :data:`GAUGE_MAX_AGE`.
 
-        When Temporal does not answer there is nothing to show: an old number would look like a healthy one.
+        If Temporal does not answer, the gauges disappear: an outdated value would look healthy.
         """
         async with self._lock:
             if self._refreshed_at is not None and time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
@@ -237,13 +235,13 @@ class SagaGauges:
                 self._last_error = None
             except RPCError as error:
                 self._values = None
-                if self._last_error != error.message:  # once, not with every scrape
+                if self._last_error != error.message:  # once, not at every scrape
                     self._last_error = error.message
                     log.warning("parked and overdue sagas cannot be counted: %s", error.message)
             self._refreshed_at = time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus asks for."""
+        """The metrics, as Prometheus collectors return them."""
         parked = GaugeMetricFamily("saga_parked", "Sagas that wait for a person.", labels=["saga", "step"])
         oldest = GaugeMetricFamily(
             "saga_parked_oldest_seconds", "How long the longest of them has waited.", labels=["saga"]
@@ -274,14 +272,14 @@ class SagaGauges:
 
     async def _update_parked_since(self, runs: list[WorkflowExecution]) -> None:
         present = {run.run_id for run in runs}
-        # One that was helped on and parked again is asked again, unless both happened between two answers.
+        # A run that was resolved and parked again is read again, unless both happened between two refreshes.
         self._parked_since = {run_id: since for run_id, since in self._parked_since.items() if run_id in present}
         new = sorted((run for run in runs if run.run_id not in self._parked_since), key=lambda run: run.start_time)
         for run in new[:_NEW_PER_REFRESH]:
             self._parked_since[run.run_id] = await self._read_parked_since(run)
 
     async def _read_parked_since(self, run: WorkflowExecution) -> float:
-        """When the run said PARKED: its newest change of search attributes. A parked run does little after that."""
+        """When the run was parked: its newest upsert of search attributes. A parked run has few events after that."""
         answer = await self._client.workflow_service.get_workflow_execution_history_reverse(
             GetWorkflowExecutionHistoryReverseRequest(
                 namespace=self._client.namespace,

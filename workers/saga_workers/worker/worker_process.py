@@ -1,4 +1,4 @@
-"""The worker process: serve until told to stop, then finish what is in flight."""
+"""The worker process of `saga worker`: serves until it is stopped, then finishes what is in flight."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ async def run_worker(
     deployment: WorkerDeploymentVersion | None = None,
     retention: timedelta = timedelta(seconds=RETENTION),
 ) -> None:
-    """Run a worker until SIGTERM or SIGINT; then take nothing new and give attempts in flight ``grace`` to end.
+    """Run a worker until SIGTERM or SIGINT; then poll no new tasks, and give attempts in flight ``grace`` to end.
 
-    ``retention`` is how long the guards remember a finished saga at least.
+    ``retention``: how long the guards keep a finished saga at least.
 
-    Raises UsageError: no server, an action module that cannot be loaded, a port that is taken.
+    Raises UsageError if no server is configured, an action module cannot be loaded, or a port is taken.
     """
     actions = project.actions
     for diagnostic in project.diagnostics:
@@ -78,18 +78,18 @@ async def run_worker(
 
 
 def _freeze_loaded_objects() -> None:
-    """What is loaded now lives as long as the process: nobody needs to look through it for garbage again and again.
+    """Exclude the loaded modules from garbage collection, because they live as long as the process.
 
-    A full collection would stop every attempt for a tenth of a second; afterwards it looks only at what has come since.
+    A full collection would otherwise stop all attempts for a tenth of a second; now it visits only newer objects.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)  # generations of 700 objects are over within a few attempts
+    gc.set_threshold(10_000)  # the default of 700 objects fills a generation within a few attempts
 
 
 @contextlib.asynccontextmanager
 async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
-    """Clean guards and stage area in the background, over connections of its own: attempts never wait for it."""
+    """Clean up guards and stage area in the background, over separate connections: attempts never wait for it."""
     databases = DatabaseConnections(
         {one.name: {**one.options, "kind": "sql", "url": one.url} for one in project.settings.sql_connections()},
         pool_size=1,
@@ -105,7 +105,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         from saga_spark.settings import spark_settings
         from saga_workers.worker.stage_retention import clean_stage_periodically
 
-        # What the guards have forgotten can no longer be undone; a round of theirs may be an hour away.
+        # Once the guard rows are purged a saga cannot be undone; the next purge may be one interval away.
         window = retention.total_seconds() + CLEANUP_INTERVAL
         clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
         tasks.add(asyncio.create_task(clearing, name="the stage area is"))
@@ -146,9 +146,6 @@ def _health_pages(worker: Worker, client: Client, stop: asyncio.Event) -> dict[s
     return {"/livez": live_page, "/readyz": ready}
 
 
-# Runs a worker of our own: `saga worker`.
-
-
 def make_worker(
     client: Client,
     project: Project,
@@ -160,8 +157,8 @@ def make_worker(
 ) -> Worker:
     """A worker that serves the project's sagas; use it as an async context manager.
 
-    The workflow runs outside Temporal's sandbox: it is the engine's own code, replayed against recorded histories
-    in its tests, and the sandbox would cost a third of the worker's time.
+    The workflow runs outside Temporal's sandbox: it is the engine's own code, replayed against recorded histories in
+    its tests, and the sandbox would take a third of the worker's time.
     """
     config = None
     if deployment is not None:
@@ -177,9 +174,9 @@ def make_worker(
         "build_id": None if deployment is not None else build_id(project),
         "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
         "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
-        # A task for a worker that was killed waits this long before another one may take it; the SDK's own is 10 s.
+        # A sticky task of a killed worker waits this long before another worker may take it; the SDK's default is 10 s.
         "sticky_queue_schedule_to_start_timeout": timedelta(seconds=3),
-        # No payload is stored outside of Temporal; for more than one at a time the SDK makes a task of every payload.
+        # No payload is stored outside Temporal; with a concurrency above one the SDK creates a task for each payload.
         "max_workflow_task_external_storage_concurrency": 1,
         **options,
     }
@@ -188,9 +185,9 @@ def make_worker(
 
 
 def build_id(project: Project) -> str:
-    """What the Web UI calls the build of a worker that has no deployment: the engine's version and the definitions.
+    """The build id of a worker without a deployment, for the Web UI: the engine's version and the definitions.
 
-    The SDK's own is a hash over the code of all modules, which takes half a second to read.
+    The SDK's default hashes the code of all modules, which takes half a second.
     """
     digests = sorted(one.digest for one in project.definitions.values())
     return f"saga-{version('saga-orchestrator')}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:12]}"

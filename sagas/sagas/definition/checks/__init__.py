@@ -1,4 +1,4 @@
-"""What is wrong or doubtful about a saga whose fields could be read. One file per subject."""
+"""Checks of a saga whose fields could be read; one file per subject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sagas.definition.draft import SagaDraft
 
 
 def check_draft(draft: SagaDraft, report: Report) -> None:
-    """Run every check; the findings go to ``report``."""
+    """Run every check and add the findings to ``report``."""
     check_input_schema(draft, report)
     check_kinds(draft, report)
     check_participants(draft, report)

@@ -1,4 +1,4 @@
-"""Times and retries that contradict each other, or that Temporal's own Web UI would flag."""
+"""Checks timeouts, heartbeats and retry policies for contradictions, and reports fields without effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_HEARTBEAT_RATIO = 0.8
 
 
 def check_activity_options(draft: SagaDraft, report: Report) -> None:
-    """`timeout`, `heartbeat` and `retry` of every operation that becomes a Temporal activity."""
+    """Check `timeout`, `heartbeat` and `retry` of every operation that becomes a Temporal activity."""
     for step in draft.steps:
         for operation in step.operations:
             builtin = BUILTINS.get(operation.operation.uses)
@@ -59,7 +59,7 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
         )
 
 
-# Fields that are allowed but do nothing where they stand.
+# Fields that are allowed but have no effect on this step
 
 _ACTIVITY_FIELDS = ("timeout", "heartbeat", "retry", "task_queue", "priority", "fairness_key")
 _UNGUARDED_FIELDS = ("idempotent", "settle", "probe")

@@ -1,4 +1,4 @@
-"""Every `uses` names an action, and every `with` fits its parameters."""
+"""Checks that every `uses` names an action, that every `with` fits its parameters, and that literal SQL is allowed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXCLUSIVE_ARGUMENTS = {"http": (("path", "url"), ("json", "form", "body")), "wa
 
 
 def check_arguments(draft: SagaDraft, report: Report) -> None:
-    """Actions, arguments and connections of all operations of all steps."""
+    """Check actions, arguments and connections of all operations."""
     for step in draft.steps:
         forward = step.operations[0]
         for operation in step.operations:
@@ -31,7 +31,7 @@ def check_arguments(draft: SagaDraft, report: Report) -> None:
 
 
 def check_operation(draft: SagaDraft, operation: OperationDraft, forward: OperationDraft, report: Report) -> None:
-    """The action of one operation, its arguments and its connection; ``forward`` gives those of a short form."""
+    """Check one operation; ``forward`` provides the arguments of a short form."""
     uses = operation.operation.uses
     action = draft.actions.get(uses)
     if action is not None:
@@ -39,7 +39,7 @@ def check_operation(draft: SagaDraft, operation: OperationDraft, forward: Operat
         if action.connection is not None:
             check_connection(draft, uses, action.connection, "sql", operation.position, report)
     elif uses in NO_OP_ACTIONS:
-        return  # what it needs is said with the events
+        return  # checked together with the events
     elif uses in BUILTINS:
         _check_builtin(draft, operation, forward, report)
     elif uses == "auto" and operation.role == "compensate":
@@ -53,7 +53,7 @@ def check_operation(draft: SagaDraft, operation: OperationDraft, forward: Operat
 
 
 def _written_arguments(operation: OperationDraft, forward: OperationDraft) -> tuple[Mapping[str, YamlNode], bool]:
-    """The arguments as written, and whether they are the frozen ones of the forward call."""
+    """The arguments as written, and whether they are the frozen arguments of the forward call."""
     frozen = operation.operation.with_ is None
     node = (forward if frozen else operation).arguments
     return (node.value if node is not None and isinstance(node.value, dict) else {}), frozen
@@ -87,7 +87,7 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
 
 
 def _has_literal(node: YamlNode) -> bool:
-    """False when the value is one text with an expression: then the schema is not even looked up."""
+    """False for a string with an expression; its value is unknown, so no schema is needed."""
     return not (isinstance(node.value, str) and "${{" in node.value)
 
 
@@ -153,7 +153,7 @@ def _check_exclusive(uses: str, given: Mapping[str, Any], place: Positioned, rep
 def check_connection(
     draft: SagaDraft, uses: str, connection: str, kind: str, place: Positioned, report: Report
 ) -> None:
-    """The connection that ``uses`` names is one of saga.toml, and of the right kind."""
+    """Check that the connection of ``uses`` is in saga.toml and of the right kind."""
     if draft.connections is None:
         return
     table = draft.connections.get(connection)
@@ -167,13 +167,13 @@ def check_connection(
         report.add("SAGA405", place, f"`{uses}` needs a connection of kind {kind}, and `{connection}` is none")
 
 
-# The literal SQL of `sql` steps: what the guard refuses in every database is said before anything runs.
+# Literal SQL of `sql` steps: statements that the guard refuses in every dialect
 
 _DIALECTS = ("postgresql", "mysql", "sqlite")
 
 
 def check_statements(draft: SagaDraft, report: Report) -> None:
-    """Every statement that is written out, of every operation."""
+    """Check every literal statement of every operation."""
     for step in draft.steps:
         for operation in step.operations:
             if operation.operation.uses == "sql":
@@ -182,7 +182,7 @@ def check_statements(draft: SagaDraft, report: Report) -> None:
 
 
 def _literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
-    """The texts below `run`, without those that an expression makes."""
+    """The literal strings below `run`, without those that contain an expression."""
     arguments = operation.arguments
     run = arguments.value.get("run") if arguments is not None and isinstance(arguments.value, dict) else None
     if run is None:
@@ -194,7 +194,7 @@ def _literal_statements(operation: OperationDraft) -> Iterator[YamlNode]:
 
 
 def _check_statement(node: YamlNode, report: Report) -> None:
-    """The connection's database is known only where its address is, so all of them have to refuse it."""
+    """Report a statement that every dialect refuses; the connection's dialect is unknown until its URL is resolved."""
     refusals: list[RefusedStatement] = []
     for dialect in _DIALECTS:
         try:

@@ -1,4 +1,4 @@
-"""Every expression parses, names only what is there, and calculates only with numbers."""
+"""Checks that every expression parses, names only what is in scope, and calculates only with numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN_TEXT_FIELDS = ("id", "labels")
 
 
 def check_expressions(draft: SagaDraft, report: Report) -> None:
-    """All expressions of a saga, each in the scope of its place."""
+    """Check all expressions of a saga, each in the scope of its field."""
     top = draft.root
     for field in _PLAIN_TEXT_FIELDS:
         if field in top:
@@ -95,14 +95,14 @@ def _check_value(node: YamlNode, scope: ExpressionScope, report: Report, *, bare
 
 
 def _check_items(node: YamlNode, scope: ExpressionScope, report: Report) -> None:
-    """`for_each` over something that is certainly no list could only fail."""
+    """Report a `for_each` whose value is certainly not a list."""
     if not isinstance(node.value, str):
         return
     try:
         parts = split_template(node.value)
         expression = compile_expression(parts[0].text) if parts and parts[0].expression else None
     except ExpressionError:
-        return  # told already
+        return  # already reported
     kind = "string" if len(parts) > 1 else infer_type(expression, scope.type_of) if expression else None
     if kind is not None and kind != "array":
         what = TYPE_DESCRIPTIONS.get(kind, kind)
@@ -121,7 +121,7 @@ def _check_expression(written: Written, scope: ExpressionScope, report: Report) 
             help = f"Say what to use instead: default({path}, …), or test it: steps.{id}.result != null ? … : …."
             report.add("SAGA305", place, f"`{path}` may be null: {why}", help)
     for offset, sentence in check_types(written.expression, scope.type_of):
-        # Operators are quoted at the start of the sentence; the rest is about calls.
+        # Messages about operators start with the quoted operator; the others are about calls.
         arithmetic = sentence.startswith("'") or "takes numbers, and" in sentence
         help = None if arithmetic else _CALL_HELP
         report.add(
@@ -138,12 +138,12 @@ def _check_sensitive(field: str, written: Written, draft: SagaDraft, report: Rep
             report.add("SAGA117", place, f"`{path}` is sensitive and cannot be in {what}")
 
 
-# The expressions in a written value, each with its place.
+# Finding the expressions in a value
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One expression: the text that holds it, and where in it the source begins."""
+    """One expression: the string node that contains it, and the position in the string at which its source begins."""
 
     expression: Expression
     node: YamlNode
@@ -151,7 +151,7 @@ class Written:
 
 
 def written_in(node: YamlNode | None, report: Report | None = None, *, bare: bool = False) -> Iterator[Written]:
-    """Every expression in a value. ``bare``: without `${{ }}`. Those that do not parse go to ``report``."""
+    """Every expression in a value. ``bare``: also without `${{ }}`. Invalid ones are added to ``report``."""
     value = node.value if node is not None else None
     if node is None:
         return

@@ -1,7 +1,7 @@
-"""Does a written value fit a JSON Schema, as far as it is literal?
+"""Checks literal values against JSON Schemas, and whether `input` is a valid JSON Schema.
 
-Only the keywords that signatures and our own tables use; an unknown keyword allows everything. Texts with an expression
-fit everywhere, because their value is known only in a run. jsonschema cannot leave such parts out.
+Only the keywords that signatures and the language's tables use are supported; unknown keywords allow everything.
+Strings with an expression fit everywhere, because their value is unknown before the run; jsonschema cannot skip them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TYPE_DESCRIPTIONS = {
 
 
 def mismatches(node: YamlNode, schema: Any, root: Mapping[str, Any]) -> Iterator[Mismatch]:
-    """Every place where a literal does not fit; ``root`` holds the `$defs` that `$ref` points into."""
+    """Every mismatch of a literal; ``root`` holds the `$defs` that `$ref` refers to."""
     if not isinstance(schema, Mapping) or (isinstance(node.value, str) and "${{" in node.value):
         return
     reference = schema.get("$ref")
@@ -80,7 +80,7 @@ def _has_type(value: Any, kind: str) -> bool:
 
 
 def _best_option(node: YamlNode, options: list[Any], root: Mapping[str, Any]) -> Iterator[Mismatch]:
-    """Nothing when an option fits; else what is wrong with the option that comes closest."""
+    """Nothing if an option fits; otherwise the mismatches of the option that comes closest."""
     tried = [list(mismatches(node, option, root)) for option in options]
     if not all(tried):
         return
@@ -140,8 +140,8 @@ def _object_mismatches(node: YamlNode, schema: Mapping[str, Any], root: Mapping[
             yield from mismatches(child, schema["additionalProperties"], root)
 
 
-# Is `input` a JSON Schema? The plain ones are recognised here; anything unusual is put to jsonschema, whose import
-# alone takes a tenth of a second.
+# The schema of `input`. Common schemas are recognised here; others go to jsonschema, whose import alone takes a tenth
+# of a second.
 
 _TYPE_NAMES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _STRING_KEYWORDS = {"title", "description", "$comment", "$schema", "$id", "format"}
@@ -154,7 +154,7 @@ _SCHEMA_LIST_KEYWORDS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 
 
 def check_input_schema(draft: SagaDraft, report: Report) -> None:
-    """Report where the input's schema is no schema."""
+    """Report an input schema that is not a valid JSON Schema."""
     if "input" not in draft.root:
         return
     node = draft.root.node_of("input")
@@ -171,7 +171,7 @@ def check_input_schema(draft: SagaDraft, report: Report) -> None:
 
 
 def _is_certainly_valid(schema: Any) -> bool:
-    """True when the schema is certainly valid; False when that is not certain."""
+    """True if the schema is certainly valid; False if jsonschema must decide."""
     if isinstance(schema, bool):
         return True
     return isinstance(schema, dict) and all(_is_valid_keyword(key, value) for key, value in schema.items())

@@ -1,6 +1,6 @@
-"""Does an undo or a confirm look for the effect under its own key? The effect was made under the forward key.
+"""Reports an undo or a confirm that looks for the effect under its own key: the effect is under the forward key.
 
-Only what certainly addresses something is reported: an action may well make something of its own under its own key.
+Only clear cases are reported, because an action may create something of its own under its own key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAKES = re.compile(r"\s*(insert|replace|merge)\b", re.IGNORECASE)
 
 
 def check_keys(draft: SagaDraft, report: Report) -> None:
-    """Warn where an `http` or `sql` compensation or confirm addresses something by `step.key`."""
+    """Warn if an `http` or `sql` compensation or confirm addresses something by `step.key`."""
     for step in draft.steps:
         for operation in step.operations:
             if operation.role in _ROLES and operation.operation.uses in ("http", "sql"):
@@ -43,7 +43,7 @@ def _report(step: StepDraft, operation: OperationDraft, one: Written, report: Re
 
 
 def _addresses(step: StepDraft, operation: OperationDraft) -> Iterator[Written]:
-    """The expressions with `step.key` that are to lead to the forward effect, and never can."""
+    """The expressions with `step.key` that are meant to find the forward effect but cannot."""
     if _named(step, operation):
         return
     given = _mapping(operation.arguments)
@@ -54,7 +54,7 @@ def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Yam
     method = str((operation.operation.with_ or {}).get("method", "GET")).upper()
     address = ("path", "url", "query") if method in _WITHOUT_CONTENT else ("path", "url")
     places = [one for field in address for one in _own(given.get(field))]
-    if method != "PUT":  # which may make a resource of its own there
+    if method != "PUT":  # a PUT may create a resource of its own at this address
         yield from places
     if not _forward_names_it(step):
         return
@@ -69,13 +69,13 @@ def _of_request(step: StepDraft, operation: OperationDraft, given: dict[str, Yam
 def _of_statements(step: StepDraft, given: dict[str, YamlNode]) -> Iterator[Written]:
     statements = _statements(given)
     makes = any(_MAKES.match(text) and _own(params) for text, params in statements)
-    if _forward_names_it(step) and not makes:  # else it may look for the row that it makes itself
+    if _forward_names_it(step) and not makes:  # otherwise it may look for the row that it creates itself
         for _, params in statements:
             yield from _own(params)
 
 
 def _statements(given: dict[str, YamlNode]) -> list[tuple[str, YamlNode | None]]:
-    """Each statement and its parameters, in any form of `run`."""
+    """Each statement with its parameters, for any form of `run`."""
     run = given.get("run")
     found = []
     for one in (run.value if isinstance(run.value, list) else [run]) if run is not None else ():
@@ -86,13 +86,13 @@ def _statements(given: dict[str, YamlNode]) -> list[tuple[str, YamlNode | None]]
 
 
 def _forward_names_it(step: StepDraft) -> bool:
-    """The forward call passes its key on, so that something is made under it."""
+    """True if the forward call passes its key on, so that something is created under it."""
     given = _mapping(step.operations[0].arguments)
     return any(_own(node) for field, node in given.items() if field != "headers")
 
 
 def _named(step: StepDraft, operation: OperationDraft) -> bool:
-    """The operation names the forward key or the step's result as well: one of them leads to the effect."""
+    """True if the operation also names the forward key or the step's result, either of which finds the effect."""
     wanted = (_FORWARD_KEY, ("steps", step.id, "result"))
     return any(
         reference.path[: len(path)] == path
@@ -103,7 +103,7 @@ def _named(step: StepDraft, operation: OperationDraft) -> bool:
 
 
 def _same_request(step: StepDraft, operation: OperationDraft) -> bool:
-    """The same method and address as the forward call: a counter-entry beside the entry."""
+    """True for the same method and address as the forward call: an offsetting entry next to the original one."""
     one: dict[str, Any] = dict(step.operations[0].operation.with_ or {})
     other: dict[str, Any] = dict(operation.operation.with_ or {})
     return all(one.get(field) == other.get(field) for field in ("connection", "method", "path", "url"))
@@ -118,7 +118,7 @@ def _text_before(one: Written) -> str:
 
 
 def _own(node: YamlNode | None) -> list[Written]:
-    """The expressions in a value that name `step.key`."""
+    """The expressions in a value that use `step.key`."""
     return [one for one in written_in(node) if any(ref.path[:2] == _KEY for ref in one.expression.references)]
 
 

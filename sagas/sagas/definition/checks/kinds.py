@@ -1,4 +1,4 @@
-"""Where a step stands to the commit point, and what it may therefore say."""
+"""Checks a step's fields against its kind and its position relative to the commit point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_ON_A_READ = ("compensate", "confirm", "pivot")
 
 
 def check_kinds(draft: SagaDraft, report: Report) -> None:
-    """Pivot, compensatable, retriable, read: every step has one consistent kind."""
+    """Check that every step has one consistent kind: pivot, compensatable, retriable or read."""
     _check_saga(draft, report)
     pivot = draft.pivot
     for step in draft.steps:
@@ -95,7 +95,7 @@ def _check_compensatable(step: StepDraft, report: Report) -> None:
 
 
 def _check_attempt_limits(step: StepDraft, report: Report) -> None:
-    """Limits of attempts where retries have no limit: written ones only, inherited ones just do not apply."""
+    """Report attempt limits on operations that are retried without limit. Inherited limits are ignored there."""
     for operation in step.operations:
         endless = operation.role == "confirm" or (
             operation.role == "do" and step.after_commit and step.step.on_failure == "compensate"
@@ -110,13 +110,13 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
                 report.add("SAGA210", retry.position_of(field), message)
 
 
-# Nested sagas, checked once every definition of the project is known.
+# Nested sagas, which can be checked only when every definition of the project is known
 
 
 def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known: bool, report: Report) -> None:
-    """Every `uses: saga` names a saga, and one that can be undone where the parent may go backward.
+    """Check that every `uses: saga` names a saga, and one that can be undone if the parent may roll back.
 
-    ``certain`` False: some file could not be read, so a name that is missing may well be in it.
+    ``all_known`` False: some file could not be read, so a missing saga may be defined in it.
     """
     for step in draft.steps:
         arguments = step.step.do.with_ or {}
@@ -138,7 +138,7 @@ def _must_be_undone(step: StepDraft) -> bool:
 
 
 def undo_obstacle(definition: Definition) -> str | None:
-    """Why a committed run of this saga cannot be undone (rule 15); None when it can."""
+    """Why a committed run of this saga cannot be undone (rule 15); None if it can."""
     if definition.recovery == "forward":
         return "it only goes forward"
     if definition.pivot is not None:
@@ -149,11 +149,11 @@ def undo_obstacle(definition: Definition) -> str | None:
     return None
 
 
-# What is risky because a participant cannot be asked, or cannot run in the way the step wants.
+# Unguarded participants and local execution
 
 
 def check_participants(draft: SagaDraft, report: Report) -> None:
-    """Unguarded steps whose attempts may stay unknown, and `execution: local`."""
+    """Check unguarded steps whose attempts may stay unknown, and `execution: local`."""
     for step in draft.steps:
         uses, local = step.step.do.uses, step.step.do.local
         if uses in draft.actions or uses in BUILTINS or not local:

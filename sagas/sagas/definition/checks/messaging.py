@@ -1,4 +1,4 @@
-"""Events: one or a list, `hold` written out and where it can wait, and a home for what goes to Kafka."""
+"""Checks events, `hold`, the outbox, `kafka.request` commands, triggers and notifications."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALLOWED_ROLES = {DROP: ("compensate", "confirmed"), RELEASE: ("confirm",)}
 
 
 def check_messaging(draft: SagaDraft, report: Report) -> None:
-    """All operations that emit events, or that are there for events only."""
+    """Check all operations that emit events, and those that exist only for events."""
     for step in draft.steps:
         for operation in step.operations:
             uses = operation.operation.uses
@@ -63,7 +63,7 @@ def _check_events(operation: OperationDraft, given: dict[str, YamlNode], report:
 
 
 def check_outbox(draft: SagaDraft, uses: str, place: Positioned, report: Report) -> None:
-    """``uses`` keeps what it sends in the database of ``[kafka] outbox``."""
+    """Check the connection ``[kafka] outbox``, whose database stores what ``uses`` sends."""
     if draft.kafka is None:
         return
     if draft.kafka.outbox is None:
@@ -103,7 +103,7 @@ def _is_held(event: dict[str, YamlNode]) -> bool:
 
 
 def _events(uses: str, given: dict[str, YamlNode]) -> Iterator[dict[str, YamlNode]]:
-    """The events as they are written: one in the arguments themselves, or those of a list."""
+    """The events as written: a single one in the arguments themselves, or those of a list."""
     if uses in EMITTERS and "events" not in given:
         yield given
     events = given.get("emit" if uses == "sql" else "events") if uses in ("sql", *EMITTERS) else None
@@ -115,11 +115,11 @@ def _children(node: YamlNode | None) -> dict[str, YamlNode]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
-# Commands with replies: a home for the rows, a reply topic that is written out, no headers of the engine's own.
+# Commands with replies
 
 
 def check_requests(draft: SagaDraft, report: Report) -> None:
-    """All operations that are commands with a reply."""
+    """Check the outbox, the reply topic and the headers of all commands with replies."""
     for step in draft.steps:
         for operation in step.operations:
             if operation.operation.uses == REQUEST:
@@ -160,11 +160,12 @@ def _check_request_fields(step: StepDraft, report: Report) -> None:
             report.add("SAGA118", step.parsed.position_of(field), f"`{field}` of `{step.id}` has no effect {why}")
 
 
-# Does a trigger name a signal that somebody waits for, and give an input that the saga takes?
+# Triggers
 
 
 def check_triggers(draft: SagaDraft, report: Report) -> None:
-    """Report triggers whose every event would be a dead letter."""
+    """Report triggers whose signal no step waits for, or whose input the saga's schema refuses: every event would be a
+    dead letter."""
     for trigger in kafka_triggers(draft.root):
         if trigger.values.get("signal"):
             _check_signal(draft, trigger, report)
@@ -180,7 +181,7 @@ def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> N
         report.add("SAGA131", trigger.node_of("signal"), "this trigger wakes a saga, and nothing says which one")
     waits = [step.step.do.with_ or {} for step in draft.steps if step.step.do.uses == "wait"]
     known = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
-    # A name made by an expression may be any.
+    # A signal name with an expression may match any name.
     if name in known or any("${{" in one for one in known):
         return
     help = f"`wait` steps take {quoted_names(known)}." if known else "No `wait` step of this saga takes a signal."
@@ -189,14 +190,14 @@ def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> N
     )
 
 
-# Can a notification be sent at all, and does its moment ever come?
+# Notifications
 
 _NOT_NOTIFYING = ("kafka.request", RELEASE, DROP)
-"""Actions that ask for something, or settle something, instead of telling."""
+"""Actions that request or settle something, so they cannot be notifications."""
 
 
 def check_notifications(draft: SagaDraft, report: Report) -> None:
-    """Report notifications that nobody could ever get; their expressions are checked with all others."""
+    """Report notifications that cannot be sent, or whose milestone never occurs."""
     for operation in draft.notify:
         uses = operation.operation.uses
         if uses not in draft.actions and _cannot_notify(uses):

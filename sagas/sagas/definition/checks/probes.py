@@ -1,4 +1,4 @@
-"""Can a probe ever answer? One that cannot leaves every doubt where it was."""
+"""Checks whether probes can give a definite answer; one that cannot leaves every unknown attempt unknown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_probes(draft: SagaDraft, report: Report) -> None:
 
 
 def answers(draft: SagaDraft, step: StepDraft) -> bool:
-    """True when the step has a probe that may find out what became of an attempt."""
+    """True if the step has a probe that may give a definite answer."""
     probe = step.step.probe
     if probe is None:
         return False
@@ -58,7 +58,7 @@ def _action_answers(action: Action, probe: Probe) -> bool:
     try:
         returned = get_type_hints(action.function, include_extras=True).get("return", Any)
     except (NameError, TypeError):
-        return True  # the annotation says nothing here
+        return True  # the annotation cannot be evaluated
     return any(_may_say(one) for one in _members(returned))
 
 
@@ -68,7 +68,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _may_say(annotation: Any) -> bool:
-    """Whether a value of this type may say done or absent: as Done or Absent, or as an object with `probe`."""
+    """True if a value of this type can mean done or absent: Done, Absent, or an object with `probe`."""
     if annotation in (Done, Absent):
         return True
     if annotation in (type(None), Unknown):
@@ -79,21 +79,21 @@ def _may_say(annotation: Any) -> bool:
     return not isinstance(schema_at(schema, ("probe",)), UndeclaredProperty)
 
 
-# Which probes can answer at all, as far as the definition tells.
+# Which probes can give a definite answer, as far as the definition determines it
 
 ANSWERS_BY_EXPRESSION = ("http", "sql", "reconcile")
-"""Their result is never Done or Absent itself: only `done` and `absent` can say what it means."""
+"""Actions that never return Done or Absent: only `done` and `absent` can interpret their results."""
 
 
 def cannot_be_asked(uses: str) -> bool:
-    """True for a built-in action that nobody runs as a probe."""
+    """True for a built-in action that cannot be a probe."""
     builtin = BUILTINS.get(uses)
     engine = builtin is not None and builtin.executor == "engine"
     return engine or uses in (SPARK, DROP, RELEASE, *EMITTERS)
 
 
 def can_answer(probe: Probe) -> bool:
-    """False when every answer of this probe counts as unknown."""
+    """False if every answer of this probe counts as unknown."""
     uses = probe.operation.uses
     if cannot_be_asked(uses):
         return False

@@ -1,4 +1,4 @@
-"""Which names an expression may use, depending on where it stands, and what is known about them."""
+"""Which names an expression may use, depending on its field, and what is known about their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sagas.definition.input_schema import ANY_ELEMENT, UndeclaredProperty, schem
 from sagas.definition.operation_builder import has_reply_probe
 
 ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]
-"""``decide`` is `if` and `for_each`; ``response`` an expression over the answer of a participant."""
+"""``decide`` is `if` and `for_each`; ``response`` is an expression over a participant's response."""
 
 ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response", "event")
 _SAGA_FIELDS = ("id", "name", "started_at")
@@ -29,7 +29,7 @@ NamePath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ScopeProblem:
-    """Why a path cannot be used here."""
+    """Why a path cannot be used in a scope."""
 
     code: str
     message: str
@@ -38,9 +38,8 @@ class ScopeProblem:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionScope:
-    """One place in a saga. ``step`` is None for `id`, `labels` and `output`; ``over_response`` adds `response`.
-
-    ``when`` are the moments of a notification.
+    """The scope of a field. ``step`` is None outside of steps (`id`, `labels`, `output`); ``over_response`` adds
+    `response`. ``when`` are the milestones of a notification.
     """
 
     draft: SagaDraft
@@ -68,7 +67,7 @@ class ExpressionScope:
         return tuple(allowed)
 
     def problem(self, path: NamePath) -> ScopeProblem | None:
-        """What is wrong with naming ``path`` here; None when nothing is."""
+        """Why ``path`` cannot be used here; None if it can."""
         root = path[0]
         allowed = self.roots()
         if root not in allowed:
@@ -149,7 +148,7 @@ class ExpressionScope:
         return own or self.draft.graph.is_ancestor(id, self.step.id)
 
     def null_reason(self, path: NamePath) -> str | None:
-        """Why this result may be null; None when it is always there."""
+        """Why this result may be null; None if it is always present."""
         if path[0] != "steps" or len(path) < 3 or path[2] != "result":
             return None
         target = self.draft.steps_by_id.get(path[1])
@@ -165,7 +164,7 @@ class ExpressionScope:
         return f"`{target.id}` may fail and be left out" if target.step.on_failure == "continue" else None
 
     def type_of(self, path: NamePath) -> str | None:
-        """The JSON type of what a path leads to, None when it is not known."""
+        """The JSON type of the value at a path; None if unknown."""
         root = path[0]
         if root == "input":
             return _known_type(schema_at(self.draft.definition.input, path[1:]))
@@ -195,7 +194,7 @@ class ExpressionScope:
         return result_schema(self.draft.actions.get(target.step.do.uses))
 
     def _item_schema(self) -> object:
-        """The schema of `item` when `for_each` is a plain path into the input."""
+        """The schema of `item` if `for_each` is a plain path into the input."""
         source = self.step.step.for_each if self.step else None
         if not isinstance(source, str):
             return None
@@ -212,7 +211,7 @@ def _known_type(schema: object) -> str | None:
 
 
 def _unknown_result_reason(draft: SagaDraft, target: StepDraft) -> str | None:
-    """An unguarded step that stayed unknown is undone with a null result."""
+    """Why the result of a step may be null in its undo: an unguarded step that stays unknown has no result."""
     step = target.step
     builtin = BUILTINS.get(step.do.uses)
     asked = answers(draft, target) and not has_reply_probe(step)

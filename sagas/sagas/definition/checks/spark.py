@@ -1,4 +1,4 @@
-"""Spark steps: one source for each input, one place for each output, one kind for each check, and sinks that can."""
+"""Checks Spark steps: one source per input, one target per output, one kind per check, and supported sinks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SOURCES = "{table: lake.sales.orders}, {parquet: s3://bucket/orders} or {step: 
 _PLACES = "{table: lake.sales.facts}, {parquet: s3://bucket/facts} or {connection: shop, table: facts}"
 MAX_NAME = 64
 _MULTI_TABLE_CATALOGS = ("sql", "rest")
-"""Kinds of catalogs that can commit several tables at once."""
+"""Kinds of catalogs that can commit several tables atomically."""
 
 
 def check_spark(draft: SagaDraft, report: Report) -> None:
-    """All `spark` and `reconcile` steps of the saga."""
+    """Check all `spark` and `reconcile` steps of the saga."""
     catalogs: set[str] = set()
     for step in draft.steps:
         if not is_spark_job(step.step.do.uses):
@@ -78,7 +78,7 @@ def _check_step(
 
 
 def _check_names(node: YamlNode | None, report: Report) -> None:
-    """The names are folders of the stage and columns of the ledger."""
+    """Check names that become folders of the stage and values of a ledger column."""
     for name in _children(node):
         if node is not None and not re.fullmatch(STEP_ID, name):
             report.add("SAGA107", node.key_position(name), f"`{name}` is not a name of small letters, digits and `_`")
@@ -186,7 +186,7 @@ def _check_named_connection(draft: SagaDraft, node: YamlNode, report: Report) ->
 
 
 def _catalog_of(draft: SagaDraft, node: YamlNode, report: Report) -> str | None:
-    """The catalog a table's name begins with; None when it is not known here."""
+    """The catalog in a table's name; None if it is unknown."""
     table = node.value
     if not isinstance(table, str) or "${{" in table.partition(".")[0]:
         return None

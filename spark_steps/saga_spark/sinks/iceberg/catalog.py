@@ -1,8 +1,8 @@
-"""Which catalog and table an output names, and how a catalog commits.
+"""Catalogs and table names of outputs, and how each kind of catalog commits.
 
 A commit is compared and swapped against exactly what was read. A SQL catalog compares the location of the table's
-metadata, which is unique for ever, in one database transaction over all tables. Other catalogs compare the head of
-the table, and every commit of this sink, an undo also, makes a snapshot of its own: no head comes back.
+metadata, which is never reused, in one database transaction over all tables. Other catalogs compare the table's head;
+every commit of this sink, including an undo, creates a new snapshot, so that no head occurs twice.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _TRANSACTIONS_ENDPOINT = "transactions/commit"
 _COMMIT_TIMEOUTS = (
     "select set_config('idle_in_transaction_session_timeout', '30s', true), set_config('lock_timeout', '30s', true)"
 )
-"""For the few milliseconds of a commit: a process that freezes in them keeps nobody from the pointers for long."""
+"""Timeout for the few milliseconds of a commit, so that a suspended process does not block the pointers for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """Where an output lives: ``catalog.namespace.table``; a namespace may have several levels."""
+    """The table of an output: ``catalog.namespace.table``; a namespace may have several levels."""
 
     catalog: str
     namespace: tuple[str, ...]
@@ -66,7 +66,7 @@ class TableName:
 
     @staticmethod
     def parse(text: str) -> TableName:
-        """Raises UsageError: a part is missing."""
+        """Raises UsageError if a part is missing."""
         parts = text.split(".")
         if len(parts) < 3 or not all(parts):
             raise UsageError(f"the table {text} must be written as catalog.namespace.table")
@@ -82,7 +82,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """The next metadata of one table. ``table`` is as it was read, or staged when ``creates``."""
+    """The next metadata of one table. ``table`` is the table as read, or staged if ``creates``."""
 
     name: TableName
     table: Table
@@ -103,12 +103,12 @@ class TableCommit:
 
 
 def open_catalog(settings: SparkSettings, name: str) -> Catalog:
-    """The catalog, opened once in this process. Raises UsageError: there is none, or its settings are wrong."""
+    """The catalog, opened once per process. Raises UsageError if it is missing or its settings are wrong."""
     return _load_catalog(name, json.dumps(dict(settings.catalog(name)), sort_keys=True))
 
 
 def describe_catalog(settings: SparkSettings, name: str) -> str:
-    """What a catalog answers, in words; nothing is made in it. Raises UsageError, Infrastructure: it cannot be used."""
+    """A readable summary of a catalog, which is not changed. Raises UsageError, InfrastructureError."""
     properties = {**settings.catalog(name), "init_catalog_tables": "false"}
     with translate_errors(f"[catalogs.{name}]"):
         catalog = _load_catalog(name, json.dumps(properties, sort_keys=True))
@@ -120,7 +120,7 @@ def describe_catalog(settings: SparkSettings, name: str) -> str:
 @functools.lru_cache(maxsize=32)
 def _load_catalog(name: str, properties: str) -> Catalog:
     try:
-        # A database that was restarted must not fail the first statement after it.
+        # After a restart of the database, the first statement must not fail.
         return load_catalog(name, **{"pool_pre_ping": "true", **json.loads(properties)})
     except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
         raise UsageError(f"catalogs.{name} cannot be used: {_first_line(error)}") from error
@@ -128,8 +128,8 @@ def _load_catalog(name: str, properties: str) -> Catalog:
 
 @contextmanager
 def translate_errors(subject: str) -> Iterator[None]:
-    """A catalog or a disk that cannot be reached is infrastructure: one sentence, tried again. One that says no is a
-    mistake of the settings."""
+    """An unreachable catalog or disk becomes a retryable infrastructure error with one message; a refusal becomes a
+    UsageError about the settings."""
     try:
         yield
     except (UnauthorizedError, ForbiddenError, BadRequestError, OAuthError) as error:
@@ -154,17 +154,17 @@ def load_table(catalog: Catalog, name: TableName) -> Table | None:
 
 
 def can_commit_together(catalog: Catalog) -> bool:
-    """Whether several tables can be committed as one."""
+    """Whether several tables can be committed atomically."""
     if not isinstance(catalog, RestCatalog):
         return isinstance(catalog, SqlCatalog)
     known = catalog._supported_endpoints
-    # A server that lists nothing has what the specification takes for granted, and transactions are among that.
+    # A server that lists no endpoints supports the defaults of the specification, which include transactions.
     lists_nothing = known - set(VIEW_ENDPOINTS) == set(DEFAULT_ENDPOINTS)
     return lists_nothing or any(str(one).endswith(_TRANSACTIONS_ENDPOINT) for one in known)
 
 
 def planned_location(catalog: Catalog, name: TableName) -> str | None:
-    """Where a table that does not exist yet will live; None: only the catalog can say, when it makes the table."""
+    """The future location of a table that does not exist yet; None if only the catalog can decide it at creation."""
     if isinstance(catalog, RestCatalog):
         return None
     properties: Mapping[str, str] = {}
@@ -179,9 +179,9 @@ def planned_location(catalog: Catalog, name: TableName) -> str | None:
 
 
 def commit(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
-    """All changes or none. Raises Conflict: a table is no longer what it was when it was read.
+    """Commit all changes or none. Raises CommitConflict if a table has changed since it was read.
 
-    Raises UsageError: there are several, and the catalog has no transactions over tables.
+    Raises UsageError if there are several changes and the catalog has no multi-table transactions.
     """
     if isinstance(catalog, SqlCatalog):
         _commit_sql(catalog, commits)
@@ -194,7 +194,7 @@ def commit(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
 
 
 def _commit_sql(catalog: SqlCatalog, commits: Sequence[TableCommit]) -> None:
-    """One database transaction over the pointers of all tables. The new metadata is written before, unseen."""
+    """One database transaction over the pointers of all tables. New metadata files are written before it, unseen."""
     staged = []
     for change in commits:
         new = catalog._update_and_stage_table(
@@ -209,7 +209,7 @@ def _commit_sql(catalog: SqlCatalog, commits: Sequence[TableCommit]) -> None:
         with catalog.engine.begin() as connection:
             if catalog.engine.dialect.name == "postgresql":
                 connection.execute(sa.text(_COMMIT_TIMEOUTS))
-            # Always in the same order: two publishers of the same tables wait for each other instead of for ever.
+            # In a fixed order, so that two publishers of the same tables do not deadlock.
             for change, location in sorted(staged, key=lambda one: one[0].name.identifier):
                 _swap_metadata_location(catalog, connection, change, location)
     except (CommitConflict, IntegrityError) as error:

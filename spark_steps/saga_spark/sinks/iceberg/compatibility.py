@@ -1,4 +1,4 @@
-"""Whether a table takes an output: asked in the audit, and again right before the commit."""
+"""Checks whether a table accepts an output: during the audit, and again immediately before the commit."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from saga_spark.sinks.sink import Publication
 
 
 def compatibility_problems(metadata: TableMetadata, publication: Publication) -> list[str]:
-    """One sentence for each way in which schema, partitions or properties of the table do not fit the output.
+    """One message per mismatch between the output and the schema, partitions or properties of the table.
 
-    Raises ValueError: a column's type has no counterpart in Iceberg.
+    Raises ValueError if a column's type has no counterpart in Iceberg.
     """
     output, manifest = publication.output, publication.manifest
     problems = schema_problems(metadata.schema(), staged_schema(manifest), manifest, output.destination)
@@ -50,7 +50,7 @@ def compatibility_problems(metadata: TableMetadata, publication: Publication) ->
 
 
 def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
-    """What this sink cannot do with a table as it is."""
+    """Features of the table that this sink does not support."""
     problems = []
     if metadata.format_version > 2:
         problems.append(f"the table {output.destination} has the format version {metadata.format_version}, above 2")
@@ -71,7 +71,7 @@ def _table_problems(metadata: TableMetadata, output: Output) -> list[str]:
     return problems
 
 
-# The rows' type in Iceberg's words, and whether a table takes them.
+# Schema and partitioning of the staged rows in Iceberg's types.
 
 _PRIMITIVE_TYPES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
@@ -92,10 +92,10 @@ _CHAR = re.compile(r"(var)?char\(\d+\)")
 
 
 def staged_schema(manifest: Manifest) -> Schema:
-    """The schema of the staged rows, every column optional: whether Spark can prove a column to be without nulls says
-    more about the query than about the data.
+    """The schema of the staged rows. Every column is optional: whether Spark can prove a column free of nulls depends
+    on the query more than on the data.
 
-    Raises ValueError: a column's type has no counterpart in Iceberg, or there is no column.
+    Raises ValueError if a column's type has no counterpart in Iceberg, or there are no columns.
     """
     ids = itertools.count(1)
     fields = list(_iceberg_fields(manifest.schema.get("fields", ()), ids, path=""))
@@ -105,7 +105,7 @@ def staged_schema(manifest: Manifest) -> Schema:
 
 
 def partition_spec(schema: Schema, columns: Sequence[str]) -> PartitionSpec:
-    """Each column as it is (identity). Raises ValueError: there is no such column."""
+    """Identity partitioning by each column. Raises ValueError if a column does not exist."""
     if not columns:
         return UNPARTITIONED_PARTITION_SPEC
     known = {field.name: field.field_id for field in schema.fields}
@@ -126,7 +126,7 @@ def partition_spec(schema: Schema, columns: Sequence[str]) -> PartitionSpec:
 
 
 def schema_problems(table: Schema, staged: Schema, manifest: Manifest, table_name: str) -> list[str]:
-    """One sentence for each column that the table does not take as it is."""
+    """One message per column that the table does not accept unchanged."""
     table_fields = {field.name: field for field in table.fields}
     staged_fields = {field.name: field for field in staged.fields}
     nulls = {column.name: column.nulls for column in manifest.columns}
@@ -154,7 +154,7 @@ def schema_problems(table: Schema, staged: Schema, manifest: Manifest, table_nam
 
 
 def partition_problems(spec: PartitionSpec, schema: Schema, partition_by: Sequence[str], table_name: str) -> list[str]:
-    """What `partition_by` says must be how an existing table is partitioned."""
+    """`partition_by` must equal the partitioning of an existing table."""
     if not partition_by:
         return []
     current = [partition_label(field.source_id, str(field.transform), schema) for field in spec.fields]
@@ -172,7 +172,7 @@ def partition_label(source_id: int, transform: str, schema: Schema) -> str:
 
 
 def type_label(kind: IcebergType) -> str:
-    """A type without the ids of its fields: `struct<a: int, b: list<string>>`."""
+    """A type without its field ids: `struct<a: int, b: list<string>>`."""
     match kind:
         case StructType():
             return f"struct<{', '.join(f'{one.name}: {type_label(one.field_type)}' for one in kind.fields)}>"
@@ -228,14 +228,16 @@ def _iceberg_type(spark_type: Any, ids: Iterator[int], path: str) -> IcebergType
     raise ValueError(f"the column {path} has the type {name}, which Iceberg does not have")
 
 
-# Tables whose rows were deleted by their values: pyiceberg can neither read nor rewrite these.
+# Equality deletes, which pyiceberg can neither read nor rewrite.
 
 COMPACTION_ADVICE = "the engine that writes it can rewrite its data files (compaction), then it can be used"
 
 
 def has_equality_deletes(io: FileIO, snapshot: Snapshot) -> bool:
-    """Whether rows of live files may be deleted by an equality delete. One that is older than all live files means
-    nothing any more: compaction leaves them behind."""
+    """Whether an equality delete may apply to rows of live files.
+
+    Compaction leaves equality deletes behind that are older than all live files; these have no effect.
+    """
     manifests = snapshot.manifests(io)
     data = [one for one in manifests if one.content == ManifestContent.DATA]
     oldest = min((one.min_sequence_number or 0 for one in data), default=0)

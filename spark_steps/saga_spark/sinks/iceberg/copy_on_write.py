@@ -1,7 +1,7 @@
-"""Which live rows a mode replaces: whole files where their metrics prove it, else files rewritten without the rows.
+"""Copy-on-write for the replacing modes: files are replaced whole where their metrics allow it, else rewritten.
 
-Everything becomes one snapshot, which deletes the files that are replaced and adds the rewritten and the new ones.
-A file is held in memory while it is rewritten, one at a time.
+One snapshot deletes the replaced files and adds the rewritten and the new ones. Rewriting holds one file at a time in
+memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from saga_spark.storage import resolve_uri
 
 @dataclass(slots=True)
 class ReplacedFiles:
-    """Live files that go, and what comes in their place beside the new rows."""
+    """Live files to delete, and the rewritten files that replace them in addition to the new rows."""
 
     removed: list[DataFile] = field(default_factory=list)
     rewritten: list[DataFile] = field(default_factory=list)
@@ -63,9 +63,9 @@ def find_replaced_files(
     new: Sequence[DataFile],
     rewrite_folder: str,
 ) -> ReplacedFiles:
-    """What the mode of the output replaces. Files are rewritten below ``home``.
+    """The files that the mode of the output replaces. Rewritten files go below ``rewrite_folder``.
 
-    Raises ValueError: it cannot be known which rows of the table are deleted.
+    Raises ValueError if it cannot be determined which rows of the table are deleted.
     """
     head = metadata.current_snapshot()
     if head is None or output.mode == "append":
@@ -102,7 +102,7 @@ KeepRows = Callable[[pa.Table], pa.Table]
 def _affected_files(
     io: FileIO, metadata: TableMetadata, output: Output, manifest: Manifest, new: Sequence[DataFile]
 ) -> Iterator[tuple[FileScanTask, KeepRows | None]]:
-    """The files in which rows may be replaced, each with what keeps the others; None: it goes as a whole."""
+    """Files in which rows may be replaced, each with the function that selects the rows to keep (None: no row)."""
     schema = metadata.schema()
     if output.mode == "merge":
         keys = read_staged_rows(manifest, output.key)
@@ -129,7 +129,7 @@ def _filter_rows(rows: pa.Table, condition: pc.Expression) -> pa.Table:
 
 
 def _without_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    """The rows whose key is none of ``keys``. A key with a null equals none."""
+    """The rows whose key is not among ``keys``. A key with a null equals no other."""
     names = keys.column_names
     numbered = rows.select(names).append_column("#", pa.array(range(len(rows)), pa.int64()))
     same_types = keys.cast(pa.schema([rows.schema.field(name).with_nullable(True) for name in names]))
@@ -147,7 +147,7 @@ def _read_file(io: FileIO, metadata: TableMetadata, task: FileScanTask) -> pa.Ta
 
 
 def _with_data_path(metadata: TableMetadata, folder: str) -> TableMetadata:
-    """So that what is rewritten lies where the clean-up of the publication finds it."""
+    """Metadata with the write path set to the folder that the clean-up of the publication deletes."""
     properties = {**metadata.properties, TableProperties.WRITE_DATA_PATH: folder}
     return metadata.model_copy(update={"properties": properties})
 
@@ -156,7 +156,7 @@ def _with_data_path(metadata: TableMetadata, folder: str) -> TableMetadata:
 
 
 def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
-    """`{column: value}`: equal; a list: one of them; null: no value. All columns must agree."""
+    """`{column: value}` means equality, a list means any of its values, null means is null. All columns must match."""
     return _all_of(
         [
             _any_of([_equal(column, one) for one in value])
@@ -168,7 +168,7 @@ def where_expression(where: Mapping[str, Any]) -> BooleanExpression:
 
 
 def _partition_predicate(metadata: TableMetadata, new: Sequence[DataFile]) -> BooleanExpression | None:
-    """The partitions in which there are new rows; None: there are no new rows."""
+    """The partitions that contain new rows; None if there are no new rows."""
     columns = [metadata.schema().find_column_name(one.source_id) or "" for one in metadata.spec().fields]
     values = {tuple(file.partition[number] for number in range(len(columns))) for file in new}
     if not values:
@@ -178,12 +178,12 @@ def _partition_predicate(metadata: TableMetadata, new: Sequence[DataFile]) -> Bo
 
 
 def _key_range(keys: pa.Table) -> BooleanExpression:
-    """True for every row that can have one of the keys: the ranges of the key's columns."""
+    """A predicate that is true for every row that can have one of the keys: the ranges of the key's columns."""
     parts: list[BooleanExpression] = []
     for name in keys.column_names:
         kind = keys.schema.field(name).type
         if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
-            continue  # other types have traps (NaN, time zones), and the range only saves reading
+            continue  # other types have pitfalls (NaN, time zones), and the range is only an optimisation
         ends = pc.call_function("min_max", [keys.column(name)]).as_py()
         parts += [_predicate(GreaterThanOrEqual, name, ends["min"]), _predicate(LessThanOrEqual, name, ends["max"])]
     return _all_of(parts)
@@ -209,11 +209,11 @@ def _predicate(kind: Any, column: str, value: Any) -> BooleanExpression:
     return kind(column, value.isoformat() if isinstance(value, (dt.datetime, dt.date, dt.time)) else value)
 
 
-# ── what the staged rows must fulfil ────────────────────────────────────────────────────────────────────────────
+# ── requirements for the staged rows ────────────────────────────────────────────────────────────────────────────
 
 
 def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any]) -> list[str]:
-    """Every staged row must lie in what is overwritten, else it would be there twice after the next run."""
+    """Every staged row must be within the overwritten range, else the next run would duplicate it."""
     expression = where_expression(where)
     try:
         condition = expression_to_pyarrow(bind(schema, expression, case_sensitive=True), schema)
@@ -227,7 +227,7 @@ def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any])
 
 
 def key_problems(manifest: Manifest, schema: Schema, key: Sequence[str]) -> list[str]:
-    """Each key once and without nulls, else what the table holds afterwards would be left to chance."""
+    """Keys must be unique and without nulls, else the result of a merge would be arbitrary."""
     names = {one.name for one in schema.fields}
     unknown = [name for name in key if name not in names]
     if unknown:
@@ -245,7 +245,7 @@ def key_problems(manifest: Manifest, schema: Schema, key: Sequence[str]) -> list
 
 
 def read_staged_rows(manifest: Manifest, columns: Sequence[str]) -> pa.Table:
-    """Some columns of the staged rows."""
+    """The given columns of the staged rows."""
     data = _staged_dataset(manifest)
     if data is None:
         return pa.table({name: pa.nulls(0) for name in columns})

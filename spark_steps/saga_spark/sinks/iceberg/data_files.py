@@ -1,4 +1,4 @@
-"""The files of a publication below the location of its table: placed, described, removed."""
+"""The data files of a publication below the location of its table: placing, describing and removing them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from sagas.errors import UsageError
 
 
 def publication_folder(location: str, target: Target) -> str:
-    """What a publication brings to the table's location: all of it is here."""
+    """The folder of everything that a publication adds to the table's location."""
     return f"{location.rstrip('/')}/data/saga-{target.name}"
 
 
 def placed_files(location: str, publication: Publication) -> dict[str, StagedFile]:
-    """Where each staged file goes. The same names for every attempt; files without rows stay behind."""
+    """The location of each staged file, the same for every attempt; files without rows are left out."""
     home = f"{publication_folder(location, publication.tag.target)}/{publication.tag.sha[:16]}"
     files = [file for file in publication.manifest.files if file.rows]
     return {f"{home}/{number:05d}.parquet": file for number, file in enumerate(files)}
 
 
 def place_files(io: FileIO, location: str, publication: Publication) -> list[str]:
-    """Link the staged files to where they go, or copy them where that cannot be; what is there already stays."""
+    """Link the staged files to their locations, or copy them where linking is impossible; existing files stay."""
     names = placed_files(location, publication)
     for name, file in names.items():
         system, path = resolve_table_file(io, name)
@@ -62,7 +62,7 @@ def remove_files(io: FileIO, location: str, target: Target) -> None:
 
 
 def space_problems(io: FileIO, location: str, publication: Publication) -> list[str]:
-    """On this machine's disks: can the location be written, and is there room for a copy where one is needed?"""
+    """For local disks: whether the location is writable, and has space for a copy where one is needed."""
     system, path = resolve_table_file(io, location)
     if not _is_local(system):
         return []
@@ -77,8 +77,10 @@ def space_problems(io: FileIO, location: str, publication: Publication) -> list[
 
 
 def to_data_file(metadata: TableMetadata, name: str, system: pafs.FileSystem, path: str) -> DataFile:
-    """One file in Iceberg's words, from its footer. The columns' nullability is not looked at: the manifest has counted
-    the nulls. Raises ValueError, one sentence: the file does not fit the table's partitions.
+    """The Iceberg description of one file, from its footer. Nullability of columns is ignored, because the manifest has
+    the null counts.
+
+    Raises ValueError, one message, if the file does not fit the table's partitions.
     """
     schema, spec = metadata.schema(), metadata.spec()
     with system.open_input_file(path) as stream:
@@ -113,7 +115,7 @@ def to_data_file(metadata: TableMetadata, name: str, system: pafs.FileSystem, pa
 
 
 def staged_field_ids(uris: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Columns of staged files that bring a field id of their own: readers go by it instead of by the name."""
+    """Columns of staged files that have a field id: readers would match these columns by id instead of by name."""
     for uri in uris:
         system, path = resolve_uri(uri)
         for column in pq.read_schema(path, filesystem=system):
@@ -125,7 +127,7 @@ def staged_field_ids(uris: Sequence[str]) -> Iterator[tuple[str, int]]:
 def resolve_table_file(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a table's file, with the catalog's credentials, and the path in it.
 
-    Raises UsageError: the catalog reads files in another way than through pyarrow.
+    Raises UsageError if the catalog does not read files through pyarrow.
     """
     if not isinstance(io, PyArrowFileIO):
         raise UsageError(f"the catalog's `py-io-impl` is {type(io).__name__}, and spark steps need pyarrow's")

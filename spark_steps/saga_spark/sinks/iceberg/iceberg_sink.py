@@ -1,9 +1,8 @@
-"""Iceberg tables: the staged Parquet files become files of the table, in one commit with the mark in its snapshot.
+"""Iceberg tables: staged Parquet files become data files of the table, in one commit whose snapshot has the commit tag.
 
-Publishing compares the table with what was read before (see iceberg_catalogs.py), so there is no retry inside: a
-conflict is the caller's to decide. A table that is missing is made by the first publication, from its schema. Taking
-that publication back leaves the table there, empty: a pointer that is gone could be made again by a publisher that
-was frozen before its first commit.
+Publishing compares the table with what was read before (see catalog.py) and does not retry: a conflict is for the
+caller to resolve. The first publication creates a missing table from its schema. Reverting it leaves an empty table,
+because a publisher that was suspended before its first commit could create a dropped table again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from sagas.errors import Rejected, UsageError
 
 
 class IcebergSink:
-    """All tables of all catalogs of a project. Follows :class:`~saga_spark.sinks.sink.Sink`."""
+    """All tables of all catalogs of a project. Implements :class:`~saga_spark.sinks.sink.Sink`."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -57,7 +56,7 @@ class IcebergSink:
         self._settings.catalog(TableName.parse(output.destination).catalog)
 
     def validate_together(self, outputs: Sequence[Output]) -> None:
-        """One catalog, and it has transactions over several tables. Raises UsageError, Infrastructure."""
+        """All tables must be in one catalog with multi-table transactions. Raises UsageError, InfrastructureError."""
         names = sorted({TableName.parse(output.destination).catalog for output in outputs})
         if len(names) > 1:
             raise UsageError(f"no single commit can publish tables of the catalogs {' and '.join(names)} together")
@@ -111,7 +110,7 @@ class IcebergSink:
         return problems
 
     def prepare(self, publication: Publication) -> None:
-        """Link or copy the files. Of a table that only a REST catalog can give a place to, that is left to publish."""
+        """Link or copy the files; left to publish if only a REST catalog can decide the location of a new table."""
         place = TableName.parse(publication.output.destination)
         with translate_errors(publication.output.destination):
             catalog = self._open_catalog(place.catalog)
@@ -121,7 +120,7 @@ class IcebergSink:
                 files.place_files(self._file_io(catalog, table), location, publication)
 
     def read_state(self, publications: Sequence[Publication]) -> Any:
-        """The exact metadata of each table by its name; None: there is no such table."""
+        """The exact metadata of each table by its name; None if the table does not exist."""
         state: dict[str, str | None] = {}
         for place in {TableName.parse(one.output.destination) for one in publications}:
             with translate_errors(str(place)):
@@ -130,7 +129,7 @@ class IcebergSink:
         return state
 
     def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
-        """Raises Conflict, Infrastructure; Rejected: another manifest is there, or what was placed is gone."""
+        """Raises CommitConflict, InfrastructureError; Rejected if another manifest is published or files are gone."""
 
         def find_existing(publication: Publication, table: Table | None, place: TableName) -> Published | None:
             target = publication.tag.target
@@ -161,7 +160,7 @@ class IcebergSink:
         write: Callable[[TableTransaction, Publication], Published],
         find_existing: Callable[[Publication, Table | None, TableName], Published | None],
     ) -> list[Published]:
-        """Write each publication that is not ``known`` already; together: one commit for all of them."""
+        """Write each publication that ``find_existing`` does not find; ``together``: in one commit for all of them."""
         done: list[Published] = []
         for group in [publications] if together else [[one] for one in publications]:
             with translate_errors(", ".join(one.output.destination for one in group)):
@@ -202,7 +201,7 @@ class IcebergSink:
         try:
             if changes:
                 commit(catalog, changes)
-        except CommitConflict:  # after any other error nobody knows whether the files are in use
+        except CommitConflict:  # after any other error it is unknown whether the files are in use
             _abandon_all(transactions)
             raise
         return done
@@ -214,7 +213,7 @@ class IcebergSink:
         return None if table is None else _existing_publication(table.metadata, target, table_name)
 
     def clean_up(self, publication: Publication) -> None:
-        """What was committed once belongs to the table's history, and goes with the expiry of its snapshots."""
+        """Keeps the files of a committed publication: they belong to the table's history until snapshots expire."""
         place, target = TableName.parse(publication.output.destination), publication.tag.target
         with translate_errors(publication.output.destination):
             catalog = self._open_catalog(place.catalog)
@@ -226,8 +225,10 @@ class IcebergSink:
                 files.remove_files(self._file_io(catalog, table), location, target)
 
     def drop_undo_data(self, publication: Publication) -> None:
-        """No undo may come any more: the pre-image may expire, and rows that were rolled back are deleted. To be called
-        for what was published, or published and taken back. Raises Conflict: try again."""
+        """Allow the pre-image to expire, and delete rows that were rolled back. Raises CommitConflict (retryable).
+
+        Call it for what was published, or published and reverted, once no undo can follow.
+        """
         place, target = TableName.parse(publication.output.destination), publication.tag.target
         with translate_errors(publication.output.destination):
             catalog = self._open_catalog(place.catalog)
@@ -240,7 +241,7 @@ class IcebergSink:
             if not history.ever_committed(transaction.metadata, target):
                 files.remove_files(table.io, table.metadata.location, target)
 
-    # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_catalog(self, name: str) -> Catalog:
         return open_catalog(self._settings, name)
@@ -251,7 +252,7 @@ class IcebergSink:
     def _planned_metadata(
         self, catalog: Catalog, table_name: TableName, schema: Schema, output: Output
     ) -> TableMetadata:
-        """The table as the first publication will make it."""
+        """The table as the first publication would create it."""
         return new_table_metadata(
             location=planned_location(catalog, table_name) or "",
             schema=schema,

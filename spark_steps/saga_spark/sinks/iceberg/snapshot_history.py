@@ -1,9 +1,9 @@
-"""What a table's snapshots say about a publication: is it visible, who came after it, what was before it.
+"""Derives from a table's snapshots whether a publication is visible, what came after it, and what was before it.
 
-A publication is one snapshot with the mark in its summary. Taking it back is one more snapshot: on top of the
-pre-image when ours is the newest (then ours is no ancestor any more, so that the expiry of snapshots never takes the
-files of the pre-image for deleted ones), else one that deletes exactly our files. A snapshot that changes no row (the
-top of a rolled back table, the fence of an undo that found nothing) says so and does not count as "after us".
+A publication is one snapshot with the commit tag in its summary. Reverting it adds another snapshot: on top of the
+pre-image if the publication is the newest change (it is then no longer an ancestor, so that snapshot expiry does not
+treat the pre-image's files as deleted), else one that deletes exactly its files. Snapshots that change no rows (the
+head of a rolled-back table, the fence of an undo that found nothing) are marked and do not count as later changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_PRE_IMAGE = "nothing"
 
 TAG_PREFIX = "saga-"
 TAG_MAX_AGE = dt.timedelta(days=30)
-"""How long the pre-image and the publication are kept from expiry, so that an undo finds them."""
+"""How long the pre-image and the publication are protected from expiry for an undo."""
 
 
 def pre_image_tag(target: Target) -> str:
@@ -37,12 +37,12 @@ def publication_tag(target: Target) -> str:
 
 
 def lineage(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The current snapshot and its ancestors, the newest first."""
+    """The current snapshot and its ancestors, newest first."""
     return iter(ancestors_of(metadata.current_snapshot(), metadata))
 
 
 def summary_properties(snapshot: Snapshot) -> dict[str, str]:
-    """The summary's own words, beside the operation."""
+    """The properties of the summary, without the operation."""
     return dict(snapshot.summary.additional_properties) if snapshot.summary else {}
 
 
@@ -54,7 +54,7 @@ def is_publication_of(snapshot: Snapshot, target: Target) -> bool:
 
 
 def visible_snapshot(metadata: TableMetadata, target: Target) -> Snapshot | None:
-    """The snapshot that published the target and was not taken back since."""
+    """The snapshot that published the target, unless it was reverted."""
     oldest: Snapshot | None = None
     for snapshot in lineage(metadata):
         if summary_properties(snapshot).get(REVERTED) == target.name:
@@ -62,7 +62,7 @@ def visible_snapshot(metadata: TableMetadata, target: Target) -> Snapshot | None
         if is_publication_of(snapshot, target):
             return snapshot
         oldest = snapshot
-    # Expiry cuts the line of ancestors. Ours is kept by its tag, which an undo removes.
+    # Expiry truncates the chain of ancestors. The publication's own snapshot is kept by its tag, which an undo removes.
     tag = metadata.refs.get(publication_tag(target))
     ours = metadata.snapshot_by_id(tag.snapshot_id) if tag else None
     if ours is None or oldest is None or (ours.sequence_number or 0) >= (oldest.sequence_number or 0):
@@ -80,7 +80,7 @@ def last_row_change(metadata: TableMetadata) -> Snapshot | None:
 
 
 def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str, Any]]:
-    """Who changed rows after ours, the oldest first: for people."""
+    """A readable list of the row changes after ``ours``, oldest first."""
     later = []
     for snapshot in lineage(metadata):
         if snapshot.snapshot_id == ours.snapshot_id:
@@ -99,12 +99,12 @@ def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str,
 
 
 def ever_committed(metadata: TableMetadata, target: Target) -> bool:
-    """Whether the table's history has a snapshot of the target: then its files belong to the table."""
+    """Whether the table's history has a snapshot of the target, so that its files belong to the table."""
     return any(is_publication_of(snapshot, target) for snapshot in metadata.snapshots)
 
 
 def rolled_back_snapshots(metadata: TableMetadata, target: Target) -> list[int]:
-    """Snapshots of the target that no ref leads to, and that nothing was built upon."""
+    """Snapshots of the target that are neither referenced nor the parent of another snapshot."""
     kept = {parent.snapshot_id for ref in metadata.refs.values() for parent in _ancestors(ref.snapshot_id, metadata)}
     parents = {snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
     return [
@@ -119,7 +119,7 @@ def _ancestors(snapshot_id: int, metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def expired_tags(metadata: TableMetadata, now: dt.datetime) -> list[str]:
-    """Our tags that are past their age: Iceberg's own clean-up of refs is not run by everybody."""
+    """Our tags that are past their maximum age: not every installation runs Iceberg's own expiry of refs."""
     limit = (now - TAG_MAX_AGE).timestamp() * 1000
     return [
         name

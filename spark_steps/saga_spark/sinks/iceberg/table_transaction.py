@@ -1,4 +1,4 @@
-"""The next metadata of a table: with a publication in it, or with one taken back. Nothing here is visible yet."""
+"""Builds the next metadata of a table, with publications added or reverted. Nothing is visible before the commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sagas.errors import Rejected
 
 @dataclass(slots=True)
 class TableTransaction:
-    """Changes to one table, one on top of the other, that become one commit."""
+    """A sequence of changes to one table that become one commit."""
 
     name: TableName
     transaction: Transaction
@@ -40,7 +40,7 @@ class TableTransaction:
 
     @staticmethod
     def begin(catalog: Catalog, name: TableName, table: Table | None, first: Publication) -> TableTransaction:
-        """``table`` None: it is made from the schema of the first publication."""
+        """``table`` None: the table is created from the schema of the first publication."""
         if table is not None:
             return TableTransaction(name, table.transaction(), False, [])
         schema = staged_schema(first.manifest)
@@ -60,7 +60,7 @@ class TableTransaction:
         return TableCommit(self.name, self.table, self.creates_table, self.transaction._updates)
 
     def abandon(self) -> None:
-        """Remove what was written for a commit that is known not to be."""
+        """Remove the files written for a commit that is known not to have happened."""
         for producer in self.transaction._snapshot_producers:
             producer._clean_all_uncommitted()
         for file in self.written_files:
@@ -72,15 +72,15 @@ class TableTransaction:
 
     @property
     def metadata(self) -> TableMetadata:
-        """With all changes so far."""
+        """The metadata with all changes so far."""
         return self.transaction.table_metadata
 
     # ── publish ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, publication: Publication) -> Published:
-        """One snapshot with the rows and the mark, and the tags that keep it and its pre-image from expiry.
+        """Add one snapshot with the rows and the commit tag, and refs that protect it and its pre-image from expiry.
 
-        Raises Rejected: the table is no longer what it was in the audit, and does not take the rows.
+        Raises Rejected if the table has changed since the audit and no longer accepts the rows.
         """
         target, io = publication.tag.target, self.table.io
         if problems := compatibility_problems(self.metadata, publication):
@@ -133,18 +133,18 @@ class TableTransaction:
         )
 
     def _set_name_mapping(self) -> None:
-        """Spark's files carry no field ids: readers find the columns by this."""
+        """Spark's files have no field ids; readers map columns by this name mapping."""
         if self.metadata.name_mapping() is None:
             mapping = self.metadata.schema().name_mapping.model_dump_json()
             self.transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
 
-    # ── take back ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── revert ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def revert(self, publication: Publication) -> Published:
-        """The pre-image where ours is the newest change, else the table without exactly our files. Raises UndoConflict.
+        """Restore the pre-image if the publication is the newest change, else remove exactly its files.
 
-        There is always a new head, also when there is nothing to take back: a publisher that compares against what
-        it read before fails.
+        Always creates a new head, even if there is nothing to revert, so that a publisher that compares against an
+        earlier state fails. Raises UndoConflict.
         """
         target = publication.tag.target
         metadata = self.metadata
@@ -166,7 +166,7 @@ class TableTransaction:
         return Published(before=head.snapshot_id if head else None, after=after, details=details)
 
     def drop_undo_data(self, target: Target) -> bool:
-        """Drop what only an undo needs: our tags, and a snapshot of ours that was rolled back. False: there is none."""
+        """Drop what only an undo needs: the tags, and a rolled-back snapshot. False if there is nothing to drop."""
         metadata = self.metadata
         for name in (history.pre_image_tag(target), history.publication_tag(target)):
             if name in metadata.refs:
@@ -183,11 +183,11 @@ class TableTransaction:
         image = self.metadata.snapshot_by_id(int(before))
         if image is not None:
             return self._add_snapshot_like(image, summary)
-        # Somebody has removed the pre-image in spite of its tag. Without replaced files it is not needed.
+        # The pre-image was removed despite its tag. It is needed only if files were replaced.
         return self._add_snapshot(summary, removed=self._removable_files(ours), operation=Operation.DELETE)
 
     def _removable_files(self, ours: Snapshot) -> list[DataFile]:
-        """Our files, when all of them are live and nothing else was changed by us. Raises UndoConflict."""
+        """The publication's files, if all are live and it changed nothing else. Raises UndoConflict."""
         metadata, io = self.metadata, self.table.io
         added, replaced_some = _files_changed_by(ours, io)
         head = metadata.current_snapshot()
@@ -223,14 +223,14 @@ class TableTransaction:
         removed: Sequence[DataFile] = (),
         operation: Operation = Operation.OVERWRITE,
     ) -> int:
-        """One snapshot on top of the current one; its id."""
+        """Add one snapshot on top of the current one; returns its id."""
         if not removed:
             producer = self.transaction.update_snapshot(snapshot_properties=summary).fast_append()
         else:
             producer = _OverwriteFiles(
                 operation=operation, transaction=self.transaction, io=self.table.io, snapshot_properties=summary
             )
-            # The files are known by name; without this only manifests of their own partitions were looked at.
+            # Files are deleted by name; without this predicate only manifests of their own partitions would be scanned.
             producer.delete_by_predicate(AlwaysTrue())
         for file in removed:
             producer.delete_data_file(file)
@@ -240,7 +240,7 @@ class TableTransaction:
         return producer.snapshot_id
 
     def _add_snapshot_like(self, image: Snapshot | None, summary: dict[str, str]) -> int:
-        """A new head with exactly the rows of ``image`` (None: no rows), whatever the head is now."""
+        """Add a head with exactly the rows of ``image`` (None: no rows), whatever the current head is."""
         summary = {**summary, history.UNCHANGED: "true"}
         producer = self.transaction.update_snapshot(snapshot_properties=summary).fast_append()
         producer._parent_snapshot_id = image.snapshot_id if image else None
@@ -263,7 +263,7 @@ class TableTransaction:
 
 
 def _files_changed_by(ours: Snapshot, io: Any) -> tuple[list[DataFile], bool]:
-    """The files that a snapshot added, and whether it took away any."""
+    """The files that a snapshot added, and whether it deleted any."""
     added, took = [], False
     for manifest in ours.manifests(io):
         if manifest.added_snapshot_id != ours.snapshot_id:

@@ -1,6 +1,6 @@
-"""How far a publication into a topic has come: a record written in the transaction of each file's rows.
+"""The progress of a publication into a topic: a record in the transaction of each file's rows.
 
-One compacted topic for all publications; the last record of a publication's name counts.
+One compacted topic serves all publications; the last record of a publication's name is the current one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from saga_activities.kafka.transactional_producer import PartitionRecord
 from sagas.settings import KafkaSettings
 
 PROGRESS_PARTITIONS = 8
-"""A publication keeps its partition, so this never changes."""
+"""Never changes, because a publication must stay in its partition."""
 
 _DECISION_MARGIN = 30.0
-"""Seconds above the longest transaction until one that is open in a partition has to be decided: brokers end those of
-the dead every ten seconds."""
+"""Seconds to wait, in addition to the longest transaction timeout, until an open transaction is decided: brokers abort
+expired transactions every ten seconds."""
 
 _POLL_INTERVAL = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
-    """``files`` of the manifest are in ``topic``; ``done``: it was all. ``closed``: no more of it will ever come."""
+    """``files`` of the manifest are in ``topic``; ``done``: all of them. ``closed``: no more will ever follow."""
 
     topic: str
     mark: Mapping[str, str] = field(default_factory=dict)
@@ -48,21 +48,21 @@ def progress_topic(settings: KafkaSettings) -> str:
 
 
 def ensure_progress_topic(settings: KafkaSettings) -> None:
-    """Make the topic of the records where it is missing. Raises KafkaOperationError."""
+    """Create the progress topic if it is missing. Raises KafkaOperationError."""
     KafkaAdmin(settings).ensure_topic(progress_topic(settings), PROGRESS_PARTITIONS, cleanup_policy="compact")
 
 
 def progress_record(settings: KafkaSettings, name: str, progress: TopicProgress) -> PartitionRecord:
-    """What is written with the rows; ``name`` is the publication's (``Target.name``)."""
+    """The record written together with the rows; ``name`` is the publication's (``Target.name``)."""
     value = json.dumps(asdict(progress), sort_keys=True).encode()
     return progress_topic(settings), progress_partition(name), EncodedRecord(value, name.encode())
 
 
 def read_progress(settings: KafkaSettings, name: str) -> TopicProgress | None:
-    """How far a publication has come; None: it has not begun. Raises KafkaOperationError.
+    """The progress of a publication; None if it has not begun. Raises KafkaOperationError.
 
-    Whoever has opened the publication's producer before knows that nothing else of it can follow. Others wait for its
-    open transaction. Nobody waits for those of other publications.
+    Call it after initialising the publication's producer, which excludes further records. Other callers wait for the
+    publication's open transaction. Transactions of other publications are not waited for.
     """
     found = None
     for key, progress in _read_partition(settings, progress_partition(name), name):
@@ -72,7 +72,7 @@ def read_progress(settings: KafkaSettings, name: str) -> TopicProgress | None:
 
 
 def visible_publications(settings: KafkaSettings, topic: str) -> Iterator[TopicProgress]:
-    """The publications that a topic shows. Raises KafkaOperationError."""
+    """The publications that are visible in a topic. Raises KafkaOperationError."""
     found = {key: one for partition in range(PROGRESS_PARTITIONS) for key, one in _read_partition(settings, partition)}
     yield from (one for one in found.values() if one.topic == topic and one.visible)
 
@@ -80,7 +80,7 @@ def visible_publications(settings: KafkaSettings, topic: str) -> Iterator[TopicP
 def _read_partition(
     settings: KafkaSettings, partition: int, name: str | None = None
 ) -> Iterator[tuple[str, TopicProgress]]:
-    """What is decided in a partition, once nothing of ``name`` (None: of anybody) is open that was so at first."""
+    """The committed records, once transactions of ``name`` (None: all) that were open at the start have ended."""
     topic, cluster = progress_topic(settings), KafkaAdmin(settings)
     if topic not in cluster.topics():
         return
@@ -102,7 +102,7 @@ def _read_partition(
 
 
 def _has_records_of(settings: KafkaSettings, offsets: tuple[int, int], partition: int, name: str | None) -> bool:
-    """Are there records of ``name`` between the two, committed or not?"""
+    """Whether the range contains records of ``name``, committed or not."""
     if name is None:
         return True
     records = read_ranges(settings, progress_topic(settings), {partition: offsets}, uncommitted=True)
@@ -110,5 +110,5 @@ def _has_records_of(settings: KafkaSettings, offsets: tuple[int, int], partition
 
 
 def progress_partition(name: str) -> int:
-    """Where the records of a publication are, among those of others."""
+    """The partition of the progress topic that holds a publication's records."""
     return zlib.crc32(name.encode()) % PROGRESS_PARTITIONS

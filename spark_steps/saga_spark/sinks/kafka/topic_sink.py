@@ -1,7 +1,7 @@
-"""A topic of Kafka: each staged file is one transaction, with the record of how far the publication has come.
+"""Kafka topics: each staged file becomes one transaction, which includes the record of the publication's progress.
 
-Readers (read_committed) see each row once, and file by file: the files of one output do not appear together. A topic
-cannot be taken back, so an undo after the first file is for a person.
+Consumers (read_committed) see each row once, but file by file: the files of one output do not appear atomically.
+Records in a topic cannot be reverted, so an undo after the first file needs an operator.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ from sagas.errors import InfrastructureError, Rejected, UsageError
 
 
 class TopicSink:
-    """Implements :class:`~saga_spark.sinks.sink.Sink`. Publishers of one output fence each other by the transactional
-    id; what was taken back, published or not, is closed for good, and a late publisher finds that."""
+    """Implements :class:`~saga_spark.sinks.sink.Sink`.
+
+    Publishers of one output fence each other by the transactional id. A reverted publication is closed permanently,
+    published or not, so that a late publisher is refused.
+    """
 
     def __init__(self, settings: SparkSettings) -> None:
         self._kafka = settings.kafka
@@ -56,7 +59,7 @@ class TopicSink:
         )
 
     def check(self, publication: Publication) -> list[str]:
-        """The topic, the permissions, and every row."""
+        """Problems with the topic, the permissions, and every row."""
         output = publication.output
         columns = [one["name"] for one in publication.manifest.schema.get("fields", ())]
         named = [*output.key, *([output.value] if output.value else [])]
@@ -74,39 +77,42 @@ class TopicSink:
         return problems or self._row_problems(publication)
 
     def prepare(self, publication: Publication) -> None:
-        """Nothing can wait in a topic; only the topic that tells the progress is made."""
+        """Only creates the progress topic: rows cannot be prepared in a topic."""
         with _translate_errors():
             topic_progress.ensure_progress_topic(self._kafka)
 
     def read_state(self, publications: Sequence[Publication]) -> None:
-        """What a publish is compared with is read by the publisher itself, when nobody else can write any more."""
+        """Nothing to read: the publisher reads the progress itself, once it has fenced all others."""
 
     def publish(self, publications: Sequence[Publication], state: Any, *, together: bool) -> list[Published]:
-        """One transaction for each file that is not there yet. Raises Conflict: taken back, or another publisher is at
-        it; Rejected: Kafka will never take it."""
+        """One transaction per file that is not published yet.
+
+        Raises CommitConflict if the publication was reverted or another publisher is active; Rejected if Kafka refuses
+        the output permanently.
+        """
         if together:
             self.validate_together([one.output for one in publications])
         return [self._publish(one) for one in publications]
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        """Close the publication. Raises UndoConflict: some of it is in the topic already, and stays."""
+        """Close the publication. Raises UndoConflict if some of its files are already in the topic, where they stay."""
         return [self._close_publication(one) for one in reversed(publications)][::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
-        """Also when only some of its files are there."""
+        """Also finds a publication of which only some files are visible."""
         with _translate_errors():
             found = topic_progress.read_progress(self._kafka, target.name)
         return _to_published(found, adopted=True) if found is not None and found.visible else None
 
     def clean_up(self, publication: Publication) -> None:
-        """Nothing is kept beside the topic. Raises Conflict: it is visible."""
+        """Nothing is kept outside the topic. Raises CommitConflict if the publication is visible."""
         if self.find(publication.output, publication.tag.target) is not None:
             raise CommitConflict(
                 f"the topic {publication.output.destination} shows this output, which cannot be cleaned up"
             )
 
     def drop_undo_data(self, publication: Publication) -> None:
-        """What tells that it is published stays: it keeps a late publisher from doing it again."""
+        """The progress records stay, because they keep a late publisher from publishing again."""
 
     def _publish(self, publication: Publication) -> Published:
         mark, files = publication.tag, len(publication.manifest.files)
@@ -123,9 +129,8 @@ class TopicSink:
             if progress.done:
                 return _to_published(progress, adopted=True)
             if progress.files < files:
-                unfinished_ids = event_ids(
-                    publication, progress.files
-                )  # without success: that would be in the progress
+                # Such a transaction has not succeeded: success would be in the progress.
+                unfinished_ids = event_ids(publication, progress.files)
                 hanging_transactions.abort_hanging_events(
                     self._kafka, producer, publication.output.destination, unfinished_ids
                 )
@@ -138,7 +143,7 @@ class TopicSink:
     def _transaction_records(
         self, publication: Publication, number: int, progress: TopicProgress, started_at: float
     ) -> Iterator[PartitionRecord]:
-        """The rows of a file (-1: none), and last how far this is: so that its partition is not held up for long."""
+        """The rows of a file (-1: none), then the progress record: last, to block its partition only briefly."""
         if number >= 0:
             for record in row_records(publication, number, prefix=self._kafka.prefix, time=started_at):
                 yield publication.output.destination, -1, record
@@ -160,7 +165,7 @@ class TopicSink:
         return Published(None, "closed", details={"found": found is not None and found.visible})
 
     def _transaction_problems(self, cluster: KafkaAdmin, publication: Publication) -> list[str]:
-        """What the first transaction would be told, when it is too late to go back."""
+        """Errors that the first transaction would meet, found while the saga can still be compensated."""
         producer = self._producer(publication.tag.target)
         try:
             topic_progress.ensure_progress_topic(self._kafka)
@@ -178,7 +183,7 @@ class TopicSink:
         return _missing_acls(cluster, topic_progress.progress_topic(self._kafka), "READ", "WRITE")
 
     def _row_problems(self, publication: Publication) -> list[str]:
-        """The first row that Kafka would not take: it would be found when it is too late."""
+        """The first row that Kafka would refuse, found while the saga can still be compensated."""
         max_bytes, place = self._kafka.max_message_bytes, publication.output.destination
         for number in range(len(publication.manifest.files)):
             try:
@@ -193,7 +198,7 @@ class TopicSink:
 
     @contextlib.contextmanager
     def _open_producer(self, target: Target) -> Iterator[TransactionalProducer]:
-        """The producer of an output. Raises Conflict, Rejected, Infrastructure."""
+        """The producer of an output. Raises CommitConflict, Rejected, InfrastructureError."""
         producer = self._producer(target)
         with _translate_errors():
             topic_progress.ensure_progress_topic(self._kafka)
@@ -207,16 +212,16 @@ class TopicSink:
 
 
 def _missing_acls(cluster: KafkaAdmin, topic: str, *needed: str) -> list[str]:
-    """The ACLs that this user does not have."""
+    """The ACLs that this user lacks."""
     allowed = cluster.authorized_operations(topic)
-    if not allowed or "ALL" in allowed:  # nobody knows, or everything
+    if not allowed or "ALL" in allowed:  # unknown, or all operations
         return []
     return [f"an ACL is missing: {one} for the topic {topic}" for one in needed if one not in allowed]
 
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    """What Kafka says, in the words of sinks."""
+    """Translate Kafka errors into the errors of sinks."""
     try:
         yield
     except KafkaOperationError as error:
@@ -234,7 +239,7 @@ def _to_published(progress: TopicProgress, *, adopted: bool, **details: Any) -> 
     return Published(None, progress.files, adopted, {"topic": progress.topic, **closed, **details})
 
 
-# The rows of a staged file as records of a topic: always the same ids for the same file.
+# Staged rows as records. The same file always gives the same event ids.
 
 _BATCH_ROWS = 5_000
 
@@ -249,7 +254,7 @@ def event_source(prefix: str, publication: Publication) -> str:
 
 
 def event_ids(publication: Publication, number: int) -> Iterator[str]:
-    """The ids of the records of file ``number`` of the manifest."""
+    """The event ids of the records of file ``number`` (from 0) of the manifest."""
     for row in range(publication.manifest.files[number].rows):
         yield _event_id(publication.tag.target, number, row)
 
@@ -286,7 +291,7 @@ def _event_id(target: Target, number: int, row: int) -> str:
 
 
 def _event_value(row: Mapping[str, Any], column: str | None) -> str:
-    """JSON: of the whole row, or what the column holds; a text there is JSON already."""
+    """JSON of the whole row, or the value of ``column``, where a string is already JSON."""
     found = row if column is None else row[column]
     if column is not None and isinstance(found, str):
         json.loads(found)

@@ -1,7 +1,7 @@
-"""The pointer of a Parquet folder: which files are visible, and how that changes. Pure, apart from ``read_pointer``.
+"""The pointer of a Parquet folder, which names the visible files: its versions, and their storage on disk.
 
-``_current.json`` is one version of the pointer. Its number only grows, also when something is taken back. A version
-that an overwrite replaces stays as ``_versions/<number>.json``: it is the way back.
+``_current.json`` is the current version. Version numbers only increase, also when a publication is reverted. A version
+that an overwrite replaces is kept as ``_versions/<number>.json``, for its undo.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CURRENT = "_current.json"
 VERSIONS = "_versions"
 DATA = "_data"
 LOCK = "_lock"
-"""Names in the folder. Spark and pyarrow skip names that begin with an underscore, so whoever reads the folder without
-its pointer finds nothing, rather than everything that was ever placed there."""
+"""Names in the folder. Spark and pyarrow skip names with a leading underscore, so a reader that ignores the pointer
+finds nothing, rather than every file that was ever placed here."""
 
 FORMAT = "saga-parquet"
 
@@ -41,7 +41,7 @@ class PointerFile:
 
 @dataclass(frozen=True, slots=True)
 class PointerEntry:
-    """One publication. ``mark`` are the mark's properties; ``replaced`` is the version an overwrite replaced."""
+    """One publication. ``mark`` are its commit tag's properties, ``replaced`` the version that it overwrote."""
 
     mark: Mapping[str, str]
     mode: str
@@ -61,8 +61,11 @@ class PointerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """``retracted`` names publications that were taken back while a later overwrite hid them: taking that overwrite
-    back does not bring them back."""
+    """One version of the pointer.
+
+    ``retracted`` names publications that were reverted while a later overwrite hid them: reverting that overwrite does
+    not make them visible again.
+    """
 
     version: int = 0
     entries: tuple[PointerEntry, ...] = ()
@@ -76,7 +79,7 @@ class Pointer:
 
     @staticmethod
     def parse(text: str, where: str) -> Pointer:
-        """Raises UsageError: this is no pointer of ours."""
+        """Raises UsageError if the text is not a pointer."""
         try:
             data = json.loads(text)
             if data.pop("format") != FORMAT:
@@ -88,7 +91,7 @@ class Pointer:
 
 
 ReadVersion = Callable[[int], Pointer | None]
-"""An earlier version by its number; None: it is no longer kept."""
+"""Returns an earlier version by its number; None if it is no longer kept."""
 
 
 def add_entry(pointer: Pointer, entry: PointerEntry) -> Pointer:
@@ -99,9 +102,9 @@ def add_entry(pointer: Pointer, entry: PointerEntry) -> Pointer:
 
 
 def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersion) -> Pointer:
-    """The next version, in which a publication is not visible and can not become so again.
+    """The next version, in which a publication is not visible and cannot become visible again.
 
-    Raises UndoConflict: it has overwritten what was there, and others came after it.
+    Raises UndoConflict if the publication has overwritten others and publications came after it.
     """
     entry = pointer.entry(name)
     entries, retracted = pointer.entries, pointer.retracted
@@ -128,20 +131,20 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
 
 
 def is_overwritten(pointer: Pointer, name: str, read_version: ReadVersion) -> bool:
-    """Is it published, but overwritten by others since?"""
+    """Whether the publication was overwritten by a later one."""
     return name not in pointer.retracted and any(
         name in restorable_entries(entry, read_version) for entry in pointer.entries
     )
 
 
 def remove_undo_link(pointer: Pointer, name: str) -> Pointer:
-    """The next version, in which a publication no longer knows what it has replaced."""
+    """The next version, in which a publication no longer refers to the version that it replaced."""
     entries = tuple(replace(one, replaced=None) if one.name == name else one for one in pointer.entries)
     return pointer if entries == pointer.entries else replace(pointer, version=pointer.version + 1, entries=entries)
 
 
 def restorable_entries(entry: PointerEntry, read_version: ReadVersion) -> set[str]:
-    """The names of all publications that would come back if this one, and those it replaced, were taken back."""
+    """The names of all publications that would become visible if this one and those that it replaced were reverted."""
     return {one.name for version in versions_for_undo([entry], read_version).values() for one in version.entries}
 
 
@@ -159,11 +162,11 @@ def versions_for_undo(entries: Iterable[PointerEntry], read_version: ReadVersion
 
 
 def read_pointer(uri: str) -> list[str]:
-    """The visible files of a Parquet output, as absolute local paths: for ``spark.read.parquet(*paths)``,
+    """The visible files of a Parquet output as absolute local paths: for ``spark.read.parquet(*paths)``,
     ``pandas.read_parquet(paths)``, ``pyarrow.dataset.dataset(paths)``.
 
-    ``uri`` is the output's folder (a path or ``file:///…``). All files belong to one version; they stay readable when
-    a later version replaces it. Raises UsageError: there is no pointer.
+    ``uri`` is the output's folder (a path or ``file:///…``). All files belong to one version; they stay readable after
+    a later version replaces it. Raises UsageError if there is no pointer.
     """
     folder = local_path(uri)
     if folder is None:
@@ -187,15 +190,15 @@ def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry])
     )
 
 
-# The pointer of a Parquet folder on disk: read, locked and swapped.
+# Storage: the pointer is read without a lock, and swapped under one.
 
 
 LOCK_TIMEOUT = 20.0
-"""Seconds to wait for others who change the same pointer. They hold the lock for milliseconds, unless frozen."""
+"""Lock timeout in seconds. Others hold the lock for milliseconds, unless they are suspended."""
 
 
 class PointerFolder:
-    """One folder. Reading needs no lock: a version appears whole."""
+    """The pointer of one folder. Reading needs no lock, because a version is written atomically."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -215,17 +218,17 @@ class PointerFolder:
             return None
 
     def keep_version(self, pointer: Pointer) -> None:
-        """Keep a version that is about to be replaced. Hold the lock."""
+        """Keep a version that is about to be replaced. Requires the lock."""
         if pointer.version:
             create_folder(str(self.folder / VERSIONS))
             replace_file(self._version_file(pointer.version), pointer.text().encode())
 
     def write(self, pointer: Pointer) -> None:
-        """The swap. Hold the lock."""
+        """Swap the pointer. Requires the lock."""
         replace_file(self.folder / CURRENT, pointer.text().encode())
 
     def delete_unneeded_versions(self) -> None:
-        """Delete the versions that no undo needs any more, and the data that only they have named. Hold the lock."""
+        """Delete the versions that no undo needs any more, and the data that only they refer to. Requires the lock."""
         current = self.read()
         needed = versions_for_undo(current.entries, self.read_version)
         names = {one.name for pointer in (current, *needed.values()) for one in pointer.entries}
@@ -237,7 +240,7 @@ class PointerFolder:
                 place.unlink()
 
     def delete_data(self, name: str) -> None:
-        """Delete the data of all attempts of one target and generation. Hold the lock."""
+        """Delete the data of all attempts of one target and generation. Requires the lock."""
         data = self.folder / DATA
         for folder in data.iterdir() if data.is_dir() else ():
             if folder.name.lstrip(".").startswith(f"{name}-e"):
@@ -245,7 +248,7 @@ class PointerFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """The kernel releases the lock when its holder dies. Raises Conflict: somebody does not let go."""
+        """Hold the lock, which the kernel releases when its holder dies. Raises CommitConflict on timeout."""
         create_folder(str(self.folder))
         descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:

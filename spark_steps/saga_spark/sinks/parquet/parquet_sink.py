@@ -1,7 +1,7 @@
-"""Parquet files with a pointer: readers see the files that ``_current.json`` names, and nothing else.
+"""Parquet files with a pointer: readers see exactly the files that ``_current.json`` names.
 
-Data files are immutable, below ``_data/<publish key>-g<generation>-e<epoch>/``. A publication swaps the pointer: under
-a lock, compared with the version that was read before the guard decided, by one rename.
+Data files are immutable, below ``_data/<publish key>-g<generation>-e<epoch>/``. A publication swaps the pointer by one
+rename, under a lock and only if its version is the one that was read before the guard decided.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MODES = ("append", "overwrite")
 
 
 class ParquetSink:
-    """Implements :class:`~saga_spark.sinks.sink.Sink`. The state is the pointer's version, by folder."""
+    """Implements :class:`~saga_spark.sinks.sink.Sink`. Its state is the pointer's version, by folder."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._root = settings.root
@@ -63,7 +63,7 @@ class ParquetSink:
             )
 
     def check(self, publication: Publication) -> list[str]:
-        """Folder, space and schema."""
+        """Problems with folder, space and schema."""
         folder = self._output_folder(publication.output)
         above = next(one for one in (folder, *folder.parents) if one.exists())
         if not above.is_dir():
@@ -81,14 +81,14 @@ class ParquetSink:
         return problems
 
     def prepare(self, publication: Publication) -> None:
-        """Link or copy the files into a folder of their own, which appears whole."""
+        """Link or copy the files into a separate folder, which appears atomically."""
         pointer = self._pointer_folder(publication.output)
         folder = pointer.folder / DATA / _data_folder_name(publication)
         if not folder.exists():
             with _translate_disk_errors(folder):
                 _place_files(publication, folder)
-        # The folder appears whole, so another attempt that overtook us has placed the very same files. It is never
-        # replaced: a frozen attempt that wakes late must not touch what may be visible by now.
+        # The folder appears atomically, so another attempt that overtook this one has placed the same files. It is
+        # never replaced: an attempt that resumes late must not touch files that may be visible by now.
         if not _is_complete(publication, pointer.folder):
             raise Rejected(f"somebody has changed the files in {folder}")
 
@@ -99,7 +99,7 @@ class ParquetSink:
     def publish(
         self, publications: Sequence[Publication], state: Mapping[str, int], *, together: bool
     ) -> list[Published]:
-        """One swap for each publication. Raises Conflict; Rejected: what was placed is gone."""
+        """One swap per publication. Raises CommitConflict; Rejected if placed files are gone."""
         _refuse_together(publications, together)
         done, moved = [], dict(state)
         for publication in publications:
@@ -112,7 +112,7 @@ class ParquetSink:
         return done
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        """One swap for each publication, also when nothing of it is visible. Raises UndoConflict, Conflict."""
+        """One swap per publication, even if it is not visible. Raises UndoConflict, CommitConflict."""
         _refuse_together(publications, together)
         done = []
         for publication in reversed(publications):
@@ -126,13 +126,13 @@ class ParquetSink:
         return done[::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
-        """Also found when a later overwrite hides it: it is published, and undoing the overwrite shows it again."""
+        """Also finds a publication hidden by a later overwrite: undoing the overwrite makes it visible again."""
         pointer = self._pointer_folder(output)
         current = pointer.read()
         return _existing_publication(current, target, is_overwritten(current, target.name, pointer.read_version))
 
     def clean_up(self, publication: Publication) -> None:
-        """Delete the placed files of all attempts. A frozen publisher finds them gone. Raises Conflict: visible."""
+        """Delete the placed files of all attempts, so that late publishers fail. Raises CommitConflict if visible."""
         pointer = self._pointer_folder(publication.output)
         if not (pointer.folder / DATA).is_dir():
             return
@@ -146,8 +146,10 @@ class ParquetSink:
             pointer.delete_data(name)
 
     def drop_undo_data(self, publication: Publication) -> None:
-        """The time in which an undo may come, and a reader may still read what was visible before, is over: delete
-        what is kept only for them. To be called for what was published, or published and taken back."""
+        """Delete what is kept only for an undo, and for readers of earlier versions.
+
+        Call it for what was published, or published and reverted, once neither can follow any more.
+        """
         pointer, name = self._pointer_folder(publication.output), publication.tag.target.name
         with _translate_disk_errors(pointer.folder), pointer.locked():
             old = pointer.read()
@@ -209,7 +211,7 @@ class ParquetSink:
 
 @contextlib.contextmanager
 def _translate_disk_errors(folder: Path) -> Iterator[None]:
-    """A full disk or a lost permission is infrastructure: one sentence, tried again."""
+    """A full disk or a missing permission is a retryable infrastructure error with one message."""
     try:
         yield
     except OSError as error:
@@ -273,7 +275,7 @@ def _same_device(publication: Publication, folder: Path) -> bool:
 
 
 def _schema_problems(publication: Publication, folder: Path, pointer: Pointer) -> list[str]:
-    """What is appended must look like what is there, or readers of all files fail."""
+    """The schema of appended files must match that of the visible ones, or readers of all files fail."""
     there = [file for entry in pointer.entries for file in entry.files]
     if not there or not publication.manifest.files:
         return []

@@ -1,8 +1,8 @@
-"""A PostgreSQL table: rows wait in a stage table of the same database and become visible in one transaction.
+"""PostgreSQL tables: rows are loaded into a stage table of the same database and become visible in one transaction.
 
-The fence is the row in ``saga_publication`` that the transaction inserts or locks first (see postgresql_markers.py),
-so there is no state to compare: who published, took back or cleaned up meanwhile has left it there. A table that is
-missing is created by the publication, and dropped by its undo when nothing else is in it.
+The fence is the row in ``saga_publication`` that the transaction first inserts or locks (see publication_table.py), so
+there is no state to compare: a concurrent publish, revert or clean-up has left its record there. A publication creates
+a missing table, and its undo drops that table if nothing else is in it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from sagas.errors import InfrastructureError, Rejected, UsageError
 
 MODES = ("append", "overwrite", "overwrite_where", "merge")
 CONNECT_TIMEOUT = 5
-"""Seconds until a server that does not answer counts as down."""
+"""Seconds after which an unresponsive server counts as down."""
 
 TRANSACTION_TIMEOUTS = {
     "statement_timeout": f"{PUBLISH_TIMEOUT:.0f}s",
     "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "30s",
 }
-"""No transaction of ours outlives its attempt: a frozen one is ended by the server, and holds nobody up."""
+"""No transaction outlives its attempt: the server ends suspended ones, so that they do not block others."""
 
 LOAD_TIMEOUTS = {**TRANSACTION_TIMEOUTS, "statement_timeout": "0"}
-"""Loading a stage table lasts as long as the step may; nobody waits for it, other attempts have tables of their own."""
+"""Loading a stage table may take as long as the step: it blocks no one, because each manifest has its own table."""
 
 
 class PostgreSqlSink:
@@ -65,17 +65,17 @@ class PostgreSqlSink:
             raise UsageError(f"no single commit can publish tables of {' and '.join(names)} together")
 
     def check(self, publication: Publication) -> list[str]:
-        """Permission, columns, types and keys. Raises Infrastructure."""
+        """Problems with permissions, columns, types and keys. Raises InfrastructureError."""
         with self._session(publication.output) as connection:
             table = describe_table(connection, publication.output.destination)
             return table_problems(connection, table, publication.output, publication.manifest)
 
     def prepare(self, publication: Publication) -> None:
-        """Load the stage table. Raises Rejected: rows that the table would refuse; Infrastructure."""
+        """Load the stage table. Raises Rejected if the table would refuse the rows; InfrastructureError."""
         try:
             with self._session(publication.output, LOAD_TIMEOUTS) as connection:
                 markers.create_table(connection)
-                # Another attempt with the same manifest is waited for, and has then done the work.
+                # Serialises attempts with the same manifest: the second one finds the work done.
                 connection.execute(
                     "select pg_advisory_xact_lock(hashtext(%s))", (stages.stage_table_name(publication),)
                 )
@@ -86,14 +86,14 @@ class PostgreSqlSink:
             raise InfrastructureError(str(error)) from error
 
     def read_state(self, publications: Sequence[Publication]) -> None:
-        """Nothing: see above."""
+        """Nothing to read: see the module docstring."""
 
     def publish(self, publications: Sequence[Publication], state: None, *, together: bool) -> list[Published]:
-        """One transaction for all, or one for each. Raises Conflict; Rejected: the database refuses the rows."""
+        """One transaction for all, or one per publication. Raises CommitConflict; Rejected if rows are refused."""
         return self._in_transactions(publications, together, self._publish)
 
     def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        """One transaction for all, or one for each. Raises UndoConflict, Conflict."""
+        """One transaction for all, or one per publication. Raises UndoConflict, CommitConflict."""
         return self._in_transactions(publications[::-1], together, self._unpublish)[::-1]
 
     def find(self, output: Output, target: Target) -> Published | None:
@@ -102,8 +102,11 @@ class PostgreSqlSink:
         return _adopted_publication(marker) if marker is not None and marker.state == "PUBLISHED" else None
 
     def clean_up(self, publication: Publication) -> None:
-        """Drop the stage tables of all attempts, and leave a mark that this attempt and older ones find when they want
-        to publish. Raises Conflict: it is visible."""
+        """Drop the stage tables of all attempts, and record DISCARDED so that this attempt and older ones cannot
+        publish.
+
+        Raises CommitConflict if the publication is visible.
+        """
         target = publication.tag.target
         with self._session(publication.output) as connection:
             if markers.table_exists(connection) and not markers.insert_row(connection, publication, "DISCARDED"):
@@ -119,7 +122,7 @@ class PostgreSqlSink:
             connection.commit()
 
     def drop_undo_data(self, publication: Publication) -> None:
-        """The time in which an undo may come is over: drop what is kept only for it."""
+        """Drop what is kept only for an undo, once no undo can follow."""
         with self._session(publication.output) as connection:
             table = describe_table(connection, publication.output.destination)
             TableChange(connection, publication.tag.target, table, publication.output.mode, ()).drop_images()
@@ -145,8 +148,8 @@ class PostgreSqlSink:
         table = describe_table(connection, output.destination)
         if table.oid is not None:
             _lock_table(connection, table, "row exclusive" if output.mode == "append" else "share row exclusive")
-            table = describe_table(connection, output.destination)  # nobody can alter it any more
-        # Looked at long ago, and altered since: an insert would round where a column has become narrower.
+            table = describe_table(connection, output.destination)  # locked against changes from here on
+        # The table may have changed since the audit; an insert would silently round values into a narrower column.
         problems = table_problems(connection, table, output, publication.manifest)
         if problems:
             raise Rejected(
@@ -229,15 +232,18 @@ class PostgreSqlSink:
 
     @contextmanager
     def _session(self, output: Output, timeouts: Mapping[str, str] = TRANSACTION_TIMEOUTS) -> Iterator[PgConnection]:
-        """A connection with an open transaction; what is not committed is rolled back. Raises Conflict: others hold
-        what is needed; Infrastructure: the server is in trouble; Rejected: it refuses for good."""
+        """A connection with an open transaction, which is rolled back unless committed.
+
+        Raises CommitConflict if others hold the locks; InfrastructureError for server errors; Rejected for permanent
+        ones.
+        """
         url = self._url(output)
         try:
             name = f"saga-sink-{os.getpid()}"
             with psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT, application_name=name) as connection:
                 for setting, value in {**timeouts, "timezone": "UTC", "datestyle": "ISO"}.items():
                     connection.execute("select set_config(%s, %s, false)", (setting, value))
-                connection.commit()  # or a rollback would take the settings back
+                connection.commit()  # a later rollback would undo the settings
                 try:
                     yield connection
                 finally:
@@ -260,7 +266,7 @@ class PostgreSqlSink:
 
 
 def _find_existing_publication(connection: PgConnection, publication: Publication) -> Published | None:
-    """What is already there, or None: it is ours to publish. Raises Conflict, Rejected."""
+    """The publication if it already exists; None if this attempt is to publish. Raises CommitConflict, Rejected."""
     mark = publication.tag
     marker = markers.find_row(connection, mark.target, lock=True)
     assert marker is not None
@@ -275,7 +281,7 @@ def _find_existing_publication(connection: PgConnection, publication: Publicatio
 
 
 def _check_not_overwritten(connection: PgConnection, publication: Publication, marker: PublicationRow) -> None:
-    """What an overwrite has replaced can only come back where nobody has overwritten it again."""
+    """Check that what an overwrite has replaced can be restored: only if it was not overwritten again."""
     output = publication.output
     if output.mode not in OVERWRITE_MODES:
         return
@@ -300,13 +306,16 @@ def _lock_table(
     table: TargetTable,
     mode: Literal["row exclusive", "share row exclusive", "access exclusive"],
 ) -> None:
-    """Until the end of the transaction: "row exclusive" keeps the table from being altered, "share row exclusive" also
-    keeps others from writing, "access exclusive" also from reading (where the table may be dropped)."""
+    """Lock the table until the end of the transaction.
+
+    "row exclusive" prevents ALTER TABLE, "share row exclusive" also blocks other writers, "access exclusive" also
+    readers (where the table may be dropped).
+    """
     connection.execute(sql.SQL("lock table {} in " + mode + " mode").format(table.sql))
 
 
 def _drop_if_empty(connection: PgConnection, table: TargetTable) -> bool:
-    """Drop a table that nobody has put anything into and nothing else depends on."""
+    """Drop the table if it has no rows and nothing else depends on it."""
     row = connection.execute(sql.SQL("select exists (select from {})").format(table.sql)).fetchone()
     if row is None or row[0]:
         return False

@@ -1,9 +1,8 @@
 """The table ``saga_publication``: who has published what in this database, written in the transaction of the rows.
 
-One row for each target and generation. PUBLISHED: the rows are visible. RETRACTED: they were taken back, or an undo
-came first; nothing of this generation is published any more. DISCARDED: what was staged is cleaned up; only a later
-attempt (a higher epoch) may publish. Whoever publishes inserts or locks the row first, so a frozen publisher finds
-what was decided while it slept.
+One row per target and generation. PUBLISHED: the rows are visible. RETRACTED: they were reverted, or an undo came
+first; this generation can no longer be published. DISCARDED: the staged rows are cleaned up; only a later attempt (a
+higher epoch) may publish. A publisher first inserts or locks the row, so one that resumes late finds the decision.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ create table if not exists saga_publication (
 );
 create index if not exists saga_publication_target on saga_publication (target, state, position);
 """
-"""``position`` orders the publications of one table, ``conditions`` is `where`, ``details`` what the undo needs."""
+"""``position`` orders the publications of one table, ``conditions`` is `where`, ``details`` is what the undo needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationRow:
-    """One row."""
+    """One row of the table."""
 
     state: PublicationState
     epoch: int
@@ -63,14 +62,14 @@ def table_exists(connection: PgConnection) -> bool:
 
 
 def create_table(connection: PgConnection) -> None:
-    """Create the table where it is missing; repeatable, and safe for several at once."""
+    """Create the table if it is missing; repeatable, and safe to run concurrently."""
     if not table_exists(connection):
         connection.execute("select pg_advisory_xact_lock(hashtext('saga_publication'))")
         connection.execute(DDL)
 
 
 def insert_row(connection: PgConnection, publication: Publication, state: PublicationState) -> bool:
-    """Insert the row; False: there is one. Waits for a transaction that has inserted it and is still open."""
+    """Insert the row; False if it exists. Blocks while another open transaction has inserted it."""
     mark, output = publication.tag, publication.output
     values = (
         mark.target.publish_key,
@@ -99,7 +98,7 @@ def insert_row(connection: PgConnection, publication: Publication, state: Public
 
 
 def find_row(connection: PgConnection, target: Target, *, lock: bool = False) -> PublicationRow | None:
-    """The row, locked until the end of the transaction with ``lock``."""
+    """The row; with ``lock`` it is locked until the end of the transaction."""
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(
             "select state, epoch, manifest, position, target, details from saga_publication "
@@ -117,7 +116,7 @@ def update_row(
     table: TargetTable | None,
     details: Mapping[str, Any],
 ) -> int:
-    """Write how it stands now, and the position: taken under the lock of the table, so it follows the commits."""
+    """Write the new state, and a position taken under the table's lock, so that positions follow the commit order."""
     mark = publication.tag
     row = connection.execute(
         "update saga_publication set state = %s, epoch = %s, manifest = %s, details = %s, changed_at = now(), "
@@ -138,7 +137,7 @@ def update_row(
 
 
 def later_publications(connection: PgConnection, row: PublicationRow) -> list[dict[str, Any]]:
-    """What is published in the same table after this, oldest first."""
+    """The later publications in the same table, oldest first."""
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(
             "select saga, saga_id, step, output, generation, mode, conditions, position, changed_at::text "
@@ -149,7 +148,7 @@ def later_publications(connection: PgConnection, row: PublicationRow) -> list[di
 
 
 def has_other_publications(connection: PgConnection, marker: PublicationRow) -> bool:
-    """Is anything else published in the same table?"""
+    """Whether anything else is published in the same table."""
     row = connection.execute(
         "select exists (select from saga_publication where target = %s and state = 'PUBLISHED' and position <> %s)",
         (marker.target, marker.position),

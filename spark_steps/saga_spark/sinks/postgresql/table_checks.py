@@ -1,4 +1,4 @@
-"""What could refuse a later publish into a PostgreSQL table: seen in the catalog, and seen in the staged rows."""
+"""Reasons for a PostgreSQL table to refuse a publish, checked against the catalog and against the staged rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid
 
 
 def table_problems(connection: PgConnection, table: TargetTable, output: Output, manifest: Manifest) -> list[str]:
-    """Permission, columns, types and keys: one sentence for each problem."""
+    """Problems with permissions, columns, types and keys: one message each."""
     problems = list(_schema_problems(connection, table))
     if table.oid is None:
         return problems + list(_creation_problems(table, output, manifest))
@@ -55,7 +55,7 @@ def table_problems(connection: PgConnection, table: TargetTable, output: Output,
 def row_problems(
     connection: PgConnection, table: TargetTable, output: Output, stage: str, columns: set[str]
 ) -> list[str]:
-    """What the loaded rows would violate. NOT NULL and CHECK were already enforced while they were loaded."""
+    """Constraints that the loaded rows would violate. NOT NULL and CHECK were already enforced by the stage table."""
     staged = sql.Identifier(stage)
     problems: list[str] = []
     if output.mode == "overwrite_where":
@@ -110,7 +110,7 @@ def _creation_problems(table: TargetTable, output: Output, manifest: Manifest) -
 
 
 def _permission_problems(connection: PgConnection, table: TargetTable, output: Output) -> Iterator[str]:
-    # Delete and select are for the undo, and for what it needs to remember.
+    # The undo, and recording what it needs, require delete and select.
     needed = ["select", "insert", "delete", *(["update"] if output.mode == "merge" else [])]
     for name in needed:
         row = connection.execute("select current_user, has_table_privilege(%s::oid, %s)", (table.oid, name)).fetchone()

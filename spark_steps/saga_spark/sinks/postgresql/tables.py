@@ -1,4 +1,4 @@
-"""What the catalog of PostgreSQL knows of a target table."""
+"""Target and stage tables in PostgreSQL: description from the catalog, types, creation, and loading by COPY."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PgConnection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """``declared`` is the type as declared, ``type`` the same with a domain resolved to what is below it."""
+    """``declared`` is the declared type, ``type`` the same with domains resolved to their base type."""
 
     name: str
     declared: str
@@ -38,8 +38,10 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table, there (``oid``) or still to be created. ``unique`` are the columns of each unique index that holds for
-    all rows; ``key`` the primary key's."""
+    """A target table, existing (``oid``) or still to be created.
+
+    ``unique`` are the columns of each unique index that covers all rows; ``key`` are the primary key's columns.
+    """
 
     schema: str
     name: str
@@ -88,7 +90,7 @@ group by i.indexrelid, i.indisprimary order by i.indexrelid
 
 
 def describe_table(connection: PgConnection, name: str) -> TargetTable:
-    """The table that ``place`` (``table`` or ``schema.table``, as SQL reads it) names. Raises UsageError."""
+    """The table that ``name`` (``table`` or ``schema.table``, as in SQL) refers to. Raises UsageError."""
     try:
         with connection.transaction():
             found = _fetch_row(connection, "select parse_ident(%s), current_schema()", name)
@@ -120,7 +122,7 @@ def describe_table(connection: PgConnection, name: str) -> TargetTable:
 
 
 def stage_columns(schema: Mapping[str, Any], table: TargetTable) -> list[tuple[str, str, bool]]:
-    """Name, type and NOT NULL of each staged column: as the table has it, or as it is created."""
+    """Name, type and NOT NULL of each staged column, as in the table or as it will be created."""
     result = []
     for field in schema["fields"]:
         column = table.column(field["name"])
@@ -134,7 +136,7 @@ def stage_columns(schema: Mapping[str, Any], table: TargetTable) -> list[tuple[s
 def create_table(
     connection: PgConnection, table: TargetTable, schema: Mapping[str, Any], key: Sequence[str]
 ) -> TargetTable:
-    """Create the table for what is staged, with ``key`` as its primary key, and describe it."""
+    """Create the table for the staged rows, with ``key`` as its primary key, and return its description."""
     columns = [_column_definition(name, type) for name, type, _ in stage_columns(schema, table)]
     if key:
         columns.append(sql.SQL("primary key ({})").format(identifiers(key)))
@@ -155,9 +157,9 @@ def keys_equal(left: str, right: str, key: Sequence[str]) -> sql.Composed:
 
 
 def where_clause(where: Mapping[str, Any], alias: str | None = None) -> sql.Composable:
-    """``where`` of an output as SQL: each column equals a value, or one of a list of them.
+    """``where`` of an output as SQL: each column equals a value, or one of a list of values.
 
-    No parameters: beside them the driver would take a percent sign in the name of a column for a placeholder.
+    Without parameters, because the driver would then take a percent sign in a column name for a placeholder.
     """
     parts: list[sql.Composable] = []
     for name, value in where.items():
@@ -165,7 +167,7 @@ def where_clause(where: Mapping[str, Any], alias: str | None = None) -> sql.Comp
         if value is None:
             parts.append(sql.SQL("{} is null").format(column))
             continue
-        # Literals without a type: the database reads them as the column's.
+        # Untyped literals: the database gives them the type of the column.
         literals = [sql.Literal(_literal_text(one)) for one in (value if isinstance(value, list) else [value])]
         parts.append(sql.SQL("{} in ({})").format(column, sql.SQL(", ").join(literals)))
     return sql.SQL(" and ").join(parts) if parts else sql.SQL("true")
@@ -176,13 +178,13 @@ def _literal_text(value: Any) -> str:
 
 
 def _column_definition(name: str, type: str, not_null: bool = False) -> sql.Composed:
-    # The type comes from format_type or from our own list: it is SQL already.
+    # The type comes from format_type or from our own table of types: it is valid SQL.
     text = f" {type} not null" if not_null else f" {type}"
     return sql.Composed([sql.Identifier(name), sql.SQL(text)])  # pyright: ignore[reportArgumentType]
 
 
 def column_definitions(columns: Sequence[tuple[str, str, bool]]) -> sql.Composed:
-    """The column list of a create table."""
+    """The column list of a CREATE TABLE."""
     return sql.SQL(", ").join(_column_definition(*one) for one in columns)
 
 
@@ -190,7 +192,7 @@ def _fetch_row(connection: PgConnection, statement: str, *values: Any) -> Any:
     return connection.execute(statement, values).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-# How Spark's types become PostgreSQL's, and which of its types hold them without losing anything. Pure.
+# The mapping from Spark's types to PostgreSQL's, and which PostgreSQL types hold them without loss.
 
 _POSTGRESQL_TYPES = {
     "byte": "smallint",
@@ -221,7 +223,7 @@ _TEXT_LENGTH = re.compile(r"(?:var)?char\((\d+)\)")
 
 
 def postgresql_type(spark: Any) -> str | None:
-    """The type of a column in a table that is created for Spark's type (its JSON); None: there is none."""
+    """The type of a new table's column for Spark's type (its JSON); None if there is none."""
     if isinstance(spark, dict):
         return "jsonb" if spark.get("type") in ("array", "map", "struct") else None
     if spark.startswith("decimal("):
@@ -232,8 +234,10 @@ def postgresql_type(spark: Any) -> str | None:
 
 
 def type_problem(spark: Any, target: str) -> str | None:
-    """Why rows of Spark's type (its JSON) would lose something in a column of ``target`` (``format_type`` of the base
-    type); None: they fit. A single value may still be too large: that is for the database to say."""
+    """Why a column of type ``target`` (``format_type`` of the base type) would lose data of Spark's type (its JSON).
+
+    None if the types fit. Single values may still be out of range, which the database checks.
+    """
     base, numbers = _split_type(target)
     spark_name = spark if isinstance(spark, str) else spark.get("type", "?")
     message = f"{spark_name} does not fit {target}"
@@ -255,7 +259,7 @@ def type_problem(spark: Any, target: str) -> str | None:
             return f"{message}: one of them has a time zone" if base.startswith("timestamp") else message
         return f"{message}: microseconds would be rounded away" if numbers and numbers[0] < 6 else None
     if spark == "string" or _TEXT_LENGTH.fullmatch(spark):
-        # The database reads uuid, json, inet, its enums … from text and refuses what is none.
+        # The database parses uuid, json, inet, its enums … from text and refuses invalid values.
         return message if base in _NON_TEXT_TYPES or target.endswith("[]") else None
     return None if _POSTGRESQL_TYPES.get(spark) == base else message
 
@@ -268,11 +272,11 @@ def _split_type(target: str) -> tuple[str, list[int]]:
     return target.replace(found.group(), ""), [int(one) for one in found.group(1).split(",")]
 
 
-# Load a manifest's files into a stage table: Arrow batches → COPY.
+# Stage tables, loaded from a manifest's files: Arrow batches → COPY.
 
 
 COPY_BATCH_ROWS = 65_536
-"""Rows that are sent at once."""
+"""Rows per batch."""
 
 _CONTAINS_NUL = pc.MatchSubstringOptions("\0")
 
@@ -284,17 +288,17 @@ where conrelid = %s and contype = 'c' and conkey <@ (
 
 
 def stage_table_prefix(target: Target) -> str:
-    """What the names of all stage tables of this target and generation begin with."""
+    """The common prefix of the names of all stage tables of this target and generation."""
     return f"saga_stage_{target.name}-e"
 
 
 def stage_table_name(publication: Publication) -> str:
-    """Each manifest has a stage table of its own, so no attempt can spoil another's."""
+    """Each manifest has its own stage table, so that attempts cannot interfere with each other."""
     return f"{stage_table_prefix(publication.tag.target)}{publication.tag.epoch}"
 
 
 def is_loaded(connection: PgConnection, publication: Publication) -> bool:
-    """The stage table is written, and says whose rows it holds, in one transaction."""
+    """Whether the stage table is complete: its rows and its identifying comment are written in one transaction."""
     found = connection.execute(
         "select obj_description(to_regclass(quote_ident(%s)), 'pg_class')", (stage_table_name(publication),)
     ).fetchone()
@@ -302,10 +306,10 @@ def is_loaded(connection: PgConnection, publication: Publication) -> bool:
 
 
 def load_stage_table(connection: PgConnection, publication: Publication, table: TargetTable) -> None:
-    """Load the stage table anew. Its columns have the types, NOT NULL and CHECK constraints of the target's, so the
-    database refuses now what it would refuse later.
+    """Create and load the stage table. Its columns have the types, NOT NULL and CHECK constraints of the target's, so
+    that the database refuses now what it would refuse later.
 
-    Raises Rejected: the rows do not fit. Commits nothing.
+    Raises Rejected if the rows do not fit. Commits nothing.
     """
     name = stage_table_name(publication)
     stage = sql.Identifier(name)
@@ -338,7 +342,7 @@ def _copy_rows(
     with connection.cursor() as cursor, cursor.copy(statement.format(stage, identifiers(names))) as copy:
         for batch in _staged_batches(publication, names):
             buffer = pa.BufferOutputStream()
-            # Null becomes nothing and text is quoted, which is how COPY tells null from an empty text.
+            # Null is written as nothing and text is quoted, which is how COPY distinguishes null from an empty string.
             csv.write_csv(batch, buffer, csv.WriteOptions(include_header=False))
             copy.write(memoryview(buffer.getvalue()))
             rows += batch.num_rows
@@ -359,7 +363,7 @@ def _staged_batches(publication: Publication, names: list[str]) -> Iterator[pa.R
 
 
 def _to_copy_format(name: str, column: pa.Array) -> pa.Array:
-    """The same values in a form whose CSV text PostgreSQL reads exactly."""
+    """The same values in a form whose CSV representation PostgreSQL parses exactly."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
@@ -382,7 +386,7 @@ def _to_copy_format(name: str, column: pa.Array) -> pa.Array:
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:
-    """A nested value for JSON. Decimals become text, so that no digit is lost; so do dates and times."""
+    """A nested value as JSON. Decimals, dates and times become strings, so that no digit is lost."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if pa.types.is_map(kind):

@@ -1,8 +1,8 @@
-"""Change a table so that the change can be taken back exactly.
+"""Changes a table in such a way that the change can be reverted exactly.
 
-``saga_before_<key>`` holds the rows that were deleted or changed, whole. ``saga_after_<key>`` holds for each row that
-was written its key and a hash of all its columns (a table without a primary key: the hash alone, once per row). The
-undo compares the hashes first, so it touches nothing that others have changed since.
+``saga_before_<key>`` holds complete copies of the deleted or changed rows. ``saga_after_<key>`` holds, for each written
+row, its key and a hash of all its columns (for a table without a primary key the hash alone, once per row). The undo
+compares the hashes first, so that it leaves alone what others have changed since.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from saga_spark.sinks.sink import UndoConflict
 
 ROW_HASH = "saga_row_hash"
 SAMPLES = 20
-"""Rows that a report shows."""
+"""Maximum number of rows in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """One change of one table. ``key`` tells rows apart: the merge's, else the primary key; () where there is none."""
+    """One change of one table. ``key`` identifies rows: the merge's key, else the primary key; () if there is none."""
 
     connection: PgConnection
     target: Target
@@ -44,7 +44,7 @@ class TableChange:
         return sql.Identifier(f"saga_after_{self.target.name}")
 
     def apply(self, stage: str, columns: Sequence[str], output: Output) -> dict[str, int]:
-        """Write the stage table's rows; how many were inserted, deleted and updated. Hold the table's lock."""
+        """Write the stage table's rows; returns the numbers inserted, deleted and updated. Requires the table lock."""
         self._execute("drop table if exists {before}, {after}")
         self._execute("create table {before} as select {all} from {table} with no data")
         self._execute("create table {after} as select {keys} null::uuid as {hash} from {table} with no data")
@@ -69,9 +69,9 @@ class TableChange:
         return {"inserted": written - updated, "deleted": deleted, "updated": updated}
 
     def revert(self) -> dict[str, int]:
-        """Take the change back where every row still is what it wrote. Hold the table's lock.
+        """Revert the change if every row still is as it was written. Requires the table's lock.
 
-        Raises UndoConflict: rows were changed, deleted or replaced since. The caller rolls back.
+        Raises UndoConflict if rows were changed, deleted or replaced since; the caller must roll back.
         """
         if not self._has_images():
             raise UndoConflict(
@@ -93,7 +93,7 @@ class TableChange:
         return {"deleted": deleted, "restored": restored, "updated": updated}
 
     def drop_images(self) -> None:
-        """Drop the images: the change can not be taken back any more."""
+        """Drop the images; the change cannot be reverted any more."""
         self._execute("drop table if exists {before}, {after}")
 
     def _prepare_merge(self, stage: sql.Identifier, columns: Sequence[str]) -> tuple[sql.Composable, int]:
@@ -112,7 +112,7 @@ class TableChange:
         return sql.SQL("on conflict ({}) do update set {}").format(key, sets), updated
 
     def _check_unchanged(self, image: str, image_hash: str, problem: str) -> None:
-        """Every row of an image is in the table as it is there. Raises UndoConflict, with the rows that are not."""
+        """Check that every row of an image is unchanged in the table. Raises UndoConflict with the other rows."""
         if not self.key:
             count = self._fetch_number(
                 "select coalesce(sum(a.n - least(a.n, coalesce(t.n, 0))), 0)::bigint from ("
@@ -165,7 +165,7 @@ class TableChange:
                 same=keys_equal("t", "a", self.key),
                 still=keys_equal("b", "a", self.key),
             )
-        # Rows without a key are values: of equal ones it does not matter which are deleted, only how many.
+        # Rows without a key are interchangeable if equal: only the number of deleted rows matters.
         return self._execute(
             "delete from {table} as t using ("
             "  select t.tableoid as part, t.ctid as place, {row} as {hash},"
@@ -206,7 +206,7 @@ class TableChange:
 
 
 def may_overlap(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """May two conditions (`where`) hold for the same row? Not if they want different values of one column."""
+    """Whether two conditions (`where`) can match the same row: not if they require different values of one column."""
 
     def values(value: Any) -> set[str]:
         return {str(one) for one in (value if isinstance(value, list) else [value])}
@@ -215,7 +215,7 @@ def may_overlap(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
 
 
 def constraint_conflict(table: TargetTable, error: psycopg.IntegrityError) -> UndoConflict:
-    """Others have rows that stand where ours were, or that refer to them."""
+    """The conflict with rows of others that occupy the place of restored rows, or that reference deleted ones."""
     message = error.diag.message_primary or str(error)
     return UndoConflict(
         f"{table.qualified_name} cannot be brought back to what it was: {message}",
