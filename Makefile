@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-long check format docs bench clean
+.PHONY: setup demo test test-fast test-long check format docs bench clean
 
 setup: .venv/.installed
 
@@ -33,6 +33,10 @@ test: setup
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/faults $(PYTEST_ARGS) || failed=1; \
 	$(BIN)/pytest tests/faults $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
+
+# What needs no server: a minute and a half.
+test-fast: setup
+	$(BIN)/pytest -n 2 tests/unit tests/replay tests/docs/test_pages.py $(PYTEST_ARGS)
 
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
