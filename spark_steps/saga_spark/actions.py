@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.connections import DatabaseConnections
@@ -21,7 +21,7 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
 from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.stage_area import StageArea
-from saga_spark.staging.staging_attempt import ProgressReporter, StagingAttempt
+from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, StagingAttempt
 from sagas.builtins.spark import PUBLISH, SPARK, UNPUBLISH
 from sagas.errors import Rejected, Unavailable, UsageError
 from sagas.protocol.payloads import Invocation
@@ -51,7 +51,6 @@ class SparkSteps:
         return await publisher.unpublish(confirmed=action == UNPUBLISH)
 
     async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
-        pass
 
         async def staged(step: str, output: str | None) -> Mapping[str, Any]:
             if self._settings.ledger is None:
@@ -99,14 +98,6 @@ SHOWN_SAMPLES = 3
 
 StagedOutputReader = Callable[[str, str | None], Awaitable[Mapping[str, Any]]]
 """The files of a step's staged output: (step, output) → ``{"files": […]}``."""
-
-
-class JobRunner(Protocol):
-    """The part of the runner that this step needs."""
-
-    async def run(
-        self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Callable[[dict[str, Any]], None]
-    ) -> dict[str, Any]: ...
 
 
 async def reconcile_step(

@@ -196,7 +196,6 @@ async def report_messages(
     shop: Demo, outcomes: Sequence[BasketOutcome], parked: Sequence[BasketOutcome], books: Accounts
 ) -> MessagesReport:
     """Wait until everything has got out, and show the counts. ``parked``: what was parked before anybody helped."""
-    pass
 
     published = ", which a relay publishes and finance books" if shop.channel.start is not None else ""
     echo(f"\nWhat has left the shop? Each order is an event of its outbox{published}.")

@@ -24,8 +24,8 @@ from sagas.machine import (
     rollback,
     waits,
 )
-from sagas.machine import snapshot as stored
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.snapshot import dump_run, load_run
 from sagas.machine.state import (
     CarryOutDecision,
     CompensateEntry,
@@ -145,13 +145,13 @@ class Machine:
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as JSON."""
-        return stored.dump_run(self._run)
+        return dump_run(self._run)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Machine:
         """Restore a machine from a snapshot; :meth:`reissue` returns the commands that were in flight."""
         machine = cls.__new__(cls)
-        machine._run = stored.load_run(snapshot)
+        machine._run = load_run(snapshot)
         return machine
 
     def reissue(self, at: float) -> list[Command]:

@@ -167,14 +167,12 @@ def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:
 
 def reconcile_sagas(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Reconcile all sagas; see :func:`find_mismatches`."""
-    pass
 
     return find_mismatches(context.spark, request)
 
 
 def warm_up(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Start Spark while its data is still being extracted. Runs a query, because the first one loads most classes."""
-    pass
 
     for name, value in SMALL_CONF.items():
         context.spark.conf.set(name, value)

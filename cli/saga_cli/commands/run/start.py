@@ -53,7 +53,6 @@ def start(
     if from_ is not None:
         if input is not None or set or id is not None or wait:
             raise UsageError("--from takes inputs and ids from the rows: leave out --input, --set, --id and --wait")
-        pass
 
         return start_many(name, BulkOptions(from_, batch, rate, concurrency, tolerate, detach, again))
     if batch is not None or rate is not None or tolerate is not None or detach:

@@ -21,7 +21,6 @@ def simulate(
     html: Annotated[str | None, typer.Option(metavar="FILE", help="also write the table as one HTML page")] = None,
 ) -> int:
     """Play every failure point: each step × each fault. Exit code 1 when one of them leaves an effect behind."""
-    pass
     from saga_cli.render.simulation import print_failure_table
     from sagas.settings.project import Project
     from sagas.simulation import Script, environment_of, failure_points
