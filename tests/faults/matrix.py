@@ -77,20 +77,22 @@ ROWS: tuple[Row, ...] = (
     Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_flows=True),
     Row("02", "worker-killed-before-commit", worker.killed_before_commit, FORWARD, split=False),
     Row("03", "worker-killed-after-effect", worker.killed_after_effect, FORWARD, split=False),
+    # Temporal hands attempts to the frozen worker too, one for each poll it had open: more than eight on a busy machine.
     Row(
         "04",
         "worker-frozen-before-insert",
         worker.frozen_before_insert,
         {**FORWARD, "B": CANCELLED, "P": CANCELLED_AT_PIVOT},
         proxied=DATABASE,
+        attempts=20,
     ),
-    # Temporal gives the frozen one attempts as well: as many as it had asked for.
     Row("04", "worker-frozen-in-transaction", worker.frozen_in_transaction, FORWARD, attempts=20),
     Row(
         "04",
         "worker-frozen-after-commit",
         worker.frozen_after_commit,
         {**FORWARD, "B": CANCELLED_AFTER_HOLD},
+        attempts=20,
     ),
     Row(
         "05",

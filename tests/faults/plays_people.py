@@ -11,7 +11,7 @@ from temporalio.client import Client as Temporal
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.errors import RefusedError
-from tests.faults.cells import TARGETS
+from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.plays_participant import saga
 from tests.faults.stage import Stage, default_input
 
@@ -63,9 +63,12 @@ async def cancelled_before_first_task(stage: Stage) -> None:
 
 
 async def cancelled_as_it_completes(stage: Stage) -> None:
-    """The cancel and the end of the attempt come at the same instant."""
+    """The cancel and the end of the attempt come at the same instant.
+
+    The next step waits for the cancel's answer: on a slow machine the saga would else pass its pivot first.
+    """
     worker = await stage.worker()
-    async with stage.gate("commit") as gate:
+    async with stage.gate("effect", PREVIOUS[TARGETS["P"]]), stage.gate("commit") as gate:
         await stage.start()
         await gate.reached(by=worker.pid)
         await asyncio.gather(stage.cancel(), gate.open())

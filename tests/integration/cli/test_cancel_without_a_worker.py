@@ -66,7 +66,7 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
         waited = await shell.saga("cancel", id, "--wait", "--timeout", "1s")
     assert waited.code == 7, waited
     worker.start()
-    waited = await shell.saga("--json", "cancel", id, "--wait", "--timeout", "60s")
+    waited = await shell.saga("--json", "watch", id, "--timeout", "60s")
     assert (waited.code, waited.json["state"], waited.json["reason"]["kind"]) == (6, "COMPENSATED", "cancelled")
     assert waited.json["reason"]["message"].startswith("not wanted")
 

@@ -53,7 +53,7 @@ class CancelResult:
     note: str
 
 
-class _AlreadyEnded(RefusedError):
+class _JustEnded(RefusedError):
     """Its worker is not asked any more."""
 
 
@@ -61,8 +61,8 @@ class NoAnswer(UsageError):
     """A worker may poll, but none has answered."""
 
 
-def _already_ended_error(saga_id: str) -> _AlreadyEnded:
-    return _AlreadyEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}")
+def _just_ended_error(saga_id: str) -> _JustEnded:
+    return _JustEnded(f"{saga_id} has just ended", help=f"saga show {saga_id}")
 
 
 async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
@@ -72,8 +72,8 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
     request, which the run's history records; the saga takes whichever of the two it processes first. Raises
     RefusedError past the point of no return or if the saga has ended, UsageError if there is no such saga.
     """
+    described = await _open_run(temporal, saga_id)
     try:
-        described = await _open_run(temporal, saga_id)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
         try:
@@ -81,9 +81,9 @@ async def cancel(temporal: Temporal, saga_id: str, *, reason: str = "", who: str
             answer = await _execute_update(temporal, described.run.id, "cancel", request, CANCEL_TIMEOUT)
         except NoAnswer:
             return await _request_cancel(temporal, described, reason, who)
-    except _AlreadyEnded:
-        # An earlier cancel, or this one before its answer arrived, may be what ended the saga.
-        story = await read_view(temporal, saga_id)
+    except _JustEnded:
+        # This cancel may have ended the saga before its answer arrived.
+        story = await read_view(temporal, described.run.id)
         if (story.get("reason") or {}).get("kind") == "cancelled":
             return CancelResult("accepted", f"it has been cancelled, and is {story['state']}")
         raise
@@ -106,7 +106,7 @@ async def _request_cancel(temporal: Temporal, described: RunDescription, reason:
             await temporal.get_workflow_handle(described.run.id).cancel(reason=text.strip())
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                raise _already_ended_error(described.run.id) from error
+                raise _just_ended_error(described.run.id) from error
             raise
     return CancelResult(
         "requested",
@@ -132,7 +132,7 @@ async def signal(
         await temporal.get_workflow_handle(described.run.id).signal(name, message)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            raise _already_ended_error(saga_id) from error
+            raise _just_ended_error(saga_id) from error
         raise
     return definition is not None
 
@@ -245,7 +245,7 @@ async def _open_run(temporal: Temporal, saga_id: str) -> RunDescription:
     undoing = await describe_run(temporal, saga_id + UNDO_SUFFIX)
     if undoing is not None and undoing.run.running:
         return undoing
-    raise _AlreadyEnded(
+    raise RefusedError(
         f"{saga_id} is over: {(await read_view(temporal, saga_id))['state']}", help=f"saga show {saga_id}"
     )
 
@@ -275,7 +275,7 @@ async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument:
         ) from None
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            raise _already_ended_error(saga_id) from error
+            raise _just_ended_error(saga_id) from error
         raise
 
 
