@@ -77,7 +77,7 @@ ROWS: tuple[Row, ...] = (
     Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_flows=True),
     Row("02", "worker-killed-before-commit", worker.killed_before_commit, FORWARD, split=False),
     Row("03", "worker-killed-after-effect", worker.killed_after_effect, FORWARD, split=False),
-    # Temporal hands attempts to the frozen worker too, one for each poll it had open: more than eight on a busy machine.
+    # Temporal hands attempts to the frozen worker too, one for each poll it had open.
     Row(
         "04",
         "worker-frozen-before-insert",
