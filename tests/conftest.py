@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes import TemporalServer
+from tests.helpers.processes import TemporalServer
 
 if TYPE_CHECKING:
-    from tests.kafka_broker import Broker
+    from tests.helpers.kafka_broker import Broker
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServe
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One broker for all tests of this process: make topics of your own, and never kill it."""
-    from tests.kafka_broker import Broker
+    from tests.helpers.kafka_broker import Broker
 
     broker = Broker(tmp_path_factory.mktemp("kafka"))
     broker.start()
@@ -34,7 +34,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of the module's own, which forgets ends of transactions when it starts again."""
-    from tests.forgetful_broker import forgetful_broker
+    from tests.helpers.lossy_broker import forgetful_broker
 
     broker = forgetful_broker(tmp_path_factory.mktemp("kafka"))
     yield broker

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.shell import Command, commands, missing
+from tests.docs.console_blocks import Command, commands, missing
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")

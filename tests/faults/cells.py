@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.faults.checker import TRANSFER, Expected, Shape
-from tests.faults.gates import Target
-from tests.faults.stage import Server, Stage
+from tests.faults.breakpoints import Target
+from tests.faults.cell_environment import Server, Stage
+from tests.faults.evidence.checker import TRANSFER, Expected, Shape
 
 Position = Literal["B", "P", "A", "C"]
 Play = Callable[[Stage], Awaitable[None]]

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
+from tests.faults.cell_runner import Theatre
 from tests.faults.cells import Cell
-from tests.faults.ground import SETTINGS, Ground, prepare, shared_flows
-from tests.faults.theatre import Theatre
-from tests.processes import TemporalServer
-from tests.servers import postgres
+from tests.faults.shared_servers import SETTINGS, Ground, prepare, shared_flows
+from tests.helpers.database_servers import postgres
+from tests.helpers.processes import TemporalServer
 
 
 @pytest.fixture(scope="session")

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tests.faults import plays_broker as broker
-from tests.faults import plays_consumer as consumer
-from tests.faults import plays_engine as engine
-from tests.faults import plays_notified as notified
-from tests.faults import plays_participant as participant
-from tests.faults import plays_people as people
-from tests.faults import plays_poison as poison
-from tests.faults import plays_relay as relay
-from tests.faults import plays_servers as servers
-from tests.faults import plays_worker as worker
+from tests.faults.breakpoints import Target
+from tests.faults.cell_environment import Server
 from tests.faults.cells import ALL_THREE, COMPLETED, FORWARD, REFUSED, Position, Row
-from tests.faults.checker import Expected, Shape, line
-from tests.faults.gates import Target
-from tests.faults.stage import Server
+from tests.faults.evidence.checker import Expected, Shape, line
+from tests.faults.injection import fault_broker as broker
+from tests.faults.injection import fault_consumer as consumer
+from tests.faults.injection import fault_engine as engine
+from tests.faults.injection import fault_notification as notified
+from tests.faults.injection import fault_operator as people
+from tests.faults.injection import fault_participant as participant
+from tests.faults.injection import fault_poison_message as poison
+from tests.faults.injection import fault_relay as relay
+from tests.faults.injection import fault_servers as servers
+from tests.faults.injection import fault_worker as worker
 
 BEFORE: Final = frozenset({"debit", "hold", "order"})
 PAST: Final = BEFORE | {"capture"}

@@ -10,11 +10,11 @@ from contextlib import suppress
 import pytest
 
 from sagas.errors import RefusedError
+from tests.faults.cell_environment import default_input
 from tests.faults.cells import Cell, Row
-from tests.faults.checker import Expected, check
-from tests.faults.evidence import gather
-from tests.faults.ground import Ground, stage_of
-from tests.faults.stage import default_input
+from tests.faults.evidence.checker import Expected, check
+from tests.faults.evidence.evidence import gather
+from tests.faults.shared_servers import Ground, stage_of
 
 WHOLE = 0.6
 """Seconds, about as long as one saga takes here: a cancel falls anywhere between its start and its end."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.cell_runner import Theatre
 from tests.faults.cells import Cell, cells
 from tests.faults.matrix import ROWS
-from tests.faults.theatre import Theatre
 
 
 def marks(cell: Cell) -> list[pytest.MarkDecorator]:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from sagas import Rejected, Step, action
-from tests.lab import lab, make_project
-from tests.processes import TemporalServer
+from tests.helpers.local_worker import lab, make_project
+from tests.helpers.processes import TemporalServer
 
 HERE = Path(__file__).parent
 INTEROP = """

@@ -19,8 +19,8 @@ from temporalio.client import WorkflowFailureError, WorkflowHistory
 from temporalio.service import RPCError
 
 from saga_workers.client import Client
-from tests.integration.engine.world import handle, open_world
-from tests.processes import TemporalServer
+from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import handle, open_world
 from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
 
 HISTORIES = Path(__file__).parent / "histories"

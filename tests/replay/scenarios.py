@@ -20,9 +20,9 @@ from saga_workers.replies import complete_attempt
 from sagas import Absent, Done, Rejected, Unknown
 from sagas.errors import UsageError
 from sagas.settings.model import Connection
-from tests.http_server import PaymentServer
-from tests.integration.engine.world import World, handle, resolve, until
-from tests.lab import finished
+from tests.helpers.local_worker import finished
+from tests.helpers.payment_server import PaymentServer
+from tests.integration.engine.environment import World, handle, resolve, until
 
 After = Callable[[Client, str], Awaitable[Any]]
 QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"

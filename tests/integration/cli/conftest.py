@@ -16,8 +16,8 @@ from saga_cli import main
 from saga_workers.client import Client
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.lab import lab
-from tests.processes import TemporalServer, WorkerProcess
+from tests.helpers.local_worker import lab
+from tests.helpers.processes import TemporalServer, WorkerProcess
 
 ACTIONS = """
 from pathlib import Path

@@ -9,10 +9,10 @@ import pytest
 
 from sagas.settings import load_settings
 from sagas.settings.project import Project
+from tests.helpers.local_worker import lab
+from tests.helpers.processes import TemporalServer
 from tests.integration.cli.conftest import Shell, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
-from tests.lab import lab
-from tests.processes import TemporalServer
 
 GROUP = """
 saga: group

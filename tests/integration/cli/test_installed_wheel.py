@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from saga_workers.devstack.service import http_get
-from tests.processes import Process, TemporalServer
-from tests.servers import free_port
+from tests.helpers.database_servers import free_port
+from tests.helpers.processes import Process, TemporalServer
 
 ROOT = Path(__file__).parents[3]
 COMMON_NAMES = ("activities.py", "workers/__init__.py", "cli.py", "spark_steps.py")

@@ -205,7 +205,7 @@ async def test_a_closed_saga_needs_no_worker(lonely: Shell) -> None:
 
 
 def _worker(shell: Shell) -> Any:
-    from tests.lab import lab
+    from tests.helpers.local_worker import lab
 
     return lab(shell.client.project)
 

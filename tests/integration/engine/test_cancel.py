@@ -9,8 +9,8 @@ from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.client import Client
 from sagas import Rejected, Step
-from tests.integration.engine.world import World, begin, gate, handle, row, soon, states, until
-from tests.lab import finished
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import World, begin, gate, handle, row, soon, states, until
 
 LINE = """
     saga: line

@@ -10,9 +10,9 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from sagas import Rejected, Step
-from tests.integration.engine.world import World, begin, gate, handle, open_world, play, row, soon, until
-from tests.lab import finished
-from tests.processes import TemporalServer
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import World, begin, gate, handle, open_world, play, row, soon, until
 from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
 
 

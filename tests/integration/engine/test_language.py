@@ -11,8 +11,8 @@ import pytest
 
 from sagas import Absent, Done, Rejected, Unknown
 from sagas.errors import RefusedError
-from tests.integration.engine.world import World, begin, gate, handle, play, row, soon, states, until
-from tests.lab import finished
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import World, begin, gate, handle, play, row, soon, states, until
 
 QUICK = "retry: {max_attempts: 2, initial_interval: 50ms, max_interval: 100ms}"
 FOREVER = "retry: {initial_interval: 10ms, max_interval: 50ms}"

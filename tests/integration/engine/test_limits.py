@@ -13,8 +13,8 @@ from sagas import Rejected, action
 from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
 from sagas.settings.project import Project
-from tests.integration.engine.world import World, begin, handle, play, resolve, row, states, until
-from tests.lab import finished
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import World, begin, handle, play, resolve, row, states, until
 
 QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"
 BIG = "x" * 1_050_000

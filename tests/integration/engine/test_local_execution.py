@@ -14,8 +14,8 @@ from temporalio.api.enums.v1 import EventType
 from saga_activities.guard.schema import create_tables
 from sagas import AlreadyCompensated, Rejected, Step, action
 from sagas.settings.project import Project
-from tests.integration.engine.world import World, begin, gate, handle, play, row, states, until
-from tests.lab import finished, lab, make_project
+from tests.helpers.local_worker import finished, lab, make_project
+from tests.integration.engine.environment import World, begin, gate, handle, play, row, states, until
 
 LOCAL = """
     saga: here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from sagas import Step
-from tests.integration.engine.world import World, play, states
+from tests.integration.engine.environment import World, play, states
 
 ASKED = """
     saga: asked-by-sql

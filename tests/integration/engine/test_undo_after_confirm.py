@@ -23,10 +23,10 @@ from temporalio.exceptions import ApplicationError
 from saga_activities.guard.schema import create_tables
 from sagas.errors import RefusedError
 from sagas.settings.model import Connection
-from tests.integration.engine.world import World, begin, play, resolve, row, states, until
-from tests.lab import finished
-from tests.processes import TemporalServer
-from tests.servers import HOST, DatabaseServer, postgres
+from tests.helpers.database_servers import HOST, DatabaseServer, postgres
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import World, begin, play, resolve, row, states, until
 
 SEATS = ("seat", "meal")
 TABLES = ("create table seats (what text primary key, state text)", "create table refunds (what text primary key)")

@@ -26,7 +26,7 @@ from saga_activities.guard.transaction import GuardRow, GuardTransaction, RowOp
 from saga_activities.guard.transaction_runner import GuardScript
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import Laboratory, clock
-from tests.unit.guard.memory import TIMES, Memory, MemoryGuard, body, now
+from tests.unit.guard.memory_guard import TIMES, Memory, MemoryGuard, body, now
 from tests.unit.guard.messages import MESSAGES
 from tests.unit.guard.model import State
 

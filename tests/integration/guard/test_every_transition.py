@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from saga_activities.guard import EntryKey
 from tests.integration.guard.conftest import Laboratory, clock, new_address
-from tests.unit.guard.memory import answer, deliver
+from tests.unit.guard.memory_guard import answer, deliver
 from tests.unit.guard.model import EVENTS, Event, State, Watch, violations, watched
 from tests.unit.guard.model import deliver as model_deliver
 

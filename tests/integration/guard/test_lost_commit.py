@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from saga_activities.guard import rules, transaction_runner
-from tests.fault_proxy import FaultProxy, fault_proxy
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
-from tests.servers import DatabaseServer
 
 COMMIT = {"postgres": b"COMMIT\0", "mariadb": b"\x03COMMIT"}
 """The message itself: the bare word is also in READ COMMITTED."""

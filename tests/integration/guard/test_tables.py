@@ -18,8 +18,8 @@ from saga_activities.guard.tables import metadata, outbox_table
 from saga_activities.outbox import insert_event
 from sagas.protocol.payloads import Invocation
 from sagas.step import Event
+from tests.helpers.database_servers import DatabaseServer
 from tests.integration.guard.conftest import clock, database_url
-from tests.servers import DatabaseServer
 
 # As `saga setup` of version 2 made it.
 _OUTBOX_2 = """

@@ -10,7 +10,7 @@ import pytest
 
 from saga_activities.http import HttpConnection, http_settings
 from sagas.settings.model import Connection
-from tests.http_server import PaymentServer
+from tests.helpers.payment_server import PaymentServer
 
 Connect = Callable[..., HttpConnection]
 

@@ -15,7 +15,7 @@ import pytest
 from saga_activities.http import HttpConnection, run_http
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
-from tests.http_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
+from tests.helpers.payment_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 TOKEN = "tok-very-secret-123"

@@ -9,7 +9,7 @@ import pytest
 
 from saga_activities.http import HttpConnection, run_http
 from sagas.protocol.outcomes import Outcome
-from tests.http_server import PaymentServer
+from tests.helpers.payment_server import PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 KEY = "checkout-1/charge"

@@ -10,9 +10,9 @@ import pytest
 
 from sagas import Rejected, Step, action
 from sagas.settings.model import Connection
-from tests.http_server import PaymentServer
-from tests.lab import finished, lab, make_project
-from tests.processes import TemporalServer
+from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.payment_server import PaymentServer
+from tests.helpers.processes import TemporalServer
 
 PAY = """
 saga: pay

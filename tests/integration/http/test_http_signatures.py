@@ -11,7 +11,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from saga_activities.http import run_http
 from sagas.errors import UsageError
-from tests.http_server import PaymentServer
+from tests.helpers.payment_server import PaymentServer
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 KEY = "checkout-1/größe 50%"

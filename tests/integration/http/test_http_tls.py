@@ -12,7 +12,7 @@ import pytest
 
 from saga_activities.http import run_http
 from sagas.protocol.outcomes import Outcome
-from tests.http_server import PaymentServer
+from tests.helpers.payment_server import PaymentServer
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")
 

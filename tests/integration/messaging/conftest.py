@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer, postgres
 
 
 @pytest.fixture(scope="session")

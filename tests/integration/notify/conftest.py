@@ -14,10 +14,10 @@ from standardwebhooks import Webhook
 
 from saga_workers.client import Client
 from sagas.settings.model import Connection
-from tests.http_server import PaymentServer
-from tests.integration.engine.world import World, open_world
-from tests.processes import TemporalServer
-from tests.servers import free_port
+from tests.helpers.database_servers import free_port
+from tests.helpers.payment_server import PaymentServer
+from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import World, open_world
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PATIENCE = 60.0

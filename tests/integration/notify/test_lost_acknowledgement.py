@@ -9,11 +9,11 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.http_server import PaymentServer
-from tests.integration.engine.world import until
+from tests.helpers.local_worker import finished
+from tests.helpers.payment_server import PaymentServer
+from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.integration.engine.environment import until
 from tests.integration.notify.conftest import PATIENCE, SECRET, Receiver, notified, settled
-from tests.lab import finished
-from tests.processes import TemporalServer, WorkerProcess
 
 TOML = """
 actions = ["./actions.py"]

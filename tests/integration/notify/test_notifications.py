@@ -18,7 +18,7 @@ from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
-from tests.integration.engine.world import World, begin, handle, play, resolve, until
+from tests.integration.engine.environment import World, begin, handle, play, resolve, until
 from tests.integration.notify.conftest import Receiver, notified, settled
 
 SOON = "intervals: [50ms, 50ms, 50ms, 50ms, 50ms]"

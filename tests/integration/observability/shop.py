@@ -12,7 +12,7 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.processes import TemporalServer
+from tests.helpers.processes import TemporalServer
 
 CHECKOUT = """
 saga: checkout

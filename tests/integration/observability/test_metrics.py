@@ -23,9 +23,9 @@ from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.settings.project import Project
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import connect, make_shop
-from tests.lab import finished
-from tests.processes import TemporalServer, WorkerProcess
 
 ROOT = Path(__file__).parents[3]
 

@@ -30,10 +30,10 @@ from saga_workers.worker.tracing_setup import tracing_from_environment
 from saga_workers.worker.worker_process import make_worker
 from sagas import Rejected, action
 from sagas.settings.model import Connection
-from tests.http_server import PaymentServer
+from tests.helpers.local_worker import finished, make_project
+from tests.helpers.payment_server import PaymentServer
+from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import connect, make_shop
-from tests.lab import finished, make_project
-from tests.processes import TemporalServer, WorkerProcess
 
 CHARGE = """
 steps:

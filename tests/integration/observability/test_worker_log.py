@@ -7,9 +7,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import connect, make_shop
-from tests.lab import finished
-from tests.processes import TemporalServer, WorkerProcess
 
 
 async def run_the_shop(temporal: TemporalServer, folder: Path, *options: str) -> tuple[str, dict[str, str]]:

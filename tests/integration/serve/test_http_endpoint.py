@@ -12,8 +12,8 @@ import pytest
 from saga_workers.runtime import http_server
 from saga_workers.runtime.http_server import HttpServer, ServerRequest, ServerResponse, json_response
 from sagas.errors import UsageError
-from tests.integration.engine.world import until
-from tests.servers import free_port
+from tests.helpers.database_servers import free_port
+from tests.integration.engine.environment import until
 
 HOST = "127.0.0.1"
 

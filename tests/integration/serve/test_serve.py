@@ -17,9 +17,9 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
 from sagas import Rejected
-from tests.integration.engine.world import World, begin, handle, open_world, play, resolve, until
-from tests.processes import Process, TemporalServer
-from tests.servers import HOST, free_port
+from tests.helpers.database_servers import HOST, free_port
+from tests.helpers.processes import Process, TemporalServer
+from tests.integration.engine.environment import World, begin, handle, open_world, play, resolve, until
 
 TOKEN = "a-token-that-nobody-guesses"
 TOML = '[temporal]\naddress = "{address}"\n[serve]\ntoken = {{env = "SERVE_TOKEN"}}\n'

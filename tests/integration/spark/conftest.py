@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import DatabaseServer, postgres
+from tests.helpers.database_servers import DatabaseServer, postgres
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.processes import TemporalServer
 from tests.integration.web_ui.shop import Shop, open_shop
-from tests.processes import TemporalServer
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page

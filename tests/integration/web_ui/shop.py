@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Rejected, Step, action
-from tests.lab import finished, lab, make_project
+from tests.helpers.local_worker import finished, lab, make_project
 
 CHECKOUT = """
 saga: checkout

@@ -16,10 +16,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
-from tests.integration.web_ui.lint import common_errors
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer
+from tests.integration.web_ui.history_lint import common_errors
 from tests.integration.web_ui.shop import Shop, open_shop
-from tests.lab import finished
-from tests.processes import TemporalServer
 
 PATIENCE = 60_000
 """Milliseconds until a page has to show what it should."""

@@ -1,0 +1,128 @@
+"""The checker has teeth: each way to spoil the evidence of a good run is caught by the rule that is there for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.faults.cell_runner import Theatre
+from tests.faults.cells import Cell, cells
+from tests.faults.evidence.checker import RULES, check
+from tests.faults.evidence.evidence import Effect, Evidence, GuardRow
+from tests.faults.matrix import ROWS
+
+BY_ID: Mapping[str, Cell] = {cell.id: cell for cell in cells(ROWS)}
+GOOD = {"completed": "12-database-errors-A", "undone": "06-participant-refuses-P", "parked": "06-participant-refuses-A"}
+
+Spoil = Callable[[Evidence], Evidence]
+
+
+def drop(step: str, op: str) -> Spoil:
+    return lambda seen: replace(seen, journal=tuple(one for one in seen.journal if (one.step, one.op) != (step, op)))
+
+
+def again(step: str, op: str) -> Spoil:
+    return lambda seen: replace(
+        seen, journal=(*seen.journal, *(one for one in seen.journal if (one.step, one.op) == (step, op)))
+    )
+
+
+def swap(one: tuple[str, str], other: tuple[str, str]) -> Spoil:
+    """Exchange the commit times of two effects."""
+
+    def spoil(seen: Evidence) -> Evidence:
+        at = {(effect.step, effect.op): effect.at for effect in seen.journal}
+        exchanged = {one: at[other], other: at[one]}
+        journal = [replace(it, at=exchanged.get((it.step, it.op), it.at)) for it in seen.journal]
+        return replace(seen, journal=tuple(sorted(journal, key=lambda it: it.at)))
+
+    return spoil
+
+
+def money(account: str, change: int) -> Spoil:
+    return lambda seen: replace(seen, balances={**seen.balances, account: seen.balances[account] + change})
+
+
+def both(*spoils: Spoil) -> Spoil:
+    def spoil(seen: Evidence) -> Evidence:
+        for one in spoils:
+            seen = one(seen)
+        return seen
+
+    return spoil
+
+
+def story(**changed: Any) -> Spoil:
+    return lambda seen: replace(seen, story={**seen.story, **changed})
+
+
+def guard_without(step: str, op: str) -> Spoil:
+    return lambda seen: replace(seen, guard=tuple(row for row in seen.guard if (row.step, row.op) != (step, op)))
+
+
+def sealed(step: str) -> Spoil:
+    def spoil(seen: Evidence) -> Evidence:
+        rows = tuple(row for row in seen.guard if row.step != step)
+        return replace(seen, guard=(*rows, GuardRow(step, 1, "do", "undo", 0.0)))
+
+    return spoil
+
+
+def ended_twice(id: str) -> Spoil:
+    return lambda seen: replace(
+        seen, activities=(*seen.activities, *(one for one in seen.activities if one.id == id and one.end == "done"))
+    )
+
+
+def late_effect(step: str, op: str) -> Spoil:
+    return lambda seen: replace(seen, journal=(*seen.journal, Effect(step, op, seen.journal[-1].at + 1)))
+
+
+SPOILED: tuple[tuple[str, str, str, Spoil], ...] = (
+    ("I1", "completed", "a balance grows", money("merchant", 1)),
+    ("I1", "completed", "for a moment there was too little", lambda seen: replace(seen, totals=frozenset({100, 90}))),
+    ("I2", "completed", "an effect is missing", drop("thank", "do")),
+    ("I2", "undone", "a compensation is missing", drop("debit", "undo")),
+    ("I2", "completed", "another end", story(state="COMPENSATED")),
+    ("I2", "parked", "no reason to be parked", story(parked=[{"step": "ship", "why": ""}])),
+    ("I3", "completed", "an effect twice", again("hold", "do")),
+    ("I3", "undone", "a compensation twice", again("order", "undo")),
+    ("I3", "undone", "undone without having been done", drop("order", "do")),
+    ("I4", "undone", "it took effect after its undo", swap(("hold", "do"), ("hold", "undo"))),
+    ("I4", "completed", "it took effect although sealed", sealed("ship")),
+    ("I8", "completed", "money between two accounts", both(money("carrier", 1), money("marketing", -1))),
+    ("I8", "completed", "another order", lambda seen: replace(seen, order="open")),
+    ("I8", "completed", "a guard row is missing", guard_without("order", "do")),
+    ("I8", "undone", "an undo row is missing", guard_without("order", "undo")),
+    ("I8", "completed", "two ends in the history", ended_twice("hold")),
+    ("I8", "completed", "Temporal's status differs", lambda seen: replace(seen, status="FAILED")),
+    ("I8", "undone", "a compensated step's undo is not there", drop("hold", "undo")),
+    ("I9", "undone", "two compensations swapped", swap(("hold", "undo"), ("order", "undo"))),
+    ("I10", "completed", "a compensation past the pivot", late_effect("hold", "undo")),
+    ("I10", "completed", "a step before the pivot", swap(("ship", "do"), ("capture", "do"))),
+    ("I11", "undone", "no reason", story(reason=None)),
+    ("I11", "undone", "another reason", story(reason={"kind": "failed", "step": "capture"})),
+    ("I11", "parked", "nothing is parked", story(parked=[])),
+    ("I11", "completed", "a person decided", story(operator=[{"decision": "skip", "who": "x", "reason": "y"}])),
+    ("I12", "completed", "too late", lambda seen: replace(seen, seconds=120.0)),
+    ("I12", "completed", "a transaction stays open", lambda seen: replace(seen, idle_transactions=1)),
+    ("I13", "completed", "a deposit stays held", lambda seen: replace(seen, holds=10)),
+    ("I16", "completed", "two runs", lambda seen: replace(seen, runs=2)),
+)
+
+
+@pytest.mark.parametrize(("rule", "run", "what", "spoil"), SPOILED, ids=[f"{one[0]} {one[2]}" for one in SPOILED])
+async def test_a_spoiled_run_is_caught(rule: str, run: str, what: str, spoil: Spoil, theatre: Theatre) -> None:
+    cell = BY_ID[GOOD[run]]
+    judgement = await theatre.judgement(cell)
+    assert judgement.evidence is not None
+    assert not judgement.violations, "this test needs a good run"
+    found = check(spoil(judgement.evidence), cell.expected, cell.row.shape)
+    assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
+
+
+def test_every_rule_is_tried() -> None:
+    assert {one[0] for one in SPOILED} == set(RULES)

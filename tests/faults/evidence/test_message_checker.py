@@ -1,0 +1,72 @@
+"""The rules about events have teeth: each way to spoil a good run is caught by the rule that is there for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.evidence.evidence import Effect
+from tests.faults.evidence.messages import MESSAGE_RULES, Messages, OutboxRow, Record, check_messages
+
+DID = (("debit", "do"), ("hold", "do"), ("hold", "undo"), ("debit", "undo"))
+JOURNAL = tuple(Effect(step, op, float(at)) for at, (step, op) in enumerate(DID))
+GOOD = Messages(
+    outbox=tuple(OutboxRow(f"e{at}", one, "PUBLISHED") for at, one in enumerate(DID)),
+    records=tuple(Record("events", 0, 2 * at, "saga-1", f"e{at}", one) for at, one in enumerate(DID)),
+    offsets={"events/0": (8, 8), "progress/0": (4, 4)},
+    noted=DID,
+)
+
+Spoil = Callable[[Messages], Messages]
+
+
+def record(at: int, **changed: object) -> Spoil:
+    """Change one record."""
+    return lambda seen: replace(
+        seen, records=tuple(replace(one, **changed) if n == at else one for n, one in enumerate(seen.records))
+    )
+
+
+def status(at: int, said: str) -> Spoil:
+    return lambda seen: replace(
+        seen, outbox=tuple(replace(one, status=said) if n == at else one for n, one in enumerate(seen.outbox))
+    )
+
+
+SPOILED: tuple[tuple[str, str, Spoil], ...] = (
+    ("I5", "an event is lost", lambda seen: replace(seen, records=seen.records[:-1])),
+    ("I5", "an event is there twice", lambda seen: replace(seen, records=(*seen.records, seen.records[-1]))),
+    ("I5", "an event of an aborted transaction", record(1, event="nobody-knows-it")),
+    ("I5", "an event is there that is not marked", status(2, "NEW")),
+    ("I5", "an effect has two events", record(1, operation=("debit", "do"))),
+    (
+        "I5",
+        "an effect has no event at all",
+        lambda seen: replace(seen, outbox=seen.outbox[:-1], records=seen.records[:-1]),
+    ),
+    ("I6", "two events changed places", lambda seen: record(0, offset=3)(seen)),
+    ("I6", "a key is in two partitions", record(1, partition=1)),
+    ("I6", "a consumer did one twice", lambda seen: replace(seen, noted=(*DID, DID[-1]))),
+    ("I6", "a consumer did not do one", lambda seen: replace(seen, noted=DID[1:])),
+    ("I6", "a consumer did them in another order", lambda seen: replace(seen, noted=DID[::-1])),
+    ("I6", "a consumer did what came too late", lambda seen: replace(seen, stale=frozenset({DID[0]}))),
+    ("I12", "an event waits for ever", status(3, "NEW")),
+    ("I12", "an event is refused", status(3, "REFUSED")),
+    ("I12", "a transaction stays open", lambda seen: replace(seen, offsets={**seen.offsets, "progress/0": (4, 5)})),
+)
+
+
+def test_a_good_run_is_good() -> None:
+    assert check_messages(GOOD, JOURNAL) == []
+
+
+@pytest.mark.parametrize(("rule", "what", "spoil"), SPOILED, ids=[f"{one[0]} {one[1]}" for one in SPOILED])
+def test_a_spoiled_run_is_caught(rule: str, what: str, spoil: Spoil) -> None:
+    found = check_messages(spoil(GOOD), JOURNAL)
+    assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
+
+
+def test_every_rule_is_tried() -> None:
+    assert {one[0] for one in SPOILED} == set(MESSAGE_RULES)

@@ -1,0 +1,69 @@
+"""A command that its participant cannot read (cell 20): dead letter, reply, and the saga that waits for it is told.
+
+The saga is the transfer with two more steps, which ask a desk: ``ask`` before the deposit is held, and ``tell`` after
+the pivot; or with one that is the pivot. The desk is a consumer; what it is asked is in the saga's input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from tests.faults.cell_environment import Stage, default_input
+from tests.faults.messaging import channel
+from tests.integration.messaging.trigger.trigger_environment import worked_off
+
+POISON = "poison"
+ASKS = "asks-QUEUE"
+
+_HOLD, _CAPTURE, _SHIP = (
+    f"  - id: {step}\n    name: {name}\n"
+    for step, name in (("hold", "Hold the deposit"), ("capture", "Capture the deposit"), ("ship", "Ship the goods"))
+)
+
+
+def _request(note: str) -> str:
+    return f'uses: kafka.request, with: {{topic: {ASKS}, value: "${{{{ input.notes.{note} }}}}"}}'
+
+
+def _step(step: str, more: str = "") -> str:
+    return f"  - {{id: {step}, timeout: 120s, {_request(step)}{more}}}\n\n"
+
+
+ASK_AND_TELL: Mapping[str, str] = {
+    _HOLD: _step("ask", f", compensate: {{timeout: 120s, {_request('ask_undo')}}}") + _HOLD,
+    _SHIP: _step("tell") + _SHIP,
+}
+"""What the definition gets, for a desk that is asked before the pivot and after it."""
+
+DECIDE: Mapping[str, str] = {
+    _CAPTURE: _step("decide", ", pivot: true") + _CAPTURE,
+    'input.notes.capture }}"}\n    pivot: true\n': 'input.notes.capture }}"}\n',
+}
+"""And for a desk whose answer is the pivot."""
+
+ASKED: Mapping[str, str] = {"B": "ask", "P": "decide", "A": "tell", "C": "ask_undo"}
+POSITIONS = {("hold", "do"): "B", ("capture", "do"): "P", ("ship", "do"): "A", ("hold", "undo"): "C"}
+
+
+async def poisoned(stage: Stage) -> None:
+    """Tried as often as the consumer says, put aside with the reason; what comes after it goes on."""
+    shared = channel(stage)
+    topic, prefix = ASKS.replace("QUEUE", stage.queue), stage.database
+    await asyncio.to_thread(shared.broker.create_topic, topic)
+    trigger = await shared.hear_replies(stage)
+    await stage.worker()
+    input = default_input()
+    asked = ASKED[POSITIONS[stage.target.step, stage.target.op]]
+    input["notes"] |= {**dict.fromkeys(ASKED.values(), "something"), asked: POISON}
+    await stage.start(input)
+    await stage.finished()
+    await asyncio.to_thread(shared.broker.produce, topic, "something else")
+    group = f"{prefix}-consumer-request-participant"
+    await stage.until(lambda: asyncio.to_thread(worked_off, shared.broker, group, topic), "what comes after it", 90.0)
+    dead = await asyncio.to_thread(shared.broker.read_committed, f"{topic}.dlq")
+    assert [one.json() for one in dead] == [POISON], trigger.tail()
+    assert "cannot read it" in dead[0].headers["sagadlqreason"]
+    assert await stage.admin("select status, count(*) from saga_inbox where status = 'DEAD' group by 1") == [
+        ("DEAD", 1)
+    ]

@@ -1,0 +1,133 @@
+"""The servers that cells share, and the stage of each cell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from saga_activities.guard.schema import ddl
+from tests.faults.cell_environment import FLOWS, PROJECT, TEMPLATE, Server, Stage
+from tests.faults.cells import Cell, Row
+from tests.faults.messaging import OFTEN, Channel
+from tests.helpers.database_servers import HOST, DatabaseServer, postgres
+from tests.helpers.fault_proxy import FaultProxy, fault_proxy
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_proxy import KafkaProxy
+from tests.helpers.processes import TemporalServer, WorkerProcess
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the cells share."""
+
+    temporal: TemporalServer
+    database: DatabaseServer
+    folder: Path
+    kafka: SharedKafka = field(default_factory=lambda: SharedKafka())
+
+
+class SharedKafka:
+    """A broker behind a proxy, for all rows that do not kill it; started when the first of them asks."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._found: tuple[Broker, KafkaProxy] | None = None
+
+    async def get(self, folder: Path) -> tuple[Broker, KafkaProxy]:
+        async with self._lock:
+            if self._found is None:
+                proxy = KafkaProxy()
+                await proxy.start()
+                broker = await asyncio.to_thread(Broker, folder, advertised=proxy.port, more=OFTEN)
+                proxy.target = broker.port
+                self._found = broker, proxy
+                await asyncio.to_thread(broker.start)
+            return self._found
+
+    async def end(self) -> None:
+        if self._found is not None:
+            broker, proxy = self._found
+            broker.kill()
+            await proxy.stop()
+
+
+SETTINGS = {"fsync": "off", "max_connections": "400"}
+"""No test here cuts the machine's power, so the disk need not be waited for: SIGKILL keeps what was written."""
+
+
+def prepare(server: DatabaseServer) -> None:
+    """The database that every cell gets a copy of."""
+    where = {"host": HOST, "port": server.port, "user": server.user, "autocommit": True}
+    with psycopg.connect(**where, dbname="postgres") as admin:
+        admin.execute(f'create database "{TEMPLATE}"'.encode())
+    with psycopg.connect(**where, dbname=TEMPLATE) as bank:
+        bank.execute(ddl("postgresql").encode())
+        bank.execute((PROJECT / "schema.sql").read_bytes())
+
+
+def shared_flows(temporal: TemporalServer, folder: Path) -> WorkerProcess:
+    """Runs the workflows of all split cells: their definitions travel with them, so it needs none."""
+    folder.mkdir(parents=True)
+    settings = f'definitions = ["."]\n[temporal]\naddress = "{temporal.address}"\ntask_queue = "{FLOWS}"\n'
+    (folder / "saga.toml").write_text(settings, encoding="utf-8")
+    return WorkerProcess("flows", folder)
+
+
+@asynccontextmanager
+async def channel_of(row: Row, ground: Ground) -> AsyncIterator[Channel]:
+    """What the cells of a row with Kafka share."""
+    folder = ground.folder / f"{row.number}-{row.fault}"
+    proxy = None
+    if row.kafka == "own":
+        broker = await asyncio.to_thread(Broker, folder / "kafka", more=OFTEN)
+        await asyncio.to_thread(broker.start)
+    else:
+        broker, proxy = await ground.kafka.get(ground.folder / "kafka")
+    channel = Channel(folder, broker, proxy, len(row.expected), row.client, row.consumes, row.asks)
+    try:
+        yield channel
+    finally:
+        await channel.end()
+        if row.kafka == "own":
+            broker.kill()
+
+
+@asynccontextmanager
+async def stage_of(cell: Cell, ground: Ground, channel: Channel | None = None) -> AsyncIterator[Stage]:
+    """Build the world of one cell, and take it down."""
+    row = cell.row
+    async with AsyncExitStack() as stack:
+        temporal, database = ground.temporal, ground.database
+        folder = ground.folder / cell.id
+        if "database" in row.own:
+            database = await asyncio.to_thread(stack.enter_context, postgres(SETTINGS))
+            await asyncio.to_thread(prepare, database)
+        if "temporal" in row.own:
+            temporal = TemporalServer(folder / "temporal")
+            stack.push_async_callback(asyncio.to_thread, temporal.kill)
+            await asyncio.to_thread(temporal.start)
+        ports: Mapping[Server, int] = {"database": database.port, "temporal": int(temporal.address.rpartition(":")[2])}
+        proxies: Mapping[Server, FaultProxy] = {
+            server: await stack.enter_async_context(fault_proxy(ports[server])) for server in row.proxied
+        }
+        stage = Stage(
+            folder,
+            temporal,
+            database,
+            cell.target,
+            split=row.split,
+            kills_flows=row.kills_flows,
+            attempts=row.attempts,
+            pool=row.pool,
+            saga=row.saga,
+            proxies=proxies,
+            channel=channel,
+        )
+        stack.push_async_callback(stage.end)
+        await stage.build(row.edit)
+        yield stage

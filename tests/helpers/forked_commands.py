@@ -1,0 +1,116 @@
+"""`saga` commands as processes that begin at once: forked from one that has imported what they need.
+
+Each is a process like any other, with its own id and group, and dies of the same signals. Most of the processor time
+that a start of Python takes is saved, and the tests start hundreds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+PRELOADED = (
+    "saga_cli.main",
+    "saga_cli.commands.operate.relay",
+    "saga_cli.commands.operate.trigger",
+    "saga_cli.commands.operate.worker",
+    "confluent_kafka.admin",
+    "psycopg_pool",
+    "pydantic.type_adapter",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "temporalio.worker",
+    "typer._adapters",
+    "saga_workers.runtime.logs",
+    "saga_workers.relay.held_events",
+    "saga_workers.relay.relay_process",
+    "saga_workers.worker.worker_process",
+    "saga_workers.trigger.trigger_process",
+    "tests.helpers.freeze_gc",
+)
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(list(PRELOADED))
+_one_at_a_time = threading.Lock()
+"""An exit code can be read once, and each start looks at those of all."""
+
+
+class Forked:
+    """`saga` with these words; what it prints goes to the end of ``log``. Works as a ``subprocess.Popen``.
+
+    ``first`` is called in it before anything else: a function of a module.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        log: Path,
+        first: Callable[[], None] | None = None,
+    ) -> None:
+        given = (list(words), str(folder), dict(env), str(log), first)
+        self._process = _context.Process(target=_live, args=given, daemon=True)
+        with _one_at_a_time:
+            self._process.start()
+        while self.poll() is None and not self._leads_a_group():
+            time.sleep(0.001)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        with _one_at_a_time:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("saga", timeout or 0.0)
+            time.sleep(0.01)
+        return code
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def _leads_a_group(self) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            return os.getpgid(self.pid) == self.pid
+        return False
+
+
+def _live(words: list[str], folder: str, env: dict[str, str], log: str, first: Callable[[], None] | None) -> None:
+    os.setsid()
+    for number, name, flags in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)):
+        opened = os.open(name, flags)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.dup2(1, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocessing has put another there
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[:] = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_path_of_a_new_python()]
+    sys.argv = ["saga", *words]
+    if first is not None:
+        first()
+    from saga_cli.main import main
+
+    main()
+
+
+def _path_of_a_new_python() -> list[str]:
+    """Without the folders of other projects, which the tests have read in their own process."""
+    own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))
+    return [one for one in sys.path if one.startswith(own)]

@@ -1,0 +1,232 @@
+"""A real Kafka broker for tests: in its own folder, on free ports, killed, frozen and started again by process id."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.devstack.kafka_jars import KafkaUnavailableError, fetch_jars
+from saga_workers.devstack.kafka_server import KafkaServer, create_class_archive
+from saga_workers.devstack.ports import choose_ports
+from sagas.settings import KafkaSettings
+from tests.helpers.processes import Process
+
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as a consumer sees it. ``headers`` are texts."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    value: bytes
+    headers: Mapping[str, str]
+
+    def json(self) -> Any:
+        return json.loads(self.value)
+
+
+class Broker(Process):
+    """One broker that is its own controller; `kill` and `start` keep its data.
+
+    ``advertised`` is the port that clients are told instead of the broker's own (a proxy's): then they reach it there
+    alone. ``more`` are properties of the broker that win, in which `{port}` and `{controller}` stand for its own ports.
+    ``client`` are those with which this class itself connects.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        advertised: int | None = None,
+        more: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+        name: str = "kafka",
+    ) -> None:
+        try:
+            found = fetch_jars(print)
+            create_class_archive(found)
+        except KafkaUnavailableError as error:
+            pytest.skip(f"Kafka: {error.message}")
+        ports = choose_ports({"port": None, "controller": None}, {}, ())
+        own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
+        for key, value in (more or {}).items():
+            own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
+        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], own)
+        self.server.prepare()
+        self.client = dict(client or {})
+        self.port = ports["port"]
+        self.address = self.server.address
+        super().__init__(name, self.server.argv(), folder, self.server.is_ready)
+
+    def start(self, patience: float = PATIENCE) -> Broker:
+        super().start(patience)
+        return self
+
+    def settings(self, **more: Any) -> KafkaSettings:
+        """Settings that name this broker, with a prefix of their own unless one is given."""
+        own: dict[str, Any] = {"bootstrap_servers": self.address, "prefix": f"t{uuid.uuid4().hex[:8]}"}
+        return KafkaSettings(configured=True, **{**own, **more})
+
+    def create_topic(
+        self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        """Make a topic and wait until it can be used; returns its name (a new one unless given)."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        name = name or f"topic-{uuid.uuid4().hex[:8]}"
+        admin = AdminClient(self._client())
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        admin.create_topics([topic], operation_timeout=PATIENCE)[name].result(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while not _has_leaders(admin, name, partitions):
+            assert time.monotonic() < end, f"no leader for {name}"
+            time.sleep(0.05)
+        return name
+
+    def produce(
+        self, topic: str, *values: Any, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Write records outside any transaction: JSON, or bytes as they are."""
+        from confluent_kafka import Producer
+
+        producer = Producer({**self._client(), "enable.idempotence": True})
+        failed: list[Any] = []
+        for value in values:
+            producer.produce(
+                topic,
+                value if isinstance(value, bytes) else json.dumps(value).encode(),
+                key,
+                headers=dict(headers or {}),
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+        assert producer.flush(PATIENCE) == 0
+        assert not failed, failed
+
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
+        """What its retention does to a topic in the end: the records before an offset are gone."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        admin: Any = AdminClient(self._client())
+        for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            done.result(PATIENCE)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        from confluent_kafka.admin import AdminClient
+
+        admin: Any = AdminClient(self._client())
+        admin.delete_topics([topic], operation_timeout=PATIENCE)[topic].result(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while topic in self.topics():
+            assert time.monotonic() < end, f"{topic} is still there"
+            time.sleep(0.05)
+
+    def read_committed(self, *topics: str, settle: float = 2.0) -> list[Record]:
+        """All that a read_committed consumer sees up to the last stable offset, in the order of each partition.
+
+        A commit returns before its markers are written: so transactions get ``settle`` seconds to end first.
+        """
+        end = time.monotonic() + settle
+        while not self.is_settled(*topics) and time.monotonic() < end:
+            time.sleep(0.05)
+        return self._read(topics, "read_committed")
+
+    def is_settled(self, *topics: str) -> bool:
+        """True when no transaction is open: last stable offset and high watermark are the same everywhere."""
+        return all(stable == high for topic in topics for stable, high in self.offsets(topic).values())
+
+    def read_uncommitted(self, *topics: str) -> list[Record]:
+        """The same with what open and aborted transactions have written, up to the high watermark."""
+        return self._read(topics, "read_uncommitted")
+
+    def _client(self) -> dict[str, Any]:
+        # The library writes to standard error otherwise, for as long as a broker is down.
+        return {"bootstrap.servers": self.address, "log_level": 1, **self.client}
+
+    def _read(self, topics: Sequence[str], isolation: str) -> list[Record]:
+        from confluent_kafka import Consumer, TopicPartition
+
+        last = {
+            (topic, partition): high if isolation == "read_uncommitted" else stable
+            for topic in topics
+            for partition, (stable, high) in self.offsets(topic).items()
+        }
+        consumer = Consumer(
+            {
+                **self._client(),
+                "group.id": f"reader-{uuid.uuid4()}",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        records: list[Record] = []
+        try:
+            # A position tells how far a partition has been read: records of aborted transactions are passed over.
+            consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in last])
+            ended = {place for place, offset in last.items() if offset == 0}
+            end = time.monotonic() + PATIENCE
+            while ended < set(last):
+                assert time.monotonic() < end, f"not read to the end: {set(last) - ended}"
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                place = (message.topic() or "", message.partition() or 0)
+                error = message.error()
+                if error is not None:
+                    assert error.name() == "_PARTITION_EOF", error
+                    [position] = consumer.position([TopicPartition(*place)])
+                    if max(position.offset, message.offset() or 0) >= last[place]:
+                        ended.add(place)
+                elif (message.offset() or 0) < last[place]:
+                    records.append(_record(message))
+        finally:
+            consumer.close()
+        return records
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Partition → (last stable offset, high watermark). They differ while a transaction is open."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.admin._listoffsets import OffsetSpec
+
+        admin = AdminClient(self._client())
+        partitions = list(admin.list_topics(topic, PATIENCE).topics[topic].partitions)
+        asked: Any = {TopicPartition(topic, one): OffsetSpec.latest() for one in partitions}
+        found: dict[int, list[int]] = {one: [] for one in partitions}
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=PATIENCE).items():
+                found[place.partition].append(answer.result(PATIENCE).offset)
+        return {partition: (stable, high) for partition, (stable, high) in found.items()}
+
+    def topics(self) -> set[str]:
+        from confluent_kafka.admin import AdminClient
+
+        return set(AdminClient(self._client()).list_topics(timeout=PATIENCE).topics)
+
+
+def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
+    found = admin.list_topics(topic, PATIENCE).topics[topic].partitions
+    return len(found) == partitions and all(one.leader >= 0 for one in found.values())
+
+
+def _record(message: Any) -> Record:
+    key = message.key()
+    headers = {name: value.decode() for name, value in message.headers() or []}
+    return Record(
+        message.topic(), message.partition(), message.offset(), key.decode() if key else None, message.value(), headers
+    )

@@ -1,0 +1,73 @@
+"""What `saga show`, `watch`, `list` and `notify` say about notifications, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.local_worker import lab
+from tests.helpers.processes import TemporalServer
+from tests.integration.cli.conftest import Shell, fresh, write_project
+from tests.integration.cli.test_start_and_show import until
+
+TELLS = """
+saga: tells
+steps:
+  - {id: pay, uses: work, pivot: true}
+notify:
+  - {when: completed, uses: work}
+  - {when: completed, uses: unwork, intervals: [10ms, 10ms]}
+"""
+
+
+@pytest.fixture
+async def teller(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Shell]:
+    project = write_project(tmp_path / "project", temporal)
+    (tmp_path / "project" / "tells.saga.yaml").write_text(TELLS)
+    async with lab(project) as client:
+        yield Shell(tmp_path / "project", capsys, client)
+
+
+async def test_a_notification_that_was_given_up_is_seen_and_sent_again(teller: Shell) -> None:
+    id = fresh("told")
+    teller.break_undo(True)  # now `unwork` always says no
+    assert (await teller.saga("start", "tells", "--id", id, "--wait")).code == 0
+    rows = await until(teller, ("notify", id), lambda rows: all(row["state"] != "PENDING" for row in rows))
+    assert [(row["id"], row["state"], row["attempts"]) for row in rows] == [
+        ("notify-0-completed", "DELIVERED", 1),
+        ("notify-1-completed", "EXHAUSTED", 1),
+    ]
+    shown = (await teller.saga("show", id)).out
+    assert "notify-0-completed  work  DELIVERED  1 attempt" in shown
+    assert "notify-1-completed  unwork  EXHAUSTED  1 attempt" in shown
+    assert "the other side says no" in shown
+    assert f"saga notify {id} notify-1-completed --again" in shown
+    assert (await teller.saga("--json", "show", id)).json["notifications"] == rows
+    assert "  notify-1-completed EXHAUSTED, attempt 1" in (await teller.saga("watch", id)).out
+    assert [row["id"] for row in (await teller.saga("--json", "list")).json] == [id]
+    stuck = await until(teller, ("list", "--stuck"), lambda rows: bool(rows))
+    assert [row["id"] for row in stuck] == [id]
+    assert stuck[0]["stuck"][0].startswith("notify-1-completed is EXHAUSTED after 1 attempt: the other side says no")
+
+    teller.break_undo(False)
+    again = await teller.saga("notify", id, "--again")
+    assert (again.code, "notify-1-completed: sent again" in again.out) == (0, True), again
+    await until(teller, ("notify", id), lambda rows: {row["state"] for row in rows} == {"DELIVERED"})
+    assert (await teller.saga("list", "--stuck")).out.strip() == "nothing is stuck"
+    human = (await teller.saga("notify", id, "notify-0-completed")).out
+    assert human.startswith("notify-0-completed  work  DELIVERED")
+
+
+async def test_mistakes_are_one_sentence(teller: Shell) -> None:
+    id = fresh("plain")
+    assert (await teller.saga("start", "order", "--id", id, "--input", '{"number": "1"}')).code == 0
+    assert f"{id} has notified nobody" in (await teller.saga("notify", id)).out
+    for again in ((), ("--again",)):
+        unknown = await teller.saga("notify", id, "nosuch", *again)
+        assert (unknown.code, f"{id} has no notification nosuch" in unknown.err) == (2, True), unknown
+    refused = await teller.saga("notify", id, "--again")
+    assert (refused.code, "was given up" in refused.err) == (9, True), refused
+    lost = await teller.saga("notify", "nobody-knows-it")
+    assert (lost.code, "there is no saga with the id" in lost.err) == (2, True), lost

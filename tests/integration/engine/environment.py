@@ -1,0 +1,215 @@
+"""A world for engine tests: actions that note what they are asked and behave as a test says.
+
+Unguarded: ``work``, ``unwork``, ``settle``, ``look``, ``plain`` (a plain `def`). Guarded by the database ``shop``:
+``book``, ``unbook``, ``fix``, which keep one row per effect. ``world.plan["do a#0"]`` is how successive attempts of
+that operation end: an exception is raised, a callable is awaited, anything else is returned; the last one repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import textwrap
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from temporalio.client import WorkflowHandle
+
+from saga_activities.guard.schema import create_tables
+from saga_workers.client import Client
+from sagas import Step, action
+from sagas.settings.model import Connection
+from sagas.settings.project import Project
+from tests.helpers.local_worker import finished, lab, make_project
+
+GRACE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One attempt as an action saw it."""
+
+    what: str
+    key: str
+    attempt: int
+    generation: int
+    value: Any
+
+
+@dataclass
+class World:
+    """What happened, and what is to happen."""
+
+    folder: Path
+    address: str
+    url: str
+    engine: AsyncEngine
+    plan: dict[str, list[Any]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    project: Project | None = None
+    connections: dict[str, Connection] = field(default_factory=dict)
+    """More of them, beside ``shop``."""
+
+    def log(self) -> list[str]:
+        """The attempts in their order: ``do a``, ``undo a`` …"""
+        return [one.what for one in self.asked]
+
+    async def effects(self) -> list[str]:
+        """The steps whose guarded effect is there now, and `confirm x` for what was made final."""
+        async with self.engine.connect() as connection:
+            return sorted((await connection.execute(text("select what from effects"))).scalars())
+
+    async def play(self, step: Step, value: Any) -> Any:
+        what = f"{step.op} {step.id}"
+        self.asked.append(Asked(what, step.key, step.attempt, step.generation, value))
+        moves: list[Any] | None = self.plan.get(what)
+        if not moves:
+            return {"value": value}
+        move: Any = moves.pop(0) if len(moves) > 1 else moves[0]
+        if isinstance(move, BaseException):
+            raise move
+        if callable(move):
+            answer: Any = move(step)
+            return await answer
+        return move
+
+    def actions(self) -> list[Callable[..., Any]]:
+        """The actions of this world, for a project."""
+
+        async def play(step: Step, value: Any = None) -> Any:
+            return await self.play(step, value)
+
+        async def write(step: Step, value: Any = None) -> Any:
+            result = await self.play(step, value)
+            if step.op == "do":
+                await step.sql.execute("insert into effects values (:what)", what=step.id)
+            elif step.op == "undo":
+                await step.sql.execute("delete from effects where what in (:what, 'confirm ' || :what)", what=step.id)
+            else:
+                await step.sql.execute("insert into effects values (:what)", what=f"{step.op} {step.id}")
+            return result
+
+        loop = asyncio.get_running_loop()
+
+        def plain(step: Step, value: Any = None) -> Any:
+            return asyncio.run_coroutine_threadsafe(self.play(step, value), loop).result()
+
+        found: list[Callable[..., Any]] = []
+        for name in ("work", "unwork", "settle", "look"):
+
+            async def one(step: Step, value: Any = None) -> Any:
+                return await play(step, value)
+
+            found.append(action(name)(one))
+        for name in ("book", "unbook", "fix"):
+
+            async def other(step: Step, value: Any = None) -> Any:
+                return await write(step, value)
+
+            found.append(action(name, connection="shop")(other))
+
+        async def careless(step: Step, value: Any = None) -> Any:
+            return await play(step, value)
+
+        return [*found, action("plain")(plain), action("careless", idempotent=False)(careless)]
+
+    @contextlib.asynccontextmanager
+    async def serving(self, *definitions: str, variables: Mapping[str, Any] | None = None, **options: Any):
+        """A worker for these definitions (YAML texts); gives a client."""
+        texts = [textwrap.dedent(one) for one in definitions]
+        names = [one.split("saga:", 1)[1].split()[0] for one in texts]
+        self.project = make_project(
+            self.folder / f"project-{uuid.uuid4()}",
+            dict(zip(names, texts, strict=True)),
+            self.actions(),
+            address=self.address,
+            connections={"shop": self.url},
+            options=self.connections,
+            variables=variables,
+            outbox="shop",
+        )
+        async with lab(self.project, **{"grace": GRACE, **options}) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def again(self, **options: Any) -> AsyncIterator[Client]:
+        """Another worker for the same project, after (or beside) the first."""
+        assert self.project is not None
+        async with lab(self.project, **{"grace": GRACE, **options}) as client:
+            yield client
+
+
+async def open_world(folder: Path, address: str) -> World:
+    """A world with an empty database of its own."""
+    url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
+    engine = create_async_engine(url)
+    await create_tables(engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("create table effects (what text primary key)"))
+    return World(folder, address, url, engine)
+
+
+async def begin(client: Client, saga: str, input: Any = None, **options: Any) -> str:
+    """Start a saga; gives its id."""
+    run = await client.start(saga, {} if input is None else input, **{"id": f"{saga}-{uuid.uuid4()}", **options})
+    return run.id
+
+
+async def play(client: Client, saga: str, input: Any = None, **options: Any) -> dict[str, Any]:
+    """Start a saga and wait until it is over or parked; gives its story."""
+    return await finished(client, await begin(client, saga, input, **options))
+
+
+def handle(client: Client, saga_id: str) -> WorkflowHandle[Any, Any]:
+    return client.temporal.get_workflow_handle(saga_id)
+
+
+async def resolve(client: Client, saga_id: str, step: str, decision: str, **more: Any) -> dict[str, Any]:
+    """A person's decision, as the update takes it from anybody; gives the story at the end."""
+    request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
+    await handle(client, saga_id).execute_update("resolve", request)
+    return await finished(client, saga_id)
+
+
+def states(story: Mapping[str, Any]) -> dict[str, str]:
+    return {row["id"]: row["state"] for row in story["steps"]}
+
+
+def row(story: Mapping[str, Any], id: str) -> dict[str, Any]:
+    return next(row for row in story["steps"] if row["id"] == id)
+
+
+async def until(condition: Callable[[], Any], patience: float = 20.0) -> Any:
+    """Wait for a condition (or an awaitable one) to hold; gives its value."""
+    end = asyncio.get_running_loop().time() + patience
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
+        await asyncio.sleep(0.02)
+
+
+def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:
+    """A move that waits: (the move, set when it has begun, set it to let it go on)."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def move(step: Step) -> Any:
+        begun.set()
+        await go.wait()
+        return {"value": "after the wait"}
+
+    return move, begun, go
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for it, but not for ever."""
+    await asyncio.wait_for(event.wait(), 20)

@@ -1,0 +1,219 @@
+"""A nested saga that is parked, as its parents show it (guarantees, rule 14), on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.views.parked import read_parked
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
+from sagas import Rejected, Step
+from sagas.errors import RefusedError, UsageError
+from sagas.machine.parked import waits_for_a_person
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import World, begin, gate, handle, resolve, soon, states, until
+
+TOP = """
+    saga: top
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: inner, uses: saga, with: {name: middle}}
+"""
+MIDDLE = """
+    saga: middle
+    steps:
+      - {id: b, uses: book, compensate: unbook}
+      - {id: deep, uses: saga, with: {name: bottom}}
+"""
+BOTTOM = """
+    saga: bottom
+    steps:
+      - {id: x, uses: book, compensate: unbook}
+      - {id: y, uses: book, compensate: unbook, on_failure: park}
+"""
+LAST = "      - {id: last, uses: work, effect: none}\n"
+
+
+async def _told(client: Client, saga: str, *, blocked: bool = True) -> dict[str, Any]:
+    """The story once it says that the saga waits for a person (or that it does no more)."""
+
+    async def look() -> dict[str, Any] | None:
+        try:
+            story = await client.show(saga)
+        except UsageError:
+            return None  # it has not been started yet
+        return story if waits_for_a_person(story) == blocked else None
+
+    return await until(look)
+
+
+async def test_every_ancestor_names_the_saga_that_blocks_it(world: World) -> None:
+    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "top")
+        bottom = f"{saga}/inner/deep"
+        story = await _told(client, saga)
+        assert (story["state"], states(story)["inner"]) == ("RUNNING", "RUNNING")
+        [row] = story["parked"]
+        assert (row["step"], row["op"]) == ("inner", "do")
+        assert f"{bottom} waits for a person at y: " in row["why"]
+        assert row["commands"][0].startswith(f"saga resolve {bottom} y retry")
+        [child] = story["children"]
+        assert (child["id"], child["blocks"], child["waits"][0]["id"]) == (f"{saga}/inner", "saga", bottom)
+        assert (await finished(client, saga, "30s"))["state"] == "RUNNING", "waiting for the end does not wait for ever"
+        details = await handle(client, saga).query("__temporal_workflow_metadata")
+        assert f"saga resolve {bottom} y retry" in str(details)
+
+        task_queue = client.project.settings.temporal.task_queue
+        wanted = SagaFilter(saga="top", task_queue=task_queue)
+        inbox = await until(lambda: _waiting(client, wanted))
+        assert [(one.saga, one.saga_id, one.step) for one in inbox] == [("bottom", bottom, "y")]
+        every = await read_parked(client.temporal, SagaFilter(task_queue=task_queue), nested=True)
+        assert [(one.saga_id, one.step) for one in every.operations] == [(bottom, "y")], "each operation once"
+        stuck = [row async for row in list_stuck(client.temporal, wanted, limit=9)]
+        assert [(one["id"], one["stuck"][0].split(":")[0]) for one in stuck] == [(saga, "inner is blocked (do)")]
+
+        await resolve(client, bottom, "y", "retry")
+        story = await finished(client, saga)
+    assert story["state"] == "COMPLETED"
+    assert story["parked"] == []
+    assert [set(child) for child in story["children"]] == [{"id", "step", "saga", "state"}]
+
+
+async def _waiting(client: Client, wanted: SagaFilter) -> Any:
+    return (await read_parked(client.temporal, wanted, nested=True)).operations
+
+
+async def test_a_decision_about_the_blocked_step_says_where_to_decide(world: World) -> None:
+    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with world.serving(MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "middle")
+        await _told(client, saga)
+        decision = {"step": "deep", "decision": "retry", "reason": "because", "who": "ada"}
+        with pytest.raises(RefusedError, match="decide there about y"):
+            await client.resolve(saga, decision)
+        await resolve(client, f"{saga}/deep", "y", "retry")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_a_parent_with_other_work_is_not_blocked_as_a_whole(world: World) -> None:
+    parent = MIDDLE + LAST.replace("id: last", "id: last, needs: [b]")
+    move, begun, go = gate()
+    world.plan |= {"do y": [Rejected("ask somebody"), "allowed"], "do last": [move]}
+    async with world.serving(parent.replace("id: deep,", "id: deep, needs: [b],"), BOTTOM) as client:
+        saga = await begin(client, "middle")
+        await soon(begun)
+
+        async def told() -> Any:
+            story = await client.show(saga)
+            return story if story["parked"] else None
+
+        story = await until(told)
+        assert [child["blocks"] for child in story["children"]] == ["step"]
+        assert not waits_for_a_person(story)
+        go.set()
+        await _told(client, saga)
+        await resolve(client, f"{saga}/deep", "y", "retry")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_a_child_that_goes_on_and_parks_again_is_told_each_time(world: World) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def refuse(_: Step) -> None:
+        begun.set()
+        await go.wait()
+        raise Rejected("second")
+
+    world.plan["do y"] = [Rejected("first"), refuse, "allowed"]
+    async with world.serving(MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "middle")
+        assert "first" in (await _told(client, saga))["parked"][0]["why"]
+        decision = {"step": "y", "decision": "retry", "reason": "because", "who": "ada"}
+        await client.resolve(f"{saga}/deep", decision)
+        await soon(begun)
+        assert (await _told(client, saga, blocked=False))["parked"] == []
+        go.set()
+        assert "second" in (await _told(client, saga))["parked"][0]["why"]
+        await client.resolve(f"{saga}/deep", decision)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_a_blocked_parent_that_is_cancelled_takes_its_parked_child_back(world: World) -> None:
+    world.plan["do y"] = [Rejected("ask somebody")]
+    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "top")
+        await _told(client, saga)
+        assert await client.cancel(saga, reason="enough") == "accepted"
+        story = await finished(client, saga)
+    assert (story["state"], story["parked"]) == ("COMPENSATED", [])
+    assert await world.effects() == []
+
+
+async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(world: World) -> None:
+    world.plan |= {"do last": [Rejected("no")], "undo x": [Rejected("not today"), None], "do y": ["fine"]}
+    async with world.serving(TOP + LAST, MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "top")
+        story = await _told(client, saga)
+        bottom = f"{saga}/inner/deep"
+        [row] = story["parked"]
+        assert (story["state"], row["step"], row["op"]) == ("COMPENSATING", "inner", "undo")
+        assert f"{bottom} waits for a person at x" in row["why"]
+        wanted = SagaFilter(saga="top", task_queue=client.project.settings.temporal.task_queue)
+        inbox = await until(lambda: _waiting(client, wanted))
+        assert [(one.saga_id, one.step, one.op) for one in inbox] == [(bottom, "x", "undo")]
+        await client.resolve(bottom, {"step": "x", "decision": "retry", "reason": "because", "who": "ada"})
+        story = await finished(client, saga)
+    assert (story["state"], story["parked"]) == ("COMPENSATED", [])
+    assert await world.effects() == []
+
+
+async def test_an_undo_by_hand_shows_the_child_that_blocks_it(world: World) -> None:
+    world.plan["undo x"] = [Rejected("not today"), None]
+    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "top")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+        await client.undo(saga, reason="changed my mind", who="ada")
+        story = await _told(client, saga)
+        assert [row["step"] for row in story["parked"]] == ["inner"]
+        await client.resolve(f"{saga}/inner/deep", {"step": "x", "decision": "retry", "reason": "b", "who": "ada"})
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+
+
+async def test_what_a_parent_knows_survives_its_worker(world: World) -> None:
+    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+        saga = await begin(client, "top")
+        await _told(client, saga)
+    async with world.again() as client:
+        story = await _told(client, saga)
+        assert [row["step"] for row in story["parked"]] == ["inner"]
+        await handle(client, f"{saga}/inner/deep").terminate("by mistake")
+        story = await finished(client, f"{saga}/inner")
+        assert (story["state"], "terminated" in story["parked"][0]["why"]) == ("PARKED", True)
+        story = await _told(client, saga)
+        assert "terminated" in story["parked"][0]["why"]
+
+
+async def test_a_child_past_its_commit_point_goes_on_blocking_a_parent_that_turns_back(world: World) -> None:
+    child = "saga: child\nsteps:\n  - {id: x, uses: book, pivot: true}\n  - {id: y, uses: work, on_failure: park}\n"
+    parent = """
+        saga: parent
+        steps:
+          - {id: a, uses: book, compensate: unbook}
+          - {id: inner, uses: saga, with: {name: child}, compensate: {uses: unwork, with: {value: all}}}
+    """
+    world.plan["do y"] = [Rejected("never"), "after all"]
+    async with world.serving(parent, child) as client:
+        saga = await begin(client, "parent")
+        await _told(client, saga)
+        assert await client.cancel(saga) == "accepted"
+        story = await _told(client, saga)  # it was cleared by the cancel, and the child has reported again
+        assert [row["step"] for row in story["parked"]] == ["inner"]
+        await client.resolve(f"{saga}/inner", {"step": "y", "decision": "retry", "reason": "b", "who": "ada"})
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")

@@ -1,0 +1,198 @@
+"""What people and programs see of a saga in Temporal: ids, summaries, details, attributes, memo, how it closes."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio import activity, workflow
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from saga_workers.client import Client
+from sagas import Rejected
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import World, begin, handle, play, resolve
+
+THREE = """
+    saga: three
+    steps:
+      - {id: a, name: Take the first, uses: book, compensate: unbook}
+      - {id: b, name: Take the second, uses: book, compensate: unbook}
+      - {id: c, name: Take the third, uses: book, compensate: {uses: unbook, retry: {max_attempts: 1}}}
+      - {id: d, uses: require, with: {that: "${{ !input.no }}"}}
+    input: {type: object, properties: {no: {type: boolean, default: false}}}
+    output: "done"
+"""
+
+
+async def events(client: Client, saga: str) -> list[HistoryEvent]:
+    return list((await handle(client, saga).fetch_history()).events)
+
+
+async def test_a_completed_saga_of_three_steps_costs_one_event_more_than_hand_written(world: World) -> None:
+    @activity.defn
+    async def nothing() -> None: ...
+
+    async with world.serving(THREE) as client:
+        story = await play(client, "three")
+        ours = await events(client, story["id"])
+        queue = f"{story['id']}-hand"
+        options: Any = {"workflows": [HandWritten], "activities": [nothing]}
+        options["workflow_runner"] = UnsandboxedWorkflowRunner()
+        async with Worker(client.temporal, task_queue=queue, **options):
+            await client.temporal.execute_workflow(HandWritten.run, id=queue, task_queue=queue)
+        theirs = await events(client, queue)
+    kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in ours]
+    assert len(ours) == len(theirs) + 1, kinds
+    assert kinds.count("WORKFLOW_PROPERTIES_MODIFIED") == 1, "the memo at close, which `show` reads without a worker"
+    assert "UPSERT_WORKFLOW_SEARCH_ATTRIBUTES" not in kinds
+
+
+@workflow.defn
+class HandWritten:
+    @workflow.run
+    async def run(self) -> None:
+        for _ in range(3):
+            await workflow.execute_activity("nothing", start_to_close_timeout=timedelta(seconds=5))
+
+
+async def test_ids_and_sentences_of_the_rows(world: World) -> None:
+    async with world.serving(THREE) as client:
+        story = await play(client, "three", {"no": True})
+        rows = [
+            (e.activity_task_scheduled_event_attributes, json.loads(e.user_metadata.summary.data))
+            for e in await events(client, story["id"])
+            if e.HasField("activity_task_scheduled_event_attributes")
+        ]
+        described = await handle(client, story["id"]).describe()
+    assert [(row.activity_id, row.activity_type.name, summary) for row, summary in rows] == [
+        ("a", "book", "Take the first"),
+        ("b", "book", "Take the second"),
+        ("c", "book", "Take the third"),
+        ("c~undo", "unbook", "↩ undo Take the third"),
+        ("b~undo", "unbook", "↩ undo Take the second"),
+        ("a~undo", "unbook", "↩ undo Take the first"),
+    ]
+    assert described.workflow_type == "three"
+    for row, _ in rows:
+        assert row.retry_policy.maximum_attempts >= 1
+        assert row.start_to_close_timeout.seconds == 30
+    assert (await described.memo())["saga"]["state"] == "COMPENSATED"
+
+
+async def test_no_timeouts_and_no_retry_policy_on_the_run(world: World) -> None:
+    async with world.serving(THREE.replace("    steps:", "    deadline: 1h\n    steps:", 1)) as client:
+        story = await play(client, "three")
+        started = (await events(client, story["id"]))[0].workflow_execution_started_event_attributes
+    assert not started.workflow_execution_timeout.ToTimedelta()
+    assert not started.workflow_run_timeout.ToTimedelta()
+    assert not started.HasField("retry_policy"), "it would run the saga again from its first step"
+    assert len(started.input.payloads) == 1
+
+
+async def test_names_longer_than_temporal_takes_are_cut(world: World) -> None:
+    long = "Ä" * 390
+    async with world.serving(THREE.replace("Take the first", long)) as client:
+        story = await play(client, "three")
+    assert story["state"] == "COMPLETED"
+    assert story["steps"][0]["name"] == long
+
+
+async def test_a_long_definition_starts_all_the_same(world: World) -> None:
+    steps = "\n".join(
+        f"      - {{id: s{n}, name: A rather long sentence about step {n}, uses: book, compensate: unbook}}"
+        for n in range(300)
+    )
+    async with world.serving(f"    saga: long\n    steps:\n{steps}\n") as client:
+        saga = await begin(client, "long")
+        await handle(client, saga).terminate()
+
+
+async def test_how_each_end_closes(world: World) -> None:
+    world.plan["undo c"] = [Rejected("cannot")]
+    async with world.serving(THREE) as client:
+        saga = await begin(client, "three", {"no": True})
+        story = await finished(client, saga)
+        assert story["state"] == "PARKED"
+        assert (await handle(client, saga).describe()).status is WorkflowExecutionStatus.RUNNING
+        assert await attributes(client, saga) == {"SagaState": "PARKED", "SagaStep": "c", "SagaReason": "rejected"}
+        text = await details(client, saga)
+        assert "**three** is **PARKED**" in text
+        assert f"saga resolve {saga} c retry" in text
+        story = await resolve(client, saga, "c", "skip")
+        assert story["state"] == "RESIDUE"
+        residue = await failure(client, saga)
+        assert (residue.type, residue.category) == ("SagaResidue", ApplicationErrorCategory.BENIGN)
+        assert residue.details[0]["residue"][0]["kind"] == "effect_stays"
+        assert (await attributes(client, saga))["SagaState"] == "RESIDUE"
+
+        world.plan.clear()
+        async with world.engine.begin() as connection:
+            await connection.exec_driver_sql("delete from effects")
+        story = await play(client, "three", {"no": True})
+        undone = await failure(client, story["id"])
+        assert (undone.type, undone.non_retryable) == ("SagaCompensated", True)
+        assert undone.details[0]["state"] == "COMPENSATED"
+        assert undone.message == "undone: rejected at d: the requirement is not met"
+        assert (await attributes(client, story["id"]))["SagaState"] == "COMPENSATED"
+
+        good = await play(client, "three")
+        assert await handle(client, good["id"]).result() == "done"
+        assert await attributes(client, good["id"]) == {}
+        assert "This saga is over." in await details(client, good["id"])
+
+
+async def test_a_saga_that_was_parked_and_completes_does_not_look_parked(world: World) -> None:
+    definition = """
+        saga: mended
+        steps:
+          - {id: a, uses: book, compensate: unbook, on_failure: park}
+    """
+    world.plan["do a"] = [Rejected("not yet"), "now"]
+    async with world.serving(definition) as client:
+        story = await play(client, "mended")
+        assert story["state"] == "PARKED"
+        story = await resolve(client, story["id"], "a", "retry")
+        assert (story["state"], story["steps"][0]["generation"]) == ("COMPLETED", 2)
+        assert story["operator"][0]["who"] == "ada"
+        assert (await attributes(client, story["id"]))["SagaState"] == "COMPLETED"
+
+
+async def test_show_needs_no_worker_when_the_saga_is_over(world: World) -> None:
+    async with world.serving(THREE) as client:
+        saga = (await play(client, "three"))["id"]
+    story = await client.show(saga)
+    assert (story["state"], len(story["steps"])) == ("COMPLETED", 4)
+
+
+async def test_a_handwritten_client_sees_a_canceled_run(world: World) -> None:
+    definition = "    saga: waiting\n    steps:\n      - {id: a, uses: wait, with: {signal: never}}\n"
+    async with world.serving(definition) as client:
+        saga = await begin(client, "waiting")
+        await handle(client, saga).cancel()
+        with pytest.raises(WorkflowFailureError) as ended:
+            await handle(client, saga).result()
+    assert isinstance(ended.value.cause, CancelledError)
+
+
+async def failure(client: Client, saga: str) -> ApplicationError:
+    with pytest.raises(WorkflowFailureError) as ended:
+        await handle(client, saga).result()
+    assert isinstance(ended.value.cause, ApplicationError)
+    return ended.value.cause
+
+
+async def attributes(client: Client, saga: str) -> dict[str, Any]:
+    described = await handle(client, saga).describe()
+    return {p.key.name: p.value for p in described.typed_search_attributes if p.key.name.startswith("Saga")}
+
+
+async def details(client: Client, saga: str) -> str:
+    metadata: Any = await handle(client, saga).query("__temporal_workflow_metadata")
+    return metadata.current_details

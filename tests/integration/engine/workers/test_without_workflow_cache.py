@@ -1,0 +1,29 @@
+"""Every feature of the language on a worker that forgets each run at once, so that every workflow task replays."""
+
+from __future__ import annotations
+
+import pytest
+from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+
+from tests.integration.engine.environment import World, handle
+from tests.replay.scenarios import SCENARIOS, Scenario, perform, playing
+
+PLAYED = [one for one in SCENARIOS if one.name != "forward" and not one.long]
+"""Not one whose fourteen attempts Temporal puts a second apart; test_continue_as_new.py has the server of the long."""
+
+OVERTAKEN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
+"""The server's word for a task that would end the run while news for it came in (here: a notification's child has
+ended); it gives the task out again. Nothing is wrong with the code or its replay."""
+
+
+@pytest.mark.parametrize("scenario", PLAYED, ids=lambda scenario: scenario.name)
+async def test_every_task_replays(world: World, scenario: Scenario) -> None:
+    async with playing(world, scenario, max_cached_workflows=0) as client:
+        id, _ = await perform(client, scenario)
+        history = await handle(client, id).fetch_history()
+    failed = [
+        event.workflow_task_failed_event_attributes
+        for event in history.events
+        if event.HasField("workflow_task_failed_event_attributes")
+    ]
+    assert [one for one in failed if one.cause != OVERTAKEN] == []

@@ -1,0 +1,95 @@
+"""What the engine asks of a cluster and makes there, against a real broker."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_workers.devstack.ports import choose_ports
+from sagas.errors import UsageError
+from sagas.settings import KafkaSettings
+from tests.helpers.kafka_broker import Broker
+
+
+def name() -> str:
+    return f"topic-{uuid.uuid4().hex[:8]}"
+
+
+def test_a_topic_of_events_is_deleted_by_age_and_never_compacted(kafka: Broker) -> None:
+    cluster, topic = KafkaAdmin(kafka.settings(retention=172_800.0)), name()
+    assert cluster.ensure_topic(topic, 3)
+    assert not cluster.ensure_topic(topic, 7)  # it is there, and stays as it is
+    found = cluster.describe(topic)
+    assert (found.partitions, found.replicas, found.cleanup_policy, found.retention) == (3, 1, "delete", 172_800.0)
+    assert cluster.topics()[topic] == 3
+    assert cluster.broker_count() == 1
+
+
+def test_how_many_partitions_may_be_the_brokers_business(kafka: Broker) -> None:
+    cluster, topic = KafkaAdmin(kafka.settings()), name()
+    assert cluster.ensure_topic(topic)
+    assert cluster.describe(topic).partitions == 4
+
+
+def test_a_topic_of_progress_is_compacted(kafka: Broker) -> None:
+    cluster, topic = KafkaAdmin(kafka.settings()), name()
+    cluster.ensure_topic(topic, 4, cleanup_policy="compact")
+    assert cluster.describe(topic).cleanup_policy == "compact"
+
+
+def test_what_is_missing_is_told_with_the_reason(kafka: Broker) -> None:
+    cluster, here, absent = KafkaAdmin(kafka.settings()), kafka.create_topic(), name()
+    [(lost, reason)] = cluster.unusable_topics([here, absent]).items()
+    assert lost == absent
+    assert reason.startswith("the topic is not there")
+    with pytest.raises(KafkaOperationError, match=f"topic {absent}: the topic is not there"):
+        cluster.describe(absent)
+
+
+def test_an_open_transaction_holds_back_what_is_decided(kafka: Broker) -> None:
+    settings, topic = kafka.settings(), kafka.create_topic(partitions=2)
+    cluster = KafkaAdmin(settings)
+    producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-x"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"1", partition=1)
+    producer.flush(30)
+    assert cluster.offsets(topic) == {0: PartitionOffsets(0, 0, 0), 1: PartitionOffsets(0, 0, 1)}
+    assert cluster.offsets(topic)[1].undecided_records == 1
+    producer.commit_transaction(30)
+    assert len(kafka.read_committed(topic)) == 1
+    assert cluster.offsets(topic)[1].undecided_records == 0
+
+
+def test_how_far_a_group_has_read(kafka: Broker) -> None:
+    settings, topic = kafka.settings(), kafka.create_topic()
+    kafka.produce(topic, 1, 2, 3)
+    group = f"{settings.prefix}-reader"
+    assert KafkaAdmin(settings).committed_offsets(group, topic) == {}
+    consumer = Consumer(consumer_config(settings, group))
+    consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+    consumer.close()
+    assert KafkaAdmin(settings).committed_offsets(group, topic) == {0: 2}
+
+
+def test_how_long_a_transaction_may_take_here(kafka: Broker) -> None:
+    assert KafkaAdmin(kafka.settings()).max_transaction_timeout() == 900.0
+
+
+def test_a_broker_that_is_down_is_one_sentence() -> None:
+    port = choose_ports({"port": None}, {}, ())["port"]
+    cluster = KafkaAdmin(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}"), timeout=2.0)
+    with pytest.raises(KafkaOperationError, match=f"Kafka at 127.0.0.1:{port} cannot be used: .*refused") as caught:
+        cluster.topics()
+    assert "\n" not in caught.value.message
+    assert caught.value.help
+
+
+def test_a_property_that_the_client_does_not_know_is_one_sentence() -> None:
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", client={"sasl.pasword": "x"})
+    with pytest.raises(UsageError, match=r"kafka\.client: .*sasl\.pasword"):
+        KafkaAdmin(settings)

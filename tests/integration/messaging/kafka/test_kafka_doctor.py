@@ -1,0 +1,224 @@
+"""`saga doctor` and `saga setup` about Kafka, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from saga_activities.kafka.config import consumer_config, producer_config
+from saga_workers.devstack.ports import choose_ports
+from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.topic_inventory import create_topic_commands, create_topics
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.processes import TemporalServer
+
+DEFINITION = """
+saga: orders
+triggers:
+  kafka: {topic: PAID, input: "${{ trigger.value }}"}
+steps:
+  - id: tell
+    uses: kafka.publish
+    with: {topic: TOLD, key: "1", value: {paid: true}, hold: true}
+"""
+
+READERS = """
+from sagas import bridge, consumer
+
+@consumer("RAW", connection="shop")
+async def book(message):
+    pass
+
+@bridge("RAW", to="CLEAN")
+def clean(message):
+    return message.value
+"""
+
+SPARK = """
+saga: day
+steps:
+  - id: facts
+    uses: spark
+    with:
+      sql: select value from orders
+      inputs: {orders: {topic: SOURCE}}
+      output: {topic: FACTS}
+"""
+
+
+class World:
+    def __init__(self, folder: Path, broker: Broker, more: str = "") -> None:
+        self.mark = uuid.uuid4().hex[:8]
+        self.paid, self.told = f"paid-{self.mark}", f"told-{self.mark}"
+        settings = f'[connections.shop]\nurl = "sqlite:///shop.db"\n[kafka]\noutbox = "shop"\nprefix = "p{self.mark}"\n'
+        settings += f'bootstrap_servers = "{broker.address}"\n{more}'
+        (folder / "saga.toml").write_text(settings, encoding="utf-8")
+        (folder / "definitions").mkdir()
+        definition = DEFINITION.replace("PAID", self.paid).replace("TOLD", self.told)
+        (folder / "definitions" / "orders.saga.yaml").write_text(definition, encoding="utf-8")
+        self.project = Project(load_settings(folder, env={}))
+        assert not self.project.diagnostics
+
+    async def examine(self) -> dict[str, DoctorResult]:
+        return {finding.check: finding for finding in await check_kafka(self.project)}
+
+
+@pytest.fixture
+def world(tmp_path: Path, kafka: Broker) -> World:
+    return World(tmp_path, kafka)
+
+
+async def test_topics_that_are_missing_are_made_by_setup(world: World, kafka: Broker) -> None:
+    before = await world.examine()
+    assert before["kafka"].ok
+    assert kafka.address in before["kafka"].message
+    assert before["kafka transactions"].ok
+    topics = before["kafka topics"]
+    assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
+    assert topics.message.startswith(f"{world.paid}: the topic is not there")
+
+    names = [world.paid, f"{world.paid}.dlq", world.told]
+    assert create_topics(world.project) == names
+    assert create_topics(world.project) == []
+    after = await world.examine()
+    assert [finding.check for finding in after.values() if not finding.ok] == []
+    assert after["kafka topics"].message == ", ".join(names)
+    [first, *_] = create_topic_commands(world.project)
+    assert first == (
+        f"kafka-topics.sh --bootstrap-server {kafka.address} --create --if-not-exists --topic {world.paid} "
+        "--config cleanup.policy=delete --config retention.ms=604800000"
+    )
+
+
+def test_the_command_makes_them_too(world: World, kafka: Broker, temporal: TemporalServer) -> None:
+    def saga(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "TEMPORAL_ADDRESS": temporal.address}
+        argv = [sys.executable, "-P", "-m", "saga_cli.main", *words]
+        root = world.project.settings.root
+        return subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    printed = json.loads(saga("setup", "--print", "-o", "json").stdout)
+    assert sum(command.startswith("kafka-topics.sh") for command in printed["commands"]) == 3
+    assert world.told not in kafka.topics()
+    made = saga("setup")
+    assert made.returncode == 0, made.stderr
+    assert f"✔ topics {world.paid}, {world.paid}.dlq, {world.told}" in made.stdout
+    assert world.told in kafka.topics()
+    again = saga("setup")
+    assert again.returncode == 0, again.stderr
+    assert "topics" not in again.stdout
+
+
+async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
+    create_topics(world.project)
+    kafka.produce(world.paid, 1, 2, 3, key="k")
+    waiting = (await world.examine())["kafka triggers"]
+    assert (waiting.ok, waiting.help) == (False, "saga trigger")
+    assert waiting.message == f"3 events of {world.paid} wait for orders, and nobody has read any"
+
+    settings = world.project.settings.kafka
+    consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{world.paid}"))
+    places = [TopicPartition(world.paid, partition, 0) for partition in range(4)]
+    [full] = [one for one in places if kafka.offsets(world.paid)[one.partition] != (0, 0)]
+    consumer.commit(offsets=[TopicPartition(world.paid, full.partition, 2)], asynchronous=False)
+    consumer.close()
+    assert (await world.examine())["kafka triggers"].message == f"orders is at most 1 event of {world.paid} behind"
+
+
+async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: Broker) -> None:
+    mark = uuid.uuid4().hex[:8]
+    raw, prefix = f"raw-{mark}", f"p{mark}"
+    settings = f'actions = ["./book.py"]\n[connections.shop]\nurl = "sqlite:///shop.db"\n[kafka]\nprefix = "{prefix}"\n'
+    (tmp_path / "saga.toml").write_text(f'{settings}bootstrap_servers = "{kafka.address}"\n', encoding="utf-8")
+    module = READERS.replace("RAW", raw).replace("CLEAN", f"clean-{mark}")
+    (tmp_path / "book.py").write_text(module, encoding="utf-8")
+    project = Project(load_settings(tmp_path, env={}))
+    create_topics(project)
+    kafka.produce(raw, 1, 2, key="k")
+
+    async def said() -> str:
+        return {finding.check: finding for finding in await check_kafka(project)}["kafka triggers"].message
+
+    def read(who: str, offset: int) -> None:
+        [full] = [partition for partition, ends in kafka.offsets(raw).items() if ends != (0, 0)]
+        consumer = Consumer(consumer_config(project.settings.kafka, f"{prefix}-{who}"))
+        consumer.commit(offsets=[TopicPartition(raw, full, offset)], asynchronous=False)
+        consumer.close()
+
+    assert await said() == f"2 events of {raw} wait for book, and nobody has read any"
+    read("consumer-book", 1)
+    assert await said() == f"2 events of {raw} wait for clean, and nobody has read any"
+    read("bridge-clean", 2)
+    assert await said() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
+
+
+async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
+    create_topics(world.project)
+    settings = world.project.settings.kafka
+    producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-stuck"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(world.told, b"1", partition=2)
+    producer.flush(30)
+    readers = (await world.examine())["kafka readers"]
+    assert not readers.ok
+    assert readers.message == f"an open transaction holds back 1 records of {world.told}, partition 2"
+    producer.abort_transaction(30)
+
+
+async def test_a_compacted_topic_of_events_is_told(world: World, kafka: Broker) -> None:
+    kafka.create_topic(world.told, config={"cleanup.policy": "compact"})
+    create_topics(world.project)
+    topics = (await world.examine())["kafka topics"]
+    assert not topics.ok
+    assert topics.message == f"{world.told} is compacted: a later event of a key replaces the earlier one"
+
+
+async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Path, kafka: Broker) -> None:
+    mark = uuid.uuid4().hex[:8]
+    source, facts = f"a-{mark}", f"b-{mark}"
+    settings = f'[connections.shop]\nurl = "sqlite:///shop.db"\n[spark]\nledger = "shop"\n[kafka]\nprefix = "p{mark}"\n'
+    (tmp_path / "saga.toml").write_text(f'{settings}bootstrap_servers = "{kafka.address}"\n', encoding="utf-8")
+    (tmp_path / "definitions").mkdir()
+    definition = SPARK.replace("SOURCE", source).replace("FACTS", facts)
+    (tmp_path / "definitions" / "day.saga.yaml").write_text(definition, encoding="utf-8")
+    project = Project(load_settings(tmp_path, env={}))
+    assert not project.diagnostics
+
+    async def topics() -> DoctorResult:
+        return {finding.check: finding for finding in await check_kafka(project)}["kafka topics"]
+
+    kafka.create_topic(source, config={"cleanup.policy": "compact"})
+    missing = await topics()
+    assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
+    assert missing.message.startswith(f"{facts}: the topic is not there")
+    assert create_topics(project) == [facts]
+    found = await topics()
+    assert (found.ok, found.message) == (True, f"{source}, {facts}")
+
+
+async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path: Path, kafka: Broker) -> None:
+    world = World(tmp_path, kafka, 'transaction_timeout = "20m"\n')
+    found = (await world.examine())["kafka transactions"]
+    assert not found.ok
+    assert "kafka.transaction_timeout is above the broker's maximum" in found.message
+
+
+async def test_a_broker_that_is_down_is_one_finding(tmp_path: Path, kafka: Broker) -> None:
+    world = World(tmp_path, kafka)
+    port = choose_ports({"port": None}, {}, ())["port"]
+    settings = load_settings(tmp_path, env={"SAGA_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"})
+    world.project = Project(settings)
+    [found] = (await world.examine()).values()
+    assert not found.ok
+    assert "\n" not in found.message

@@ -1,0 +1,231 @@
+"""`outbox.emit` and `kafka.publish` against a real broker: all of the events, or none, and each of them once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.relay.relay_process import run_relay
+from sagas import Step, action
+from sagas.settings import load_settings
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.fault_proxy import fault_proxy
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer
+from tests.integration.messaging.relay.events_environment import EventsWorld, begin, open_world, play, until
+
+
+@pytest.fixture
+async def world(
+    temporal: TemporalServer, postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
+) -> AsyncIterator[EventsWorld]:
+    found = await open_world(tmp_path, temporal.address, postgres_server, kafka.address)
+    yield found
+    await found.databases.close()
+
+
+@contextlib.asynccontextmanager
+async def relaying(world: EventsWorld) -> AsyncIterator[None]:
+    """A relay in this process."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_relay(load_settings(world.folder), stop=stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+def five(first: str, second: str) -> str:
+    """The events of a step: five of them, for two topics."""
+    return "\n".join(f"              - {{topic: {(first, second)[n % 2]}, key: k{n}, value: {n}}}" for n in range(5))
+
+
+def values(broker: Broker, *topics: str) -> list[int]:
+    return sorted(record.json() for record in broker.read_committed(*topics))
+
+
+async def published(world: EventsWorld, saga_id: str) -> None:
+    async def all_of_them() -> bool:
+        found = await world.statuses(saga_id)
+        return bool(found) and set(found) == {"PUBLISHED"}
+
+    await until(all_of_them)
+
+
+async def test_five_events_to_two_topics_are_there_or_none_is(world: EventsWorld, kafka: Broker) -> None:
+    first, second = kafka.create_topic(), kafka.create_topic()
+    definition = f"""
+      saga: five
+      input: {{properties: {{hold: {{type: boolean}}, fail: {{type: boolean}}}}}}
+      steps:
+        - id: tell
+          uses: kafka.publish
+          with:
+            events:
+{five(first, second).replace("}", ", hold: true}")}
+        - {{id: check, uses: require, with: {{that: "!input.fail"}}}}
+        - id: told
+          uses: outbox.emit
+          pivot: true
+          with: {{connection: shop, topic: {first}, value: 9, headers: {{kind: last}}}}
+    """
+    async with world.serving(definition) as client, relaying(world):
+        failed = await play(client, "five", fail=True)
+        done = await play(client, "five", fail=False)
+        await published(world, done["id"])
+    assert (failed["state"], done["state"]) == ("COMPENSATED", "COMPLETED")
+    assert await world.statuses(failed["id"]) == ["DROPPED"] * 5
+    records = kafka.read_committed(first, second)
+    assert sorted(record.json() for record in records) == [0, 1, 2, 3, 4, 9]
+    assert {record.headers["sagaid"] for record in records} == {done["id"]}
+    last = next(record for record in records if record.json() == 9)
+    assert (last.headers["kind"], last.headers["sagastep"]) == ("last", "told")
+    ids = {event["id"] for row in done["steps"] if row["result"] for event in row["result"]["events"]}
+    assert {record.headers["ce_id"] for record in records} == ids
+
+
+async def test_a_step_that_waits_until_its_events_are_published(world: EventsWorld, kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    definition = f"""
+      saga: waits
+      steps:
+        - id: tell
+          uses: kafka.publish
+          timeout: 2s
+          retry: {{initial_interval: 100ms, backoff_coefficient: 1.0}}
+          with: {{topic: {topic}, value: 1, wait: published}}
+          pivot: true
+        - {{id: after, uses: kafka.publish, timeout: 5s, with: {{topic: {topic}, value: 2, wait: published}}}}
+    """
+    async with world.serving(definition) as client:
+        saga_id = await begin(client, "waits")
+        await asyncio.sleep(3)  # longer than one attempt: the next one finds the stored result, and waits on
+        assert await world.statuses(saga_id) == ["NEW"]
+        async with relaying(world):
+            story = await finished(client, saga_id)
+    assert story["state"] == "COMPLETED"
+    assert await world.statuses(saga_id) == ["PUBLISHED", "PUBLISHED"]
+    assert values(kafka, topic) == [1, 2]
+
+
+async def test_a_worker_that_dies_between_commit_and_answer(world: EventsWorld, kafka: Broker) -> None:
+    first, second = kafka.create_topic(), kafka.create_topic()
+    definition = f"""
+      saga: once
+      steps:
+        - id: tell
+          uses: kafka.publish
+          timeout: 4s
+          with:
+            events:
+{five(first, second)}
+          pivot: true
+    """
+    port = int(world.urls["shop"].rsplit(":", 1)[1].split("/")[0])
+    async with fault_proxy(port) as proxy:
+        world.write(definition, shop=world.urls["shop"].replace(f":{port}/", f":{proxy.port}/"))
+        worker = world.worker()
+        try:
+            await asyncio.to_thread(worker.start)
+            client = await world.client()
+            proxy.arm(b"; COMMIT", "swallow_answer")
+            saga_id = await begin(client, "once")
+
+            async def committed() -> bool:
+                return len(await world.rows(saga_id)) == 5
+
+            await until(committed)
+            assert proxy.triggered == 1
+            worker.kill()  # it never heard that its transaction was committed
+            await asyncio.to_thread(worker.start)
+            story = await finished(client, saga_id)
+            async with relaying(world):
+                await published(world, saga_id)
+        finally:
+            worker.kill()
+    assert story["state"] == "COMPLETED"
+    assert story["steps"][0]["attempts"] >= 2
+    assert values(kafka, first, second) == [0, 1, 2, 3, 4]
+
+
+async def test_an_event_no_broker_would_take_is_refused_before_the_effect(world: EventsWorld) -> None:
+    @action("shop.large", connection="shop")
+    async def large(step: Step, size: int) -> None:
+        await step.sql.execute("insert into effects values ('large', 1)")
+        step.emit("t", value="x" * size)
+
+    @action("shop.odd", connection="shop")
+    async def odd(step: Step) -> None:
+        await step.sql.execute("insert into effects values ('odd', 1)")
+        step.emit("t", value=object())
+
+    undo = "compensate: {uses: sql, with: {connection: shop, run: delete from effects}}"
+    definitions = [
+        f"saga: large\nsteps: [{{id: a, uses: shop.large, with: {{size: 1100000}}, {undo}}}]\n",
+        f"saga: odd\nsteps: [{{id: a, uses: shop.odd, {undo}}}]\n",
+        "saga: listless\ninput: {}\nsteps:\n  - id: a\n    uses: kafka.publish\n"
+        '    with: {events: "${{ input.events }}"}\n    pivot: true\n',
+    ]
+    async with world.serving(*definitions, actions=[large, odd]) as client:
+        stories = [await play(client, "large"), await play(client, "odd")]
+        hidden = await play(client, "listless", events=[{"topic": "t", "value": 1, "hold": True}])
+        wrong = await play(client, "listless", events={"topic": "t"})
+    said = [(story["state"], story["steps"][0]["state"], story["steps"][0]["attempts"]) for story in stories]
+    assert said == [("COMPENSATED", "FAILED", 1)] * 2, "it is not tried again: it would be refused again"
+    assert "800000 are allowed" in stories[0]["steps"][0]["error"]["message"]
+    assert "cannot be written as JSON" in stories[1]["steps"][0]["error"]["message"]
+    assert await world.effects() == []
+    for story, sentence in ((hidden, "write `hold: true` out"), (wrong, "have to be a list")):
+        assert story["state"] == "COMPENSATED"
+        assert sentence in story["steps"][0]["error"]["message"]
+
+
+async def test_a_topic_that_is_not_there_fails_no_saga(world: EventsWorld, kafka: Broker) -> None:
+    there, missing = kafka.create_topic(), f"missing-{world.prefix}"
+    definition = f"""
+      saga: missing
+      steps:
+        - {{id: a, uses: kafka.publish, with: {{topic: {missing}, value: 1}}, pivot: true}}
+        - {{id: b, uses: kafka.publish, with: {{topic: {there}, value: 2}}}}
+    """
+    async with world.serving(definition) as client, relaying(world):
+        story = await play(client, "missing")
+        assert story["state"] == "COMPLETED"
+
+        async def other_is_published() -> bool:
+            return (await world.statuses(story["id"])) == ["NEW", "PUBLISHED"]
+
+        await until(other_is_published)
+        kafka.create_topic(missing)
+        await published(world, story["id"])
+    assert values(kafka, there, missing) == [1, 2]
+
+
+async def test_held_events_reach_the_topic_after_the_commit_point(world: EventsWorld, kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    definition = f"""
+      saga: held
+      steps:
+        - {{id: tell, uses: kafka.publish, with: {{topic: {topic}, value: 1, hold: true}}}}
+        - {{id: approve, uses: wait, with: {{signal: approved}}}}
+    """
+    async with world.serving(definition) as client, relaying(world):
+        saga_id = await begin(client, "held")
+
+        async def held() -> Any:
+            return await world.statuses(saga_id) == ["HELD"]
+
+        await until(held)
+        await asyncio.sleep(1)
+        assert values(kafka, topic) == [], "the relay leaves it alone"
+        await client.signal(saga_id, "approved")
+        assert (await finished(client, saga_id))["state"] == "COMPLETED"
+        await published(world, saga_id)
+    assert values(kafka, topic) == [1]

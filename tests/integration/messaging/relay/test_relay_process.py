@@ -1,0 +1,182 @@
+"""`saga relay` as a process: ready, metrics, an idle one holds nothing open, standby, frozen, fenced, and it drains."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from saga_workers.devstack.service import http_get
+from saga_workers.relay.lease import LEASE_TERM
+from sagas.step import Event
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.relay.relay_environment import OutboxWorld, events
+
+TIMEOUT = 6.0
+
+
+@pytest_asyncio.fixture
+async def world(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
+    made = OutboxWorld(postgres_server, kafka, tmp_path, transaction_timeout=TIMEOUT)
+    await made.make_tables()
+    yield made
+    made.close()
+
+
+def until(holds: Callable[[], bool], patience: float = 60.0) -> None:
+    end = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.1)
+
+
+def published(world: OutboxWorld) -> bool:
+    return world.statuses()["NEW"] == 0
+
+
+def metrics(port: int) -> dict[str, float]:
+    text = http_get(port, "/metrics", seconds=20)[1].decode()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def status(world: OutboxWorld) -> Any:
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--status", "-o", "json"]
+    done = subprocess.run(argv, cwd=world.folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["outboxes"][0]
+
+
+def test_it_publishes_counts_stays_idle_without_a_transaction_and_drains(world: OutboxWorld) -> None:
+    topic = world.broker.create_topic()
+    world.emit(*events(topic, 100))
+    relay = world.relay().start()
+    until(lambda: published(world))
+    first = metrics(relay.health_port)
+    assert first['saga_relay_published_total{connection="shop"}'] == 100
+    assert first['saga_outbox_events{connection="shop",status="NEW"}'] == 0
+    assert first[f'saga_relay_lso_lag{{connection="shop",topic="{topic}"}}'] == 0
+
+    time.sleep(2 * TIMEOUT)  # longer than Kafka lets a transaction live
+    world.check_decided(topic)
+    inside = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in tr%'"
+    assert world.rows(inside) == [(0,)]
+    world.emit(*events(topic, 20, start=100))
+    until(lambda: published(world))
+    told = metrics(relay.health_port)
+    assert told['saga_relay_published_total{connection="shop"}'] == 120
+    assert told['saga_relay_rebuilds_total{connection="shop"}'] == 0
+    found = status(world)
+    assert found["new"] == found["held"] == found["refused"] == 0
+    assert all(str(relay.pid) in shard["owner"] and not shard["open_transaction"] for shard in found["shards"])
+    assert relay.stop() == 0, relay.tail()
+    assert "Traceback" not in relay.tail(200)
+    assert all(shard["owner"] is None for shard in status(world)["shards"])
+    world.check(topic)
+
+
+def test_once_publishes_what_is_new_and_ends(world: OutboxWorld) -> None:
+    topic = world.broker.create_topic()
+    world.emit(*events(topic, 1200))
+    relay = world.relay(options=["--once"])
+    relay.launch()
+    until(lambda: not relay.running)
+    assert relay.stop() == 0, relay.tail()
+    assert world.statuses() == {"PUBLISHED": 1200}
+    world.check(topic)
+
+
+@pytest.mark.slow
+def test_the_second_relay_stands_by_until_the_first_is_gone(world: OutboxWorld) -> None:
+    topic = world.broker.create_topic()
+    first, second = world.relay().start(), world.relay().start()
+    world.emit(*events(topic, 50))
+    until(lambda: published(world))
+    owners = {shard["owner"] for shard in status(world)["shards"]}
+    assert len(owners) == 1
+    assert str(first.pid) in owners.pop()
+    first.kill()
+    world.emit(*events(topic, 50, start=50))
+    until(lambda: published(world))
+    assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])
+    world.check(topic)
+
+
+def test_a_frozen_relay_is_fenced_and_stands_by_when_it_wakes(world: OutboxWorld) -> None:
+    topic = world.broker.create_topic()
+    first = world.relay().start()
+    second = world.relay().start()
+    first.freeze()
+    time.sleep(LEASE_TERM)
+    world.emit(*events(topic, 300))
+    until(lambda: published(world))
+    assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])
+    first.thaw()
+    world.emit(*events(topic, 300, start=300))
+    until(lambda: published(world))
+    until(lambda: "stands by" in first.log.read_text())
+    assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])
+    time.sleep(1)
+    assert first.running
+    world.check(topic)
+
+
+async def test_a_transaction_timeout_above_the_brokers_maximum_ends_it_with_one_sentence(
+    postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
+) -> None:
+    world = OutboxWorld(postgres_server, kafka, tmp_path, transaction_timeout=1200.0)
+    await world.make_tables()
+    relay = world.relay()
+    relay.launch()
+    try:
+        await asyncio.to_thread(until, lambda: not relay.running)
+        assert relay.stop() not in (None, 0)
+        said = relay.log.read_text()
+        assert said.count("kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)") == 1
+        assert "Traceback" not in said
+    finally:
+        world.close()
+
+
+@pytest.mark.slow
+async def test_nothing_goes_wrong_in_circles(world: OutboxWorld) -> None:
+    """A relay that Kafka does not answer says so once, is not ready, and goes on when it can."""
+    relay = world.relay()
+    (world.folder / "saga.toml").write_text(
+        (world.folder / "saga.toml").read_text().replace(world.kafka.servers, "127.0.0.1:1")
+    )
+    relay.launch()
+    await asyncio.to_thread(until, lambda: "cannot be used" in relay.log.read_text())
+    await asyncio.sleep(3)
+    assert relay.ready_says().count("trouble") == 4
+    lines = [line for line in relay.log.read_text().splitlines() if "cannot be used" in line]
+    assert len(lines) <= 8, "\n".join(lines)
+    assert relay.stop() == 0, relay.tail()
+
+
+def test_an_unknown_connection_is_one_sentence(world: OutboxWorld) -> None:
+    world.write_project()
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--connection", "shops"]
+    done = subprocess.run(argv, cwd=world.folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "There is no connection shops in the settings; did you mean shop?" in done.stderr
+
+
+def test_an_event_of_each_shard_can_be_held_back_by_nobody(world: OutboxWorld) -> None:
+    """Shards are by topic and key, so one event of each of many keys meets all of them."""
+    topic = world.broker.create_topic(partitions=2)
+    world.emit(*(Event(topic, f"key-{n}", n) for n in range(64)))
+    assert len(world.rows("select distinct shard from saga_outbox")) == 4
+    relay = world.relay().start()
+    until(lambda: published(world))
+    assert relay.stop() == 0
+    world.check(topic)

@@ -1,0 +1,103 @@
+"""Relays are killed again and again while events are written: nothing is lost, nothing is doubled.
+
+And the same without the progress record, which must fail: the test can tell.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.relay.lossy_relay import forget
+from tests.integration.messaging.relay.relay_environment import OutboxWorld, events
+
+SLOW_MARKS = """
+create function slow_mark() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
+create trigger slow_mark after update on saga_outbox for each statement execute function slow_mark()
+"""
+"""The time between a commit in Kafka and the marks of its rows becomes a good part of all, so that kills hit it."""
+
+
+@pytest_asyncio.fixture
+async def world(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
+    made = OutboxWorld(postgres_server, kafka, tmp_path, batch=40)
+    await made.make_tables()
+    with made.connect() as connection:
+        for statement in SLOW_MARKS.split(";\n"):
+            connection.execute(statement)
+    yield made
+    made.close()
+
+
+class Writer(threading.Thread):
+    """Writes numbered events, in order per key, until it is told to stop."""
+
+    def __init__(self, world: OutboxWorld, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._world, self._topic = world, topic
+        self._stop_now = threading.Event()
+        self.written = 0
+
+    def run(self) -> None:
+        with self._world.connect() as connection:
+            while not self._stop_now.wait(0.03):
+                with connection.transaction():
+                    self._world.insert(connection, *events(self._topic, 20, keys=16, start=self.written))
+                self.written += 20
+
+    def end(self) -> None:
+        self._stop_now.set()
+        self.join()
+
+
+def soak(world: OutboxWorld, kills: int, first: Callable[[], None] | None = None) -> str:
+    """Kill ``kills`` relays in the midst of their work; the last one may end it. The topic of the events."""
+    topic = world.broker.create_topic(partitions=2)
+    relay, writer = world.relay(first=first), Writer(world, topic)
+    try:
+        writer.start()
+        for _ in range(kills):
+            relay.launch()
+            before = len(world.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
+            end = time.monotonic() + 60
+            while len(world.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
+                assert time.monotonic() < end, "the relay publishes nothing"
+                time.sleep(0.02)
+            time.sleep(random.uniform(0.0, 0.4))
+            relay.kill()
+        writer.end()
+        relay.launch()
+        end = time.monotonic() + 120
+        while world.statuses()["NEW"]:
+            assert time.monotonic() < end, f"not all is published: {world.statuses()}"
+            time.sleep(0.1)
+        assert world.statuses() == {"PUBLISHED": writer.written}
+        time.sleep(0.5)
+    finally:
+        writer.end()
+        relay.kill()
+    return topic
+
+
+def test_twenty_kills_lose_and_double_nothing(world: OutboxWorld) -> None:
+    world.check(soak(world, 20))
+
+
+def test_without_the_progress_record_events_are_doubled(world: OutboxWorld) -> None:
+    topic = soak(world, 12, forget)
+    seen = Counter(record.headers["ce_id"] for record in world.broker.read_committed(topic))
+    assert any(times > 1 for times in seen.values()), "the kills hit no moment that matters"
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_lose_and_double_nothing(world: OutboxWorld) -> None:
+    world.check(soak(world, 200))

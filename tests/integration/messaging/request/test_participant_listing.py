@@ -1,0 +1,75 @@
+"""The participant that the reference shows: its listing, run as it stands there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import sys
+import uuid
+from pathlib import Path
+
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.processes import Process, TemporalServer
+from tests.integration.messaging.request.request_environment import open_world, until
+
+PAGE = Path(__file__).resolve().parents[4] / "docs/reference/message-formats.md"
+
+TRIP = """
+saga: trip
+input: {type: object, properties: {nights: {type: integer}, go: {type: boolean, default: true}}}
+steps:
+  - id: reserve
+    uses: kafka.request
+    with: {topic: PREFIX-hotel, value: {nights: "${{ input.nights }}"}}
+    compensate: kafka.request
+  - {id: next, uses: require, with: {that: "${{ input.go }}"}}
+output: "${{ steps.reserve.result }}"
+"""
+
+
+async def test_the_participant_of_the_reference(
+    tmp_path: Path, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
+) -> None:
+    async with open_world(tmp_path / "project", temporal, kafka, postgres_server, TRIP) as world:
+        [listing] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+        script, database = tmp_path / "hotel.py", tmp_path / "hotel.db"
+        script.write_text(listing, encoding="utf-8")
+        topic = kafka.create_topic(f"{world.prefix}-hotel")
+        argv = [sys.executable, "-P", str(script), kafka.address, topic, str(database)]
+        hotel = Process("hotel", argv, tmp_path, database.exists, dict(os.environ)).start()
+
+        def rooms() -> list[tuple[str, int]]:
+            with contextlib.closing(sqlite3.connect(database)) as db:
+                return db.execute("select booking, nights from rooms").fetchall()
+
+        try:
+            story = await world.play("trip", nights=3)
+            key = f"{story['id']}/reserve"
+            assert (story["state"], story["output"]) == ("COMPLETED", {"booking": key})
+            assert rooms() == [(key, 3)]
+
+            story = await world.play("trip", nights=31)
+            assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "at most 30 nights")
+            assert story["reason"]["details"] == {"asked": 31}
+
+            story = await world.play("trip", nights=5, go=False)
+            assert story["state"] == "COMPENSATED"
+            assert rooms() == [(key, 3)]
+
+            # The undo overtakes its command, and both come twice.
+            other = f"test-{uuid.uuid4()}/reserve"
+            replies = f"{world.prefix}-elsewhere"
+            kafka.create_topic(replies)
+            undo = {"sagakey": f"{other}/undo", "sagaop": "undo", "sagaundoes": other, "sagareplyto": replies}
+            do = {"sagakey": other, "sagaop": "do", "sagareplyto": replies}
+            for headers in (undo, do, undo, do):
+                kafka.produce(topic, {"nights": 1}, key=other, headers=headers)
+            await until(lambda: len(kafka.read_committed(replies)) == 4)
+            outcomes = [one.headers["sagaoutcome"] for one in kafka.read_committed(replies)]
+            assert outcomes == ["done", "rejected", "done", "rejected"]
+            assert rooms() == [(key, 3)]
+        finally:
+            hotel.kill()

@@ -1,0 +1,202 @@
+"""One attempt of `kafka.request` against its row, on each database: written once, sealed, found, asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from saga_activities import kafka_request
+from saga_activities.attempt_context import AttemptContext, ReplyPending
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.schema import create_tables
+from saga_activities.guard.watermark import clean_up
+from saga_activities.kafka_request import KafkaRequestAction, Reply
+from sagas.builtins.messaging import REPLY_PROBE, REQUEST
+from sagas.errors import UsageError
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
+from sagas.settings import KafkaSettings
+from tests.helpers.database_servers import DatabaseServer, mariadb
+from tests.integration.messaging.request.request_environment import new_database
+
+
+@pytest.fixture(scope="module")
+def mariadb_server() -> Iterator[DatabaseServer]:
+    with mariadb() as server:
+        yield server
+
+
+class Place:
+    """Attempts of one step of one saga, and the outbox they write to."""
+
+    def __init__(self, databases: DatabaseConnections) -> None:
+        self.databases = databases
+        self.saga_id = f"trip-{uuid.uuid4()}"
+        self.requests = KafkaRequestAction(databases, KafkaSettings(outbox="shop"))
+
+    async def attempt(
+        self, number: int = 1, *, action: str = REQUEST, op: str = "do", earlier: int = 0, **arguments: Any
+    ) -> Outcome | None:
+        """The outcome; None: it waits."""
+        key = f"{self.saga_id}/reserve" + ("" if op in ("do", "probe") else f"/{op}")
+        given = {} if action == REPLY_PROBE else {"topic": "t", "value": 1, **arguments}
+        invocation = Invocation(action, given, key, self.saga_id, "reserve", op, 1, earlier_attempts=earlier)
+        now = time.time()
+        attempt = AttemptContext(
+            number, now, now + 20, lambda _: None, logging.getLogger("test"), task_token=b"token %d" % number
+        )
+        try:
+            return await self.requests.perform(invocation, attempt)
+        except ReplyPending:
+            return None
+
+    async def probe(self) -> Any:
+        told = await self.attempt(action=REPLY_PROBE, op="probe")
+        assert told is not None
+        return told.result
+
+    async def reply(
+        self, outcome: str, data: Any = None, *, op: str = "do"
+    ) -> tuple[bool, kafka_request.RequestRow | None]:
+        key = f"{self.saga_id}/reserve" + ("" if op == "do" else f"/{op}")
+        said = data if outcome == "done" else {"reason": data, "details": {}}
+        reply = Reply(key, outcome, json.dumps(said))
+        return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time())
+
+    async def commands(self) -> int:
+        async with self.databases.engine("shop").connect() as connection:
+            found = await connection.execute(
+                text("select count(*) from saga_outbox where saga_id = :id"), {"id": self.saga_id}
+            )
+            return found.scalar_one()
+
+
+@pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'shop.db'}"
+    elif request.param == "postgresql":
+        url = new_database(request.getfixturevalue("postgres_server"))
+    else:
+        url = request.getfixturevalue("mariadb_server").url()
+    databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
+    await create_tables(databases.engine("shop"))
+    yield Place(databases)
+    await databases.close()
+
+
+async def test_the_command_is_written_once_and_the_last_attempt_waits(place: Place) -> None:
+    assert await place.attempt(1) is None
+    assert await place.attempt(2) is None
+    assert await place.commands() == 1
+    first, found = await place.reply("done", {"n": 1})
+    assert first
+    assert found is not None
+    assert found.waiter is not None
+    assert (found.waiter.token, found.waiter.attempt) == (b"token 2", 2)
+    told = await place.attempt(3)
+    assert told == Outcome.done({"n": 1}, attempt=3)
+
+
+async def test_the_first_reply_counts(place: Place) -> None:
+    await place.attempt()
+    assert (await place.reply("rejected", "no"))[0]
+    first, found = await place.reply("done", 1)
+    assert not first
+    assert found is not None
+    assert found.outcome == "rejected"
+    told = await place.attempt(2)
+    assert told is not None
+    assert told.failure is not None
+    assert (told.kind, told.failure.message, told.retryable) == ("rejected", "no", False)
+
+
+async def test_nobody_has_asked(place: Place) -> None:
+    assert await place.reply("done") == (False, None)
+
+
+async def test_a_probe_seals_what_was_never_sent(place: Place) -> None:
+    assert await place.probe() == {"probe": "absent"}
+    told = await place.attempt()
+    assert told is not None
+    assert told.kind == "late"
+    assert await place.commands() == 0
+    assert await place.probe() == {"probe": "absent"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"), [("done", {"probe": "done", "result": 7}), ("rejected", {"probe": "absent"})]
+)
+async def test_a_probe_finds_the_reply(place: Place, outcome: str, said: Any) -> None:
+    await place.attempt()
+    assert (await place.probe())["probe"] == "unknown"
+    await place.reply(outcome, 7 if outcome == "done" else "no")
+    assert await place.probe() == said
+
+
+async def test_a_refused_undo_is_sent_again_only_by_a_new_call(place: Place) -> None:
+    assert await place.attempt(1, op="undo") is None
+    await place.reply("rejected", "no", op="undo")
+    told = await place.attempt(2, op="undo")
+    assert told is not None
+    assert told.kind == "rejected", "the same call has not heard it yet"
+    assert await place.attempt(1, op="undo", earlier=2) is None
+    assert await place.commands() == 2
+    assert await place.attempt(2, op="undo", earlier=2) is None
+    assert await place.commands() == 2
+    await place.reply("done", None, op="undo")
+    assert await place.attempt(1, op="undo", earlier=4) == Outcome.done(None)
+
+
+async def test_an_attempt_and_a_reply_at_the_same_time_always_meet(place: Place) -> None:
+    """Either the attempt finds the reply, or who recorded the reply finds the attempt."""
+    for round in range(100):
+        place.saga_id = f"trip-{uuid.uuid4()}"
+        assert await place.attempt(1) is None
+        told, (_, found) = await asyncio.gather(place.attempt(2), place.reply("done", round))
+        assert found is not None
+        assert found.waiter is not None
+        assert told is not None or found.waiter.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"topic": 3}, "needs a `topic`"),
+        ({"headers": {"sagakey": "mine"}}, "the engine's own"),
+        ({"headers": [1]}, "is a mapping"),
+        ({"body": 1}, "no argument 'body'"),
+    ],
+)
+async def test_arguments_that_are_no_command(place: Place, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        await place.attempt(**arguments)
+    assert await place.commands() == 0
+
+
+async def test_without_an_outbox(place: Place) -> None:
+    place.requests = KafkaRequestAction(place.databases, replace(KafkaSettings(), outbox=None))
+    with pytest.raises(UsageError, match=r"\[kafka\] outbox"):
+        await place.attempt()
+
+
+async def test_clean_up_forgets_requests_with_their_saga(place: Place) -> None:
+    assert await place.attempt() is None
+    engine = place.databases.engine("shop")
+    options = {"oldest_open": None, "longest_transaction": 0.0}
+    assert await clean_up(engine, now=time.time(), retention=3600, **options) == 0
+    assert await clean_up(engine, now=time.time() + 7200, retention=3600, **options) >= 1
+    assert await place.reply("done") == (False, None)
+    told = await place.attempt(2)
+    assert told is not None
+    assert told.kind == "late", "older than anything the database still remembers"

@@ -1,0 +1,218 @@
+"""From topic to topic, exactly once: with Kafka's own figures, and with clients and a broker that die on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagas import Event, Message, bridge
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.processes import TriggerProcess
+from tests.integration.messaging.trigger.trigger_environment import (
+    count,
+    fresh,
+    produce_keyed,
+    project_of,
+    triggering,
+    until,
+    worked_off,
+    write_project,
+)
+
+NOWHERE = "127.0.0.1:1"
+
+MODULE = """
+from __future__ import annotations
+
+import time
+
+from sagas import Message, bridge
+
+@bridge("{source}", to="{target}", name="copier")
+def copy(message: Message) -> object:
+    time.sleep({pause})
+    return message.value
+"""
+
+
+def _run(folder: Path, kafka: Broker, one: Any) -> Any:
+    return project_of(folder, kafka.settings(), NOWHERE, readers=[one])
+
+
+async def test_what_a_bridge_returns_is_what_it_writes(kafka: Broker, tmp_path: Path) -> None:
+    source, target, other = (kafka.create_topic() for _ in range(3))
+
+    @bridge(source, to=target, name="sorter", max_attempts=2)
+    def sort(message: Message) -> object:
+        match message.value:
+            case {"drop": True}:
+                return None
+            case {"split": parts}:
+                return [Event(other, key=str(part), value=part) for part in parts]
+            case {"bad": _}:
+                raise ValueError("no such product")
+        return {"seen": message.value}
+
+    project = _run(tmp_path, kafka, sort)
+    headers = {"ce_id": "e-1", "ce_source": "/a", "colour": "red"}
+    kafka.produce(source, {"n": 1}, {"drop": True}, {"split": [7, 8]}, {"bad": 1}, b"{", key="k", headers=headers)
+    async with triggering(project) as metrics:
+        group = f"{project.settings.kafka.prefix}-bridge-sorter"
+        await until(lambda: worked_off(kafka, group, source))
+        assert count(metrics, "saga_dead_letters_total") == 2
+        assert count(metrics, "saga_trigger_lag") == 0
+    [plain] = kafka.read_committed(target)
+    assert (plain.key, plain.json(), plain.headers["colour"]) == ("k", {"seen": {"n": 1}}, "red")
+    parts = kafka.read_committed(other)
+    assert [(one.key, one.json()) for one in parts] == [("7", 7), ("8", 8)]
+    assert len({one.headers["ce_id"] for one in parts}) == 2
+    reasons = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{source}.dlq")]
+    assert reasons[0] == "ValueError: no such product"
+    assert "not JSON" in reasons[1]
+
+
+async def test_a_topic_that_is_not_there_is_named_until_it_is(
+    kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = kafka.create_topic(), fresh("later")
+
+    @bridge(source, to=target, name="early")
+    def copy(message: Message) -> object:
+        return message.value
+
+    project = _run(tmp_path, kafka, copy)
+    kafka.produce(source, 1, key="k")
+    group = f"{project.settings.kafka.prefix}-bridge-early"
+    async with triggering(project):
+        await until(lambda: f"{group} begins again: {target}: the topic is not there" in caplog.text)
+        kafka.create_topic(target)
+        await until(lambda: worked_off(kafka, group, source))
+    assert [one.json() for one in kafka.read_committed(target)] == [1]
+
+
+async def test_a_record_that_the_target_refuses_is_a_dead_letter(kafka: Broker, tmp_path: Path) -> None:
+    source = kafka.create_topic()
+    target = kafka.create_topic(config={"max.message.bytes": "2000"})
+
+    @bridge(source, to=target, name="grow")
+    def grow(message: Message) -> object:
+        return "x" * message.value
+
+    project = _run(tmp_path, kafka, grow)
+    kafka.produce(source, 10, 50_000, 20, key="k")
+    async with triggering(project):
+        await until(lambda: worked_off(kafka, f"{project.settings.kafka.prefix}-bridge-grow", source))
+    assert [len(one.json()) for one in kafka.read_committed(target)] == [10, 20]
+    [dead] = kafka.read_committed(f"{source}.dlq")
+    assert dead.headers["sagadlqoffset"] == "1"
+    assert "larger than the topic takes" in dead.headers["sagadlqreason"]
+
+
+async def _soak(
+    kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, broker: bool, processes: int, partitions: int
+) -> None:
+    """Copy while clients (and the broker) are killed and stopped in turn; then compare everything."""
+    source = kafka.create_topic(partitions=partitions)
+    target = kafka.create_topic(partitions=partitions)
+    prefix = fresh("b")
+    folder = write_project(
+        tmp_path / "project",
+        kafka,
+        temporal=NOWHERE,
+        database=f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}",
+        prefix=prefix,
+        module=MODULE.format(source=source, target=target, pause=0),
+    )
+    group, choose = f"{prefix}-bridge-copier", random.Random(messages)
+    await asyncio.to_thread(produce_keyed, kafka, source, [(f"k{number % 50}", number) for number in range(messages)])
+    crew = [TriggerProcess(f"bridge-{number}", folder, "--grace", "10s") for number in range(processes)]
+    try:
+        for one in crew:
+            await asyncio.to_thread(one.start)
+        for number in range(bounces):
+            await asyncio.sleep(choose.uniform(0.2, 2.5))
+            one = crew[number % processes]
+            match number % (4 if broker else 2):
+                case 0:
+                    one.kill()
+                case 1:
+                    assert await asyncio.to_thread(one.stop) == 0
+                case 2:
+                    kafka.kill()
+                    await asyncio.to_thread(kafka.start)
+                    continue
+                case _:
+                    await asyncio.to_thread(kafka.stop)
+                    await asyncio.to_thread(kafka.start)
+                    continue
+            await asyncio.to_thread(one.start)
+        await until(lambda: worked_off(kafka, group, source), 300)
+    finally:
+        for one in crew:
+            one.kill()
+    copied = await asyncio.to_thread(kafka.read_committed, target)
+    assert Counter(one.json() for one in copied) == Counter(range(messages))
+    assert all(int(one.key.removeprefix("k")) == one.json() % 50 for one in copied if one.key)
+    for partition in range(partitions):
+        in_order: dict[str | None, list[int]] = {}
+        for one in copied:
+            if one.partition == partition:
+                in_order.setdefault(one.key, []).append(one.json())
+        assert all(numbers == sorted(numbers) for numbers in in_order.values())
+    for topic in (source, target):
+        assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, topic)).values())
+
+
+async def test_copies_are_exact_although_clients_die(kafka: Broker, tmp_path: Path) -> None:
+    """K12, scaled down: 5,000 messages, a hard and a clean bounce."""
+    await _soak(kafka, tmp_path, messages=5_000, bounces=2, broker=False, processes=2, partitions=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_copies_are_exact_although_clients_and_broker_die(tmp_path: Path, partitions: int) -> None:
+    """K12 with Kafka's own figures: 100,000 messages, 750 in a transaction, hard and clean bounces of both."""
+    broker = Broker(tmp_path / "kafka").start()
+    try:
+        await _soak(broker, tmp_path, messages=100_000, bounces=12, broker=True, processes=2, partitions=partitions)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.slow
+async def test_the_work_of_a_frozen_owner_never_counts(kafka: Broker, tmp_path: Path) -> None:
+    """K13: frozen past its session, its partitions go to another; thawed, its transaction is fenced off."""
+    source, target, prefix = kafka.create_topic(partitions=2), kafka.create_topic(), fresh("b")
+    folder = write_project(
+        tmp_path / "project",
+        kafka,
+        temporal=NOWHERE,
+        database=f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}",
+        prefix=prefix,
+        module=MODULE.format(source=source, target=target, pause=0.004),
+    )
+    group, total = f"{prefix}-bridge-copier", 4_000
+    first, second = (TriggerProcess(f"bridge-{number}", folder) for number in range(2))
+    try:
+        first.start()
+        await asyncio.to_thread(produce_keyed, kafka, source, [(f"k{number % 9}", number) for number in range(total)])
+        await until(lambda: len(kafka.read_committed(target)) > 0)
+        first.freeze()
+        before = len(await asyncio.to_thread(kafka.read_committed, target))
+        second.start()
+        await until(lambda: worked_off(kafka, group, source), 120)
+        first.thaw()
+        await asyncio.to_thread(produce_keyed, kafka, source, [("late", number) for number in range(total, total + 50)])
+        await until(lambda: worked_off(kafka, group, source), 120)
+    finally:
+        first.kill()
+        second.kill()
+    assert before < total, "nothing was left to do when it was frozen"
+    copied = await asyncio.to_thread(kafka.read_committed, target)
+    assert Counter(one.json() for one in copied) == Counter(range(total + 50))
+    assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, target)).values())

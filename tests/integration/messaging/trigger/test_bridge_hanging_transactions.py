@@ -1,0 +1,68 @@
+"""A broker that starts again forgets the end of a bridge's transaction (KAFKA-20734): all is copied once."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from saga_activities.kafka.config import consumer_config
+from saga_activities.kafka.transactional_producer import TransactionalProducer
+from sagas import Message, bridge
+from sagas.settings import KafkaSettings
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.lossy_broker import TIMEOUT, lose_an_end
+from tests.integration.messaging.trigger.trigger_environment import project_of, triggering, until, worked_off
+
+pytestmark = pytest.mark.slow
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("written", "committed"),
+    [
+        pytest.param(range(4), 0, id="a try, which the next would make visible"),
+        pytest.param(range(2), 2, id="what is committed, and waits for its end"),
+    ],
+)
+async def test_what_was_lost_is_seen_once(forgetful: Broker, tmp_path: Path, written: range, committed: int) -> None:
+    source, target = await asyncio.to_thread(lambda: (forgetful.create_topic(), forgetful.create_topic()))
+
+    @bridge(source, to=target, name="copier")
+    def copy(message: Message) -> object:
+        return message.value
+
+    project = project_of(tmp_path, forgetful.settings(transaction_timeout=TIMEOUT), NOWHERE, readers=[copy])
+    kafka = project.settings.kafka
+    group = f"{kafka.prefix}-bridge-copier"
+    await asyncio.to_thread(forgetful.produce, source, *range(6), key="k")
+    await asyncio.to_thread(
+        lose_an_end, forgetful, target, partial(write_and_sleep, kafka, f"{group}/{source}", target, written)
+    )
+    if committed:
+        await asyncio.to_thread(commit, kafka, group, source, committed)
+
+    async with triggering(project):
+        await until(lambda: worked_off(forgetful, group, source))
+    found = [one.json() for one in await asyncio.to_thread(forgetful.read_committed, target)]
+    assert found == [0, 1, 2, 3, 4, 5]
+    assert forgetful.is_settled(target)
+
+
+def write_and_sleep(kafka: KafkaSettings, place: str, target: str, numbers: range) -> None:
+    """A transaction that a bridge has written when it falls asleep for ever."""
+    producer = TransactionalProducer(kafka, f"{kafka.prefix}-bridge-copier-0").open()
+    producer.begin(60.0)
+    for number in numbers:
+        producer.produce(target, str(number).encode(), b"k", [("sagabridge", f"{place}/0/{number}".encode())])
+    producer.flush()
+
+
+def commit(kafka: KafkaSettings, group: str, source: str, position: int) -> None:
+    consumer = Consumer(consumer_config(kafka, group))
+    consumer.commit(offsets=[TopicPartition(source, 0, position)], asynchronous=False)
+    consumer.close()

@@ -1,0 +1,91 @@
+"""What the client library hands out twice is copied once: after a fetch from where it began, and when partitions move
+while a batch is being collected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from saga_workers.trigger import bridge as bridge_module
+from saga_workers.trigger.bridge import BridgeRunner
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.group_config import member_properties
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas import Message, bridge
+from sagas.consumers import HANDLER_ATTRIBUTE
+from sagas.settings import KafkaSettings
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.trigger.trigger_environment import until, worked_off
+
+
+@contextlib.asynccontextmanager
+async def copying(
+    settings: KafkaSettings,
+    source: str,
+    target: str,
+    meanwhile: Callable[[BridgeRunner, Message], None] = lambda *_: None,
+) -> AsyncIterator[BridgeRunner]:
+    @bridge(source, to=target, name="copier")
+    def copy(message: Message) -> object:
+        meanwhile(one, message)
+        return message.value
+
+    metrics, stop = TriggerMetrics(), asyncio.Event()
+    dead = DeadLetters(settings, metrics)
+    one = BridgeRunner(settings, getattr(copy, HANDLER_ATTRIBUTE), f"{settings.prefix}-bridge-copier", dead, metrics)
+    running = asyncio.create_task(one.run(stop, 10))
+    try:
+        yield one
+    finally:
+        stop.set()
+        await running
+        dead.close()
+
+
+async def test_messages_that_are_fetched_again(kafka: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    source, target = kafka.create_topic(), kafka.create_topic()
+    kafka.produce(source, *range(5), key="k")
+    sought: list[int] = []
+
+    def seek(one: BridgeRunner, message: Message) -> None:
+        """In the thread of the bridge, once."""
+        if message.value == 4 and not sought:
+            sought.append(4)
+            one._consumer.seek(TopicPartition(source, 0, 0))
+
+    async with copying(kafka.settings(), source, target, seek) as one:
+        await until(lambda: worked_off(kafka, one.group, source))
+        kafka.produce(source, 5, key="k")
+        await until(lambda: worked_off(kafka, one.group, source))
+        await asyncio.sleep(1)
+    assert f"{source}/0/0 came again, after all up to 5" in caplog.text
+    assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_partitions_that_move_while_a_batch_is_collected(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_module, "_FILL_TIMEOUT", 8.0)
+    settings = kafka.settings(client={"heartbeat.interval.ms": "200"})
+    source, target = kafka.create_topic(), kafka.create_topic()
+    kafka.produce(source, *range(5), key="k")
+    async with copying(settings, source, target) as one:
+        await until(lambda: bool(one._producers))
+        await asyncio.sleep(1)
+        await asyncio.to_thread(come_and_go, settings, one.group, source)
+        assert kafka.read_committed(target) == []
+        assert one._moved_partitions == {0}, "the guest has moved nothing"
+        await until(lambda: worked_off(kafka, one.group, source))
+    assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
+
+
+def come_and_go(settings: KafkaSettings, group: str, topic: str) -> None:
+    """Another member of the group, which does nothing but move the partitions."""
+    guest, end = Consumer(member_properties(settings, group)), time.monotonic() + 2
+    guest.subscribe([topic])
+    while time.monotonic() < end:
+        guest.poll(0.05)
+    guest.close()

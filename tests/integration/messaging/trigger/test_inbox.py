@@ -1,0 +1,260 @@
+"""What a consumer does to its database, on each of them: one effect, the refusal, the version file, and forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from saga_activities import inbox
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.schema import create_tables
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.consumer import ConsumerRunner
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas import Message, Rejected, consumer
+from sagas.consumers import HANDLER_ATTRIBUTE
+from sagas.settings import KafkaSettings
+from tests.helpers.database_servers import DatabaseServer, mariadb
+from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.request.request_environment import new_database
+
+NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def mariadb_server() -> Iterator[DatabaseServer]:
+    with mariadb() as server:
+        yield server
+
+
+class Read:
+    """A record as the client library gives it."""
+
+    def __init__(self, topic: str, offset: int, value: Any, headers: Mapping[str, str]) -> None:
+        self._topic, self._offset = topic, offset
+        self._value = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self._headers = [(name, text.encode()) for name, text in headers.items()]
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_700_000_000_000
+
+
+class Place:
+    """One database with the engine's tables, and consumers of it: each as in a process of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
+        self.others = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=8)
+        self.engine = self.databases.engine("shop")
+        self.metrics = TriggerMetrics()
+        self.topic = f"orders-{uuid.uuid4().hex[:8]}"
+        self.name = f"note-{uuid.uuid4().hex[:8]}"
+
+    def consuming(
+        self, function: Callable[..., Any], settings: KafkaSettings = NOWHERE, *, other: bool = False, **options: Any
+    ) -> ConsumerRunner:
+        made = getattr(consumer(self.topic, connection="shop", name=self.name, **options)(function), HANDLER_ATTRIBUTE)
+        databases = self.others if other else self.databases
+        return ConsumerRunner(
+            made,
+            databases.guard("shop"),
+            f"group-{self.name}",
+            DeadLetters(settings, self.metrics),
+            self.metrics,
+            asyncio.Event(),
+            max_bytes=10_000,
+            threads=ThreadPoolExecutor(4),
+        )
+
+    def record(self, offset: int, value: Any, **headers: str) -> ConsumedRecord:
+        return ConsumedRecord(Read(self.topic, offset, value, headers))
+
+    async def rows(self, question: str, **values: Any) -> list[tuple[Any, ...]]:
+        async with self.engine.connect() as connection:
+            return [tuple(row) for row in await connection.execute(text(question), values)]
+
+    async def effects(self) -> list[tuple[Any, ...]]:
+        return await self.rows("select what, number from effect where consumer = :name order by number", name=self.name)
+
+    async def inbox(self) -> list[tuple[Any, ...]]:
+        question = "select event_id, status from saga_inbox where consumer = :name order by event_id"
+        return await self.rows(question, name=self.name)
+
+    async def outbox(self, topic: str) -> list[Any]:
+        found = await self.rows("select value from saga_outbox where topic = :topic order by id", topic=topic)
+        return [json.loads(value) for (value,) in found]
+
+
+@pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'shop.db'}"
+    elif request.param == "postgresql":
+        url = new_database(request.getfixturevalue("postgres_server"))
+    else:
+        url = request.getfixturevalue("mariadb_server").url()
+    place = Place(url)
+    await create_tables(place.engine)
+    async with place.engine.begin() as connection:
+        made = "create table if not exists effect (consumer varchar(100), what varchar(100), number int)"
+        await connection.execute(text(made))
+    yield place
+    await place.databases.close()
+    await place.others.close()
+
+
+async def note(message: Message, name: str, what: str, number: int) -> None:
+    statement = "insert into effect (consumer, what, number) values (:name, :what, :number)"
+    await message.sql.execute(statement, name=name, what=what, number=number)
+
+
+async def test_one_effect_of_two_deliveries_at_the_same_time(place: Place) -> None:
+    async def book(message: Message) -> dict[str, Any]:
+        await note(message, place.name, "booked", message.value)
+        message.emit(f"{place.topic}-told", key="k", value={"told": message.value})
+        await asyncio.sleep(0.01)  # so that the other one meets an open transaction
+        return {"n": message.value}
+
+    ours, theirs = place.consuming(book), place.consuming(book, other=True)
+    answers = f"{place.topic}-answers"
+    for number in range(8):
+        same = [place.record(number, number, sagareplyto=answers, sagakey=f"s/{number}") for _ in range(2)]
+        await asyncio.gather(ours(same[0]), theirs(same[1]))
+    assert await place.effects() == [("booked", number) for number in range(8)]
+    assert [status for _, status in await place.inbox()] == ["DONE"] * 8
+    assert await place.outbox(f"{place.topic}-told") == [{"told": number} for number in range(8)]
+    assert await place.outbox(answers) == [{"n": number} for number in range(8)]
+
+
+async def test_a_refusal_leaves_nothing_but_its_answer(place: Place) -> None:
+    calls = []
+
+    async def refuse(message: Message) -> None:
+        calls.append(message.attempt)
+        await note(message, place.name, "never", 1)
+        message.emit(f"{place.topic}-told", key="k", value=1)
+        raise Rejected("no budget left", limit=100)
+
+    handle, answers = place.consuming(refuse), f"{place.topic}-answers"
+    for _ in range(2):
+        await handle(place.record(1, {}, sagareplyto=answers, sagakey="s/ask"))
+    assert calls == [1]
+    assert await place.effects() == []
+    assert await place.outbox(f"{place.topic}-told") == []
+    assert await place.outbox(answers) == [{"reason": "no budget left", "details": {"limit": 100}}]
+    assert await place.inbox() == [(f"{place.topic}-0-1", "REJECTED")]
+
+
+async def test_a_plain_function_has_the_same_transaction(place: Place) -> None:
+    def plain(message: Message) -> None:
+        if message.newer("order", message.value):
+            statement = "insert into effect (consumer, what, number) values (:name, 'plain', :n)"
+            message.sql.execute(statement, name=place.name, n=message.value)
+
+    handle = place.consuming(plain)
+    for offset, version in enumerate((2, 1, 3)):
+        await handle(place.record(offset, version))
+    assert await place.effects() == [("plain", 2), ("plain", 3)]
+    assert len(await place.inbox()) == 3
+
+
+async def test_given_up_for_ever(place: Place, kafka: Broker) -> None:
+    tries = []
+
+    async def fail(message: Message) -> None:
+        tries.append(message.attempt)
+        await note(message, place.name, "never", 1)
+        raise KeyError("price")
+
+    kafka.create_topic(place.topic)
+    answers = f"{place.topic}-answers"
+    handle = place.consuming(fail, kafka.settings(), max_attempts=2)
+    asked = place.record(1, {}, sagareplyto=answers, sagakey="s/ask")
+    await handle(asked)
+    await handle(asked)  # its offset was not committed: the letter is written again, the effect stays impossible
+    assert tries == [1, 2]
+    assert await place.effects() == []
+    assert await place.inbox() == [(f"{place.topic}-0-1", "DEAD")]
+    [answer] = await place.outbox(answers)
+    assert "price" in answer["reason"]
+    letters = await asyncio.to_thread(kafka.read_committed, f"{place.topic}.dlq")
+    assert [one.headers["sagadlqoffset"] for one in letters] == ["1", "1"]
+
+
+async def test_the_version_file_in_any_order_and_side_by_side(place: Place) -> None:
+    async def keep(message: Message) -> None:
+        if await message.newer(message.value["id"], message.value["version"]):
+            await note(message, place.name, message.value["id"], message.value["version"])
+
+    ours, theirs = place.consuming(keep), place.consuming(keep, other=True)
+    entities = [f"e{number}" for number in range(3)]
+    values = [{"id": id, "version": version} for id in entities for version in range(1, 5)]
+    random.Random(7).shuffle(values)
+    await asyncio.gather(
+        *((ours, theirs)[offset % 2](place.record(offset, value)) for offset, value in enumerate(values))
+    )
+    seen = await place.effects()
+    assert len(seen) == len(set(seen))
+    for entity in entities:
+        assert max(number for what, number in seen if what == entity) == 4
+    question = "select entity, version from saga_version_seen where consumer = :name order by entity"
+    assert await place.rows(question, name=place.name) == [(entity, 4) for entity in entities]
+
+
+async def test_a_name_of_an_entity_is_never_cut_off(place: Place, kafka: Broker) -> None:
+    """Two long names that begin alike would share one version, and one of the two messages would have no effect."""
+
+    async def keep(message: Message) -> None:
+        await message.newer("x" * 201, 1)
+
+    kafka.create_topic(place.topic)
+    await place.consuming(keep, kafka.settings(), max_attempts=1)(place.record(1, {}))
+    assert [status for _, status in await place.inbox()] == ["DEAD"]
+    [letter] = await asyncio.to_thread(kafka.read_committed, f"{place.topic}.dlq")
+    assert "longer than 200 characters" in letter.headers["sagadlqreason"]
+
+
+async def test_forgetting_takes_what_is_old_in_portions(place: Place) -> None:
+    async def book(message: Message) -> None:
+        await note(message, place.name, "booked", message.value)
+
+    handle = place.consuming(book)
+    await asyncio.gather(*(handle(place.record(number, number)) for number in range(7)))
+    old = "update saga_inbox set received_at = 1000 + topic_offset where consumer = :name and topic_offset < 5"
+    async with place.engine.begin() as connection:
+        await connection.execute(text(old), {"name": place.name})
+    now = time.time()
+    assert [await inbox.purge(place.engine, now - 60, batch_size=2) for _ in range(4)] == [2, 2, 1, 0]
+    left = {f"{place.topic}-0-{number}" for number in (5, 6)}
+    assert {id for id, _ in await place.inbox()} == left
+    await handle(place.record(6, 6))
+    assert await place.effects() == [("booked", number) for number in range(7)], "what is kept still holds"

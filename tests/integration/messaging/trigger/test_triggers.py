@@ -1,0 +1,263 @@
+"""Events start sagas and wake them: each event once, whatever it meets on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.temporal_runs import list_runs
+from sagas import action
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.local_worker import lab
+from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.integration.messaging.trigger.trigger_environment import (
+    committed,
+    count,
+    ended,
+    fresh,
+    produce_keyed,
+    project_of,
+    triggering,
+    until,
+    worked_off,
+    write_project,
+)
+
+
+@action("shop.note")
+async def note(what: Any = None) -> Any:
+    return {"noted": what}
+
+
+ORDER = """
+    saga: {saga}
+    id: "{saga}-${{{{ input.order }}}}"
+    input: {{type: object, required: [order], properties: {{order: {{type: integer}}, amount: {{type: number}}}}}}
+    triggers: {{kafka: {{topic: {topic}}}}}
+    steps:
+      - {{id: note, uses: shop.note, with: {{what: "${{{{ input.order }}}}"}}, effect: none}}
+"""
+
+
+async def test_each_event_is_one_saga(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+    topic, saga, settings = kafka.create_topic(partitions=3), fresh("order"), kafka.settings()
+    project = project_of(
+        tmp_path, settings, temporal.address, actions=[note], definitions={saga: ORDER.format(saga=saga, topic=topic)}
+    )
+    produce_keyed(kafka, topic, [(str(number % 7), {"order": number, "amount": 1.5}) for number in range(60)])
+    produce_keyed(kafka, topic, [(str(number % 7), {"order": number, "amount": 1.5}) for number in range(20)])
+    async with lab(project) as client, triggering(project) as metrics:
+        group = f"{settings.prefix}-trigger-{saga}-{topic}"
+        await until(lambda: worked_off(kafka, group, topic))
+        assert count(metrics, "saga_trigger_started_total") == 60
+        assert count(metrics, "saga_trigger_lag") == 0
+        stories = await asyncio.gather(*(ended(client, f"{saga}-{number}") for number in (0, 3, 59)))
+        assert {story["state"] for story in stories} == {"COMPLETED"}
+        assert stories[1]["input"] == {"order": 3, "amount": 1.5}
+        await until(lambda: _runs(client, saga, 60))
+
+
+async def _runs(client: Any, saga: str, wanted: int) -> bool:
+    found = [run async for run in list_runs(client.temporal, f"WorkflowType = '{saga}'")]
+    assert len(found) <= wanted
+    return len(found) == wanted
+
+
+async def test_aborted_events_start_nothing(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+    """K18: 1,000 events of an aborted transaction are 0 sagas."""
+    topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
+    project = project_of(
+        tmp_path, settings, temporal.address, actions=[note], definitions={saga: ORDER.format(saga=saga, topic=topic)}
+    )
+    await asyncio.to_thread(_abort, kafka, topic, 1_000)
+    produce_keyed(kafka, topic, [("a", {"order": -1})])
+    async with lab(project) as client, triggering(project) as metrics:
+        group = f"{settings.prefix}-trigger-{saga}-{topic}"
+        await until(lambda: worked_off(kafka, group, topic))
+        assert count(metrics, "saga_trigger_started_total") == 1
+        assert count(metrics, "saga_dead_letters_total") == 0
+        await until(lambda: _runs(client, saga, 1))
+
+
+def _abort(kafka: Broker, topic: str, many: int) -> None:
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": fresh("abort")})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(many):
+        producer.produce(topic, json.dumps({"order": number}), "a")
+    producer.flush(30)
+    producer.abort_transaction(30)
+
+
+PAID = """
+    saga: {saga}
+    id: "{saga}-${{{{ input.order }}}}"
+    input: {{type: object, required: [order], properties: {{order: {{type: integer}}}}}}
+    triggers:
+      kafka:
+        - {{topic: {topic}, filter: trigger.headers.kind == "order"}}
+        - topic: {topic}
+          id: "{saga}-${{{{ trigger.value.order }}}}"
+          filter: trigger.headers.kind == "payment"
+          signal: paid
+    steps:
+      - {{id: pay, uses: wait, with: {{signal: paid, timeout: 5m, on_timeout: reject}}}}
+    output: {{paid: "${{{{ steps.pay.result }}}}"}}
+"""
+
+
+async def test_an_event_wakes_the_saga_that_waits(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+    """Two triggers share the topic; a refusal by the header rejects; later events of an ended saga are dead letters."""
+    topic, saga, settings = kafka.create_topic(), fresh("pay"), kafka.settings()
+    project = project_of(
+        tmp_path, settings, temporal.address, actions=[note], definitions={saga: PAID.format(saga=saga, topic=topic)}
+    )
+    group = f"{settings.prefix}-trigger-{saga}-{topic}"
+    async with lab(project) as client, triggering(project) as metrics:
+        kafka.produce(topic, {"order": 1}, {"order": 2}, key="a", headers={"kind": "order"})
+        kafka.produce(topic, {"order": 1, "by": "card"}, key="a", headers={"kind": "payment"})
+        kafka.produce(
+            topic,
+            {"order": 2, "reason": "card declined"},
+            key="a",
+            headers={"kind": "payment", "sagaoutcome": "rejected"},
+        )
+        paid, refused = await ended(client, f"{saga}-1"), await ended(client, f"{saga}-2")
+        assert paid["state"] == "COMPLETED"
+        assert paid["output"]["paid"]["data"] == {"order": 1, "by": "card"}
+        assert paid["output"]["paid"]["by"] == f"{topic}/0/2"
+        assert refused["state"] == "COMPENSATED"
+        assert refused["reason"]["message"] == "card declined"
+
+        await until(lambda: worked_off(kafka, group, topic))
+        assert count(metrics, "saga_trigger_signalled_total") == 2
+        # P10: a command for a saga that is over is answered with its state, and one for none at all likewise.
+        kafka.produce(topic, {"order": 1}, {"order": 99}, headers={"kind": "payment"})
+        await until(lambda: worked_off(kafka, group, topic))
+    dead = {one.json()["order"]: one.headers for one in kafka.read_committed(f"{topic}.dlq")}
+    assert dead[1]["sagadlqreason"] == f"{saga}-1 is over: COMPLETED"
+    assert dead[99]["sagadlqreason"] == f"there is no saga {saga}-99"
+    assert (dead[1]["sagadlqtopic"], dead[1]["sagadlqpartition"]) == (topic, "0")
+    assert dead[1]["sagadlqgroup"] == group
+
+
+async def test_a_signal_delivered_twice_is_no_dead_letter(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """The process died after the signal and before the offset, and meanwhile the saga has ended with that signal."""
+    topic, saga, settings = kafka.create_topic(), fresh("pay"), kafka.settings()
+    definitions = {saga: PAID.format(saga=saga, topic=topic)}
+    project = project_of(tmp_path, settings, temporal.address, actions=[note], definitions=definitions)
+    async with lab(project) as client:
+        async with triggering(project):
+            kafka.produce(topic, {"order": 1}, {"order": 2}, headers={"kind": "order"})
+            kafka.produce(topic, {"order": 1}, headers={"kind": "payment"})
+            kafka.produce(topic, {"order": 2, "reason": "no"}, headers={"kind": "payment", "sagaoutcome": "rejected"})
+            assert (await ended(client, f"{saga}-1"))["state"] == "COMPLETED"
+            assert (await ended(client, f"{saga}-2"))["state"] == "COMPENSATED"
+        # Another group reads everything once more, as if no offset had been committed.
+        again = kafka.settings()
+        other = project_of(tmp_path, again, temporal.address, actions=[note], definitions=definitions)
+        async with triggering(other) as metrics:
+            await until(lambda: worked_off(kafka, f"{again.prefix}-trigger-{saga}-{topic}", topic))
+            assert count(metrics, "saga_dead_letters_total") == 0
+            assert count(metrics, "saga_trigger_started_total") == 0
+
+
+async def test_poison_goes_to_the_dead_letters_and_the_partition_goes_on(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
+    project = project_of(
+        tmp_path, settings, temporal.address, actions=[note], definitions={saga: ORDER.format(saga=saga, topic=topic)}
+    )
+    kafka.produce(topic, b"not json", {"order": "many"}, {"order": 1}, {"order": 1, "amount": 2}, {"order": 2}, key="a")
+    async with lab(project) as client, triggering(project) as metrics:
+        await until(lambda: worked_off(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        assert {(await ended(client, f"{saga}-{one}"))["state"] for one in (1, 2)} == {"COMPLETED"}
+        assert count(metrics, "saga_dead_letters_total") == 3
+    reasons = {
+        one.headers["sagadlqoffset"]: one.headers["sagadlqreason"] for one in kafka.read_committed(topic + ".dlq")
+    }
+    assert "the value is not JSON" in reasons["0"]
+    assert "the input of" in reasons["1"]
+    assert "another input" in reasons["3"]
+    letters = {one.headers["sagadlqoffset"]: one for one in kafka.read_committed(topic + ".dlq")}
+    assert (letters["0"].value, letters["0"].key) == (b"not json", "a")
+
+
+async def test_two_processes_and_one_is_killed_on_its_way(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """P7: whoever takes an event, it is one saga; what the dead process had claimed is offered to the other."""
+    topic, saga, prefix = kafka.create_topic(partitions=4), fresh("order"), fresh("p")
+    folder = write_project(
+        tmp_path / "project",
+        kafka,
+        temporal=temporal.address,
+        database=f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}",
+        prefix=prefix,
+        module="""
+            from sagas import action
+
+            @action("shop.note")
+            async def note(what=None): ...
+            """,
+    )
+    (folder / f"{saga}.saga.yaml").write_text(textwrap.dedent(ORDER.format(saga=saga, topic=topic)), encoding="utf-8")
+    total, group = 400, f"{prefix}-trigger-{saga}-{topic}"
+    processes = [TriggerProcess(f"trigger-{number}", folder) for number in range(2)]
+    client = await Temporal.connect(temporal.address)
+    try:
+        for one in processes:
+            one.start()
+        produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(total)])
+        await until(lambda: sum(committed(kafka, group, topic).values()) > 20)
+        processes[0].kill()
+        await until(lambda: worked_off(kafka, group, topic), 120)
+    finally:
+        for one in processes:
+            one.kill()
+    # Nobody works here, so every saga that was ever started is still there.
+    query = f"WorkflowType = '{saga}'"
+
+    async def ids() -> list[str]:
+        found = [run.id async for run in client.list_workflows(query)]
+        return found if len(found) >= total else []
+
+    assert sorted(await until(ids)) == sorted(f"{saga}-{number}" for number in range(total))
+
+
+async def test_while_temporal_is_down_events_wait(kafka: Broker, tmp_path: Path) -> None:
+    """No dead letter, no lost event, and the process stays in its group."""
+    server = TemporalServer(tmp_path / "temporal").start()
+    topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
+    project = project_of(
+        tmp_path / "p",
+        settings,
+        server.address,
+        actions=[note],
+        definitions={saga: ORDER.format(saga=saga, topic=topic)},
+    )
+    group = f"{settings.prefix}-trigger-{saga}-{topic}"
+    try:
+        async with triggering(project) as metrics:
+            kafka.produce(topic, {"order": 0})
+            await until(lambda: worked_off(kafka, group, topic))
+            server.kill()
+            produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(1, 20)])
+            await asyncio.sleep(3)
+            assert await asyncio.to_thread(committed, kafka, group, topic) == {0: 1}
+            server.start()
+            await until(lambda: worked_off(kafka, group, topic))
+            assert count(metrics, "saga_dead_letters_total") == 0
+        async with lab(project) as client:
+            await until(lambda: _runs(client, saga, 20))
+    finally:
+        server.kill()

@@ -1,0 +1,288 @@
+"""The guards are cleaned up below the oldest saga somebody may still need: a real PostgreSQL, a real Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import watermark
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.schema import create_tables
+from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import EntryKey
+from saga_workers.client import Client
+from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
+from saga_workers.worker.plugin import SagaPlugin
+from sagas import action
+from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.integration.observability.shop import make_shop
+
+Shop = tuple[Client, DatabaseConnections]
+DAY = 24 * 3600.0
+
+RESERVE = """
+saga: undoable
+steps:
+  - id: reserve
+    uses: stock.take
+    compensate: stock.give_back
+"""
+
+PIVOT = """
+saga: final
+steps:
+  - id: pay
+    uses: stock.take
+    pivot: true
+    timeout: 2m
+"""
+
+WAITING = """
+saga: waiting
+steps:
+  - id: reserve
+    uses: stock.take
+    compensate: stock.give_back
+  - id: approval
+    uses: wait
+    with: {signal: approve}
+"""
+
+
+LONG = """
+saga: long
+input: {type: object, required: [numbers]}
+steps:
+  - id: look
+    uses: stock.look
+    effect: none
+    for_each: ${{ input.numbers }}
+    with: {number: "${{ item }}"}
+  - id: approval
+    uses: wait
+    with: {signal: approve}
+"""
+
+
+@action("stock.look")
+async def look(number: int) -> int:
+    return number
+
+
+@action("stock.take", connection="shop")
+async def take() -> None:
+    """Nothing but the guard's rows matters here."""
+
+
+@action("stock.give_back", connection="shop")
+async def give_back() -> None:
+    """Nothing but the guard's rows matters here."""
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[DatabaseServer]:
+    with postgres() as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Path) -> AsyncIterator[Shop]:
+    """A worker, its client, and a database of its own: the watermark holds for everybody in it."""
+    name = f"shop_{uuid.uuid4().hex}"
+    with psycopg.connect(server.url(), autocommit=True) as administrator:
+        administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
+    url = server.url(name).replace("postgresql://", "postgresql+psycopg://")
+    connections = DatabaseConnections({"shop": {"kind": "sql", "url": url}}, pool_size=3)
+    await create_tables(connections.engine("shop"))
+    project = make_project(
+        folder / "project",
+        {"undoable": RESERVE, "final": PIVOT, "waiting": WAITING},
+        [take, give_back],
+        address=temporal.address,
+        connections={"shop": url},
+    )
+    async with lab(project) as client:
+        yield client, connections
+    await connections.close()
+
+
+@pytest.fixture
+async def shop(temporal: TemporalServer, database: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
+    async with open_shop(temporal, database, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def quiet_shop(database: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
+    """With a Temporal of its own: in the shared one the sagas of other tests would be the oldest."""
+    server = TemporalServer(tmp_path / "temporal")
+    server.start()
+    try:
+        async with open_shop(server, database, tmp_path) as found:
+            yield found
+    finally:
+        server.kill()
+
+
+def upkeep(shop: Shop, *, retention: float = 30 * DAY) -> GuardRetention:
+    client, connections = shop
+    return GuardRetention(client.temporal, connections, retention=retention, longest_transaction=0.2)
+
+
+async def old_do(guard: Guard, saga: str, at: float) -> str:
+    """An attempt that Temporal scheduled at ``at``; the kind of its outcome."""
+
+    async def effect(_: SqlSession) -> None:
+        return None
+
+    outcome = await guard.do(EntryKey(saga, "reserve"), "h", effect, scheduled_at=at, deadline=time.time() + 10)
+    return outcome.kind
+
+
+async def remembered(connections: DatabaseConnections) -> set[str]:
+    async with connections.engine("shop").connect() as connection:
+        return set((await connection.execute(text("select distinct saga_id from saga_guard"))).scalars())
+
+
+async def test_what_ended_long_ago_is_forgotten_and_what_comes_later_still_is_late(shop: Shop) -> None:
+    _, connections = shop
+    guard, now = connections.guard("shop"), time.time()
+    assert await old_do(guard, "ancient", now - 40 * DAY) == "done"
+    assert await old_do(guard, "recent", now - 20 * DAY) == "done"
+
+    [done] = await upkeep(shop).run_once()
+    assert done.sagas == 1
+    assert abs(done.watermark - (now - 30 * DAY)) < 60
+    assert await remembered(connections) == {"recent"}
+
+    assert await old_do(guard, "ancient", now - 40 * DAY) == "late"  # a delivery that was on its way for 40 days
+    assert await old_do(guard, "another", now - 31 * DAY) == "late"
+    assert await remembered(connections) == {"recent"}  # refused, and nothing written
+    assert await old_do(guard, "recent", now - 20 * DAY) == "done"  # its stored result
+
+
+async def test_a_saga_that_waits_holds_the_watermark_down(quiet_shop: Shop) -> None:
+    client, connections = quiet_shop
+    run = await client.start("waiting", {}, id=f"waiting-{uuid.uuid4()}")
+    began = await begin_of(client, run.id)
+    await seen(client, run.id)
+    await old_do(connections.guard("shop"), "ancient", began - HORIZON_MARGIN - 60)
+    await old_do(connections.guard("shop"), "hour-before", began - HORIZON_MARGIN + 60)
+    # As if it were long ago: without retention only the oldest saga decides.
+    [done] = await upkeep(quiet_shop, retention=0.0).run_once()
+    assert abs(done.watermark - (began - HORIZON_MARGIN)) < 1.0
+    assert {"hour-before", run.id} <= await remembered(connections)
+    assert "ancient" not in await remembered(connections)
+    await client.signal(run.id, "approve")
+    assert (await finished(client, run.id))["state"] == "COMPLETED"
+
+
+async def test_what_can_be_undone_holds_it_down_and_what_cannot_does_not(quiet_shop: Shop) -> None:
+    client, _ = quiet_shop
+    final = await client.start("final", {}, id=f"final-{uuid.uuid4()}")
+    await final.result()
+    await seen(client, final.id, "Completed")
+    assert await retention_horizon(client.temporal, before=time.time() + 1) is None
+
+    undoable = await client.start("undoable", {}, id=f"undoable-{uuid.uuid4()}")
+    await undoable.result()
+    await seen(client, undoable.id, "Completed")
+    began = await begin_of(client, undoable.id)
+    assert await retention_horizon(client.temporal, before=time.time() + 1) == pytest.approx(began, abs=0.001)
+    assert await retention_horizon(client.temporal, before=began - 1) is None
+
+
+async def test_a_saga_continued_as_a_new_run_began_when_its_first_run_did(tmp_path: Path) -> None:
+    server = TemporalServer(tmp_path / "temporal", extra=["limit.historyCount.suggestContinueAsNew=40"])
+    server.start()
+    try:
+        project = make_project(tmp_path / "project", {"long": LONG}, [look], address=server.address)
+        plugin = SagaPlugin(project)
+        async with lab(project, plugin=plugin) as client:
+            run = await client.start("long", {"numbers": list(range(40))}, id=f"long-{uuid.uuid4()}")
+            handle = client.temporal.get_workflow_handle(run.id, run_id=run.run_id)
+            first = (await handle.describe()).start_time.timestamp()
+            async with asyncio.timeout(30):
+                while await begin_of(client, run.id) == first:  # noqa: ASYNC110 - another process knows
+                    await asyncio.sleep(0.1)
+            await seen(client, run.id)
+            assert await retention_horizon(client.temporal, before=time.time() + 1) == pytest.approx(first, abs=1.0)
+            assert await begin_of(client, run.id) > first
+            await client.signal(run.id, "approve")
+            assert (await finished(client, run.id))["state"] == "COMPLETED"
+            seconds = time.time() - first
+    finally:
+        server.kill()
+    counted = {
+        sample.name: sample.value
+        for metric in plugin.metrics.collect()
+        for sample in metric.samples
+        if "bucket" not in sample.name
+    }
+    # Several runs are one saga, and it took as long as all of them.
+    assert counted["saga_started_total"] == counted["saga_finished_total"] == 1
+    assert counted["saga_duration_seconds_sum"] == pytest.approx(seconds, abs=2.0)
+
+
+async def test_a_worker_begins_with_a_round(temporal: TemporalServer, tmp_path: Path) -> None:
+    project = await make_shop(tmp_path / "shop", temporal)
+    connections = DatabaseConnections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
+    engine = connections.engine("shop")
+    worker = WorkerProcess("worker", tmp_path / "shop", options=("--retention", "90d")).start()
+    try:
+        async with asyncio.timeout(20):
+            while not await watermark.read(engine):  # noqa: ASYNC110 - another process raises it
+                await asyncio.sleep(0.1)
+        assert await watermark.read(engine) == pytest.approx(time.time() - 90 * DAY, abs=60)
+        assert worker.stop() == 0  # it does not wait for the round to end
+    finally:
+        worker.kill()
+        await connections.close()
+
+
+async def begin_of(client: Client, saga_id: str) -> float:
+    return (await client.temporal.get_workflow_handle(saga_id).describe()).start_time.timestamp()
+
+
+async def seen(client: Client, saga_id: str, status: str = "Running") -> None:
+    """Wait until visibility has caught up."""
+    query = f"WorkflowId = '{saga_id}' AND ExecutionStatus = '{status}'"
+    async with asyncio.timeout(20):
+        while (await client.temporal.count_workflows(query)).count == 0:  # noqa: ASYNC110 - another process knows
+            await asyncio.sleep(0.1)
+
+
+async def test_two_workers_at_once_do_no_harm(shop: Shop) -> None:
+    _, connections = shop
+    for number in range(20):
+        await old_do(connections.guard("shop"), f"ancient-{number}", time.time() - 40 * DAY)
+    await asyncio.gather(upkeep(shop).run_once(), upkeep(shop).run_once())
+    assert not {one for one in await remembered(connections) if one.startswith("ancient")}
+
+
+async def test_a_database_that_is_down_is_one_sentence(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    client, _ = shop
+    down = DatabaseConnections({"shop": {"kind": "sql", "url": "postgresql+psycopg://saga@127.0.0.1:1/shop"}})
+    with caplog.at_level(logging.WARNING, "saga.upkeep"):
+        assert await GuardRetention(client.temporal, down, longest_transaction=0.0).run_once() == []
+    [record] = [one for one in caplog.records if one.name == "saga.upkeep"]
+    assert record.getMessage().startswith("the guard of shop was not cleaned up: ")
+    assert record.exc_info is None
+
+
+async def test_the_wait_covers_the_longest_attempt(shop: Shop) -> None:
+    client, _ = shop
+    assert longest_attempt(client.project.definitions.values()) == 120.0 + 60.0
+    assert watermark.RETENTION == 30 * DAY

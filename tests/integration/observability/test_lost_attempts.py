@@ -1,0 +1,145 @@
+"""A guarded attempt that dies with its worker is known to be lost by its heartbeats, long before its timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+from temporalio.api.enums.v1 import EventType, TimeoutType
+
+from saga_activities.guard.schema import create_tables
+from saga_workers.client import Client
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer, WorkerProcess
+
+ACTIONS = """
+import asyncio
+from pathlib import Path
+
+from sagas import Step, action
+
+HERE = Path(__file__).parent
+
+
+@action("slow.write", connection="books")
+async def write(step: Step, seconds: float = 0.0, first: float | None = None) -> int:
+    await step.sql.execute("insert into effect (step) values (:step)", step=step.id)
+    (HERE / f"begun-{step.id}-{step.attempt}").touch()
+    await asyncio.sleep(first if first is not None and step.attempt == 1 else seconds)
+    return step.attempt
+
+
+@action("slow.erase", connection="books")
+async def erase(step: Step) -> None:
+    await step.sql.execute("delete from effect where step = :step", step=step.id)
+"""
+SAGAS = {
+    "dies": """
+saga: dies
+steps:
+  - {id: a, uses: slow.write, with: {first: 300}, compensate: {uses: slow.erase, with: {}}, timeout: 10m}
+""",
+    "slow": """
+saga: slow
+steps:
+  - {id: a, uses: slow.write, with: {seconds: 8}, compensate: {uses: slow.erase, with: {}}}
+  - {id: b, uses: slow.write, compensate: {uses: slow.erase, with: {}}}
+""",
+}
+
+
+class World:
+    """A project with a database of its own, and the client of its sagas."""
+
+    def __init__(self, folder: Path, client: Client) -> None:
+        self.folder, self.client = folder, client
+
+    def effects(self) -> list[str]:
+        with sqlite3.connect(self.folder / "books.db") as books:
+            return [step for (step,) in books.execute("select step from effect order by step")]
+
+    async def started(self, saga: str) -> str:
+        """A saga whose step `a` is in the middle of its first attempt."""
+        run = await self.client.start(saga, {}, id=f"{saga}-{uuid.uuid4()}")
+        await eventually(lambda: asyncio.sleep(0, (self.folder / "begun-a-1").exists()))
+        return run.id
+
+
+async def eventually(holds: Callable[[], Awaitable[Any]]) -> Any:
+    async with asyncio.timeout(60):
+        while not (found := await holds()):  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+async def world(temporal: TemporalServer, tmp_path: Path) -> World:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    url = f"sqlite+aiosqlite:///{folder / 'books.db'}"
+    (folder / "actions.py").write_text(ACTIONS)
+    for name, text in SAGAS.items():
+        (folder / f"{name}.saga.yaml").write_text(text)
+    (folder / "saga.toml").write_text(
+        f'definitions = ["."]\nactions = ["./actions.py"]\n[temporal]\naddress = "{temporal.address}"\n'
+        f'task_queue = "recovery-{uuid.uuid4()}"\n[connections.books]\nurl = "{url}"\n'
+    )
+    engine = create_async_engine(url)
+    await create_tables(engine)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("create table effect (step text)")
+    await engine.dispose()
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    return World(folder, await Client.connect(project))
+
+
+async def test_a_killed_worker_is_known_long_before_the_timeout(world: World) -> None:
+    with WorkerProcess("worker", world.folder) as worker:
+        saga_id = await world.started("dies")
+        worker.kill()
+        worker.start()
+        story = await finished(world.client, saga_id)  # within a minute, where the timeout is ten
+    assert story["state"] == "COMPLETED"
+    assert story["steps"][0]["result"] == 2
+    assert world.effects() == ["a"]
+    assert await lost_attempts(world, saga_id) == [TimeoutType.TIMEOUT_TYPE_HEARTBEAT]
+
+
+async def test_a_slow_attempt_is_not_taken_for_lost(world: World) -> None:
+    with WorkerProcess("worker", world.folder):
+        saga_id = await world.started("slow")
+        story = await finished(world.client, saga_id)
+    assert [step["attempts"] for step in story["steps"]] == [1, 1]
+    assert await lost_attempts(world, saga_id) == []
+
+
+async def test_an_attempt_that_the_worker_itself_keeps_alive_hears_no_cancel(world: World) -> None:
+    """Only heartbeats that the author asked for bring a cancel to an attempt; this one ends, and is undone."""
+    with WorkerProcess("worker", world.folder):
+        saga_id = await world.started("slow")
+        await world.client.cancel(saga_id, reason="a test")
+        story = await finished(world.client, saga_id)
+    assert story["state"] == "COMPENSATED"
+    assert (story["steps"][0]["outcome"], story["steps"][0]["attempts"]) == ("done", 1)
+    assert story["steps"][0]["compensation"]["state"] == "DONE"
+    assert world.effects() == []
+
+
+async def lost_attempts(world: World, saga_id: str) -> list[int]:
+    """The kinds of timeouts that led to further attempts."""
+    handle = world.client.temporal.get_workflow_handle(saga_id)
+    found = []
+    async for event in handle.fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+            failure = event.activity_task_started_event_attributes.last_failure
+            if failure.HasField("timeout_failure_info"):
+                found.append(failure.timeout_failure_info.timeout_type)
+    return found

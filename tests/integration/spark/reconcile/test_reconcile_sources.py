@@ -1,0 +1,186 @@
+"""What a reconciliation reads: a window of the guard, and what is staged and published against the ledger."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from saga_activities.guard import schema
+from saga_spark import ledger
+from saga_spark.ledger import OutputRow
+from saga_spark.reconcile.extracts import READ_MARGIN, ReconciliationScope, extract_database
+from saga_spark.reconcile.output_checks import (
+    OutputEvidence,
+    check_output,
+    collect_evidence,
+    find_orphans,
+    orphan_findings,
+    read_ledger,
+)
+from saga_spark.reconcile.reconcile_spec import EffectTable
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.sink import Publication, sink_for
+from saga_workers.reconcile.repair import _discard_staged
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.staged_outputs import stage
+
+NOW = 1_790_000_000.0
+OUTPUT = {"parquet": "out", "mode": "append"}
+
+
+@pytest.fixture
+async def database(server: DatabaseServer) -> AsyncIterator[tuple[AsyncEngine, str]]:
+    name = f"sources_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
+    engine = create_async_engine(server.url(name))
+    await schema.create_tables(engine)
+    await ledger.create_table(engine)
+    yield engine, server.url(name).replace("+psycopg", "")
+    await engine.dispose()
+
+
+def ids(folder: Path) -> set[str]:
+    return set(pq.read_table(folder / "guard" / "shop.parquet").column("saga_id").to_pylist())
+
+
+async def test_a_window_costs_what_the_window_holds(database: tuple[AsyncEngine, str], tmp_path: Path) -> None:
+    engine, url = database
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "insert into saga_guard select 's' || n, 'a', 1, 'do', 'do', null, null, %s::double precision + n "
+            "from generate_series(1, 50000) n",
+            [NOW - 100_000],
+        )
+        connection.execute("insert into saga_guard values ('s7', 'b', 1, 'do', 'do', null, null, %s)", [NOW])
+        connection.execute("insert into saga_guard values ('s7', 'a', 1, 'undo', 'undo', null, null, %s)", [NOW])
+        connection.execute("create table orders (id int, saga text, at timestamptz, total numeric(9,2))")
+        connection.execute("insert into orders values (1, 's1', to_timestamp(%s), 1), (2, 's7', to_timestamp(%s), 2.5)",
+                           [NOW - 90_000, NOW])  # fmt: skip
+        connection.execute("analyze saga_guard")
+        query = "select saga_id from saga_guard where created_at >= %s"
+        plan = "\n".join(row[0] for row in connection.execute(f"explain {query}", [NOW - READ_MARGIN]))  # pyright: ignore
+        assert "saga_guard_created" in plan, plan
+    orders = EffectTable(
+        "orders", "shop", "orders", ("id",), "saga_id", "saga", step="b", amounts={"total": "t"}, time="at"
+    )
+    counts = await extract_database(
+        engine, "shop", [orders], tmp_path / "window", ReconciliationScope(since=NOW - 60, older_saga_ids=("s9",))
+    )
+    assert counts == {"guard": 3, "outbox": 0, "orders": 1}
+    assert ids(tmp_path / "window") == {"s7", "s9"}
+    rows = pq.read_table(tmp_path / "window" / "guard" / "shop.parquet").to_pylist()
+    assert {(row["saga_id"], row["step"], row["undone"]) for row in rows} == {
+        ("s7", "a", True), ("s7", "b", False), ("s9", "a", False),
+    }  # fmt: skip
+    (row,) = pq.read_table(tmp_path / "window" / "effects" / "orders.parquet").to_pylist()
+    assert (row["bound"], json.loads(row["row"]), row["a0"], row["time"]) == ("s7", {"id": 2}, "2.50", NOW)
+    assert (await extract_database(engine, "shop", [orders], tmp_path / "all", ReconciliationScope()))[
+        "guard"
+    ] == 50_001
+    one = await extract_database(engine, "shop", [orders], tmp_path / "one", ReconciliationScope(saga_id="s7"))
+    assert (one["guard"], one["orders"]) == (2, 1)
+
+
+async def keep(engine: AsyncEngine, publication: Publication, state: str) -> OutputRow:
+    """The ledger's row of a publication."""
+    target = publication.tag.target
+    async with engine.begin() as connection:
+        row = await ledger.take_over(
+            connection, target, saga="day", place="out", spec={**OUTPUT, "mode": "append"}, together=False
+        )
+        await connection.execute(ledger.set_staged(target, row.epoch, publication.manifest))
+        await connection.execute(ledger.set_state(target, state))  # pyright: ignore[reportArgumentType]
+    (found,) = [one for one in await read_ledger(engine, ReconciliationScope()) if one.target == target]
+    return found
+
+
+async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], tmp_path: Path) -> None:
+    engine, _ = database
+    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
+    sink = sink_for("parquet", settings)
+    sagas = {name: stage(settings, OUTPUT, [{"n": 1}], saga=name) for name in ("good", "left", "gone", "stray")}
+    for name in ("good", "gone", "stray"):
+        publication = sagas[name]
+        sink.prepare(publication)
+        sink.publish([publication], sink.read_state([publication]), together=False)
+    rows = {name: await keep(engine, sagas[name], state)
+            for name, state in (("good", "PUBLISHED"), ("left", "STAGED"), ("gone", "PUBLISHED"))}  # fmt: skip
+    sink.unpublish([sagas["gone"]], together=False)  # by hand, past the saga
+    found = {name: collect_evidence(row, settings) for name, row in rows.items()}
+    assert check_output(found["good"], "COMPLETED") is None
+    assert [
+        check_output(found[name], state).kind for name, state in (("left", "COMPENSATED"), ("gone", "COMPLETED"))
+    ] == [  # pyright: ignore
+        "staged_left",
+        "saga_without_effect",
+    ]
+    (stray,) = orphan_findings(find_orphans(rows.values(), settings), {})
+    assert (stray.kind, stray.saga_id, stray.place) == ("published_unclaimed", "stray", "out")
+
+    assert "removed" in await _discard_staged(engine, settings, rows["left"].target)
+    (again,) = [one for one in await read_ledger(engine, ReconciliationScope()) if one.target == rows["left"].target]
+    assert (again.state, again.epoch) == ("DISCARDED", rows["left"].epoch + 1)
+    assert check_output(collect_evidence(again, settings), "COMPENSATED") is None
+
+
+@pytest.mark.parametrize(
+    ("ledger_says", "saga", "staged", "visible", "kind"),
+    [
+        ("STAGED", "RUNNING", True, False, None),
+        ("STAGED", "PARKED", True, False, None),
+        ("PUBLISHED", "COMPLETED", True, True, None),  # the worker's clean-up takes the stage in its time
+        ("QUARANTINED", "COMPENSATED", True, False, None),  # kept for people to look at
+        ("STAGED", "TERMINATED", True, False, None),  # told by its guard row: open effects
+        ("STAGING", "COMPENSATED", False, False, None),
+        ("STAGING", "COMPENSATED", True, False, "staged_left"),
+        ("STAGING", "TERMINATED", True, False, "staged_left"),
+        ("DISCARDED", "COMPENSATED", True, False, "staged_left"),
+        ("STAGED", None, True, False, "staged_left"),
+        ("STAGED", "COMPLETED", True, False, "saga_without_effect"),
+        ("PUBLISHED", "COMPLETED", False, False, "saga_without_effect"),
+        ("PUBLISHED", "COMPENSATED", False, True, "effect_still_there"),
+        ("RETRACTED", "COMPENSATED", False, True, "published_unclaimed"),
+    ],
+)
+def test_each_state_of_an_output(
+    tmp_path: Path, ledger_says: Any, saga: str | None, staged: bool, visible: bool, kind: str | None
+) -> None:
+    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri())
+    target = stage(settings, OUTPUT, [{"n": 1}]).tag.target
+    row = OutputRow(target, 1, "STAGED", "day", "out", False, OUTPUT)
+    found = check_output(OutputEvidence(replace(row, state=ledger_says), staged, visible), saga)
+    assert (found.kind if found else None) == kind
+
+
+async def test_any_database_with_a_guard_can_be_read(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    await schema.create_tables(engine)
+    async with engine.begin() as connection:
+        for op, reason in (("do", "do"), ("confirm", "undo"), ("undo", "undo")):
+            await connection.exec_driver_sql(
+                "insert into saga_guard values ('s1', 'a', 1, ?, ?, null, '{\"n\":1}', ?)", (op, reason, NOW)
+            )
+        await connection.exec_driver_sql("create table orders (id integer, saga text, at text)")
+        await connection.exec_driver_sql(
+            "insert into orders values (1, 's1', '2026-09-21 14:13:20'), (2, 's1/b', null)"
+        )
+    orders = EffectTable(
+        "orders", "shop", "orders", ("id",), "saga_id", "saga", step="a", amounts={"id": "n"}, time="at"
+    )
+    for scope in (ReconciliationScope(), ReconciliationScope(saga_id="s1"), ReconciliationScope(since=NOW - 60)):
+        folder = tmp_path / uuid.uuid4().hex
+        counts = await extract_database(engine, "shop", [orders], folder, scope)
+        assert counts == {"guard": 1, "outbox": 0, "orders": 1 if scope.since else 2}
+        (row,) = pq.read_table(folder / "guard" / "shop.parquet").to_pylist()
+        assert (row["reason"], row["undone"], row["result"]) == ("do", True, '{"n":1}')
+    await engine.dispose()

@@ -1,0 +1,118 @@
+"""Sagas whose runner is killed again and again: they wait with a reason, none is compensated, and all complete."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from saga_workers.client import Client
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished, lab
+from tests.helpers.processes import TemporalServer
+from tests.integration.spark.day_close_project import PARQUET, Books, open_books
+
+PATIENCE = 120.0
+
+DEFINITION = """
+saga: day
+steps:
+  - id: commission
+    uses: finance.charge
+    with: {total: "1.00"}
+    compensate: {uses: finance.refund, with: {}}
+  - id: facts
+    uses: spark
+    needs: [commission]
+    heartbeat: 120s
+    retry: {max_attempts: 2, max_interval: 1s}
+    with:
+      sql: select order_id, amount from orders
+      inputs:
+        orders: {connection: shop, query: "select o.* from orders as o, (select pg_advisory_lock_shared(4711)) as gate"}
+      output: {parquet: "out/${{ saga.id }}"}
+      audit:
+        - sql: select * from output where amount < 0
+"""
+
+WAITING = "select count(*) as n from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"
+
+
+async def until(found: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while not (value := found()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return value
+
+
+def runner_of(books: Books) -> psutil.Process | None:
+    """The runner that this worker, which is the process of the tests, has started for the project."""
+    for process in psutil.Process(os.getpid()).children():
+        if "saga_spark.runner" in " ".join(process.cmdline()) and process.cwd() == os.getcwd():
+            scratch = process.environ().get("SAGA_SPARK_SCRATCH", "")
+            if scratch.startswith(str(books.folder)):
+                return process
+    return None
+
+
+async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            story = await client.show(saga)
+            [facts] = [one for one in story["steps"] if one["id"] == "facts"]
+            assert story["state"] == "RUNNING", story
+            if ((facts["error"] or {}).get("details") or {}).get("uncounted") == times:
+                return facts
+            await asyncio.sleep(0.1)
+
+
+async def stuck(client: Client, saga: str) -> list[str]:
+    wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+    found = [one async for one in list_stuck(client.temporal, wanted, limit=10)]
+    return [reason for one in found if one["id"] == saga for reason in one["stuck"]]
+
+
+async def test_killed_runners_compensate_nothing(
+    temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
+) -> None:
+    books = await open_books(tmp_path / "shop", server, temporal.address, PARQUET)
+    (books.folder / "day.saga.yaml").write_text(DEFINITION)
+    project = Project(load_settings(config=str(books.folder / "saga.toml")))
+    sagas = [f"day-{number}-{uuid.uuid4()}" for number in (1, 2)]
+    with psycopg.connect(books.url, autocommit=True) as gate:
+        gate.execute("select pg_advisory_lock(4711)")
+        async with lab(project) as client:
+            for saga in sagas:
+                await client.start("day", {}, id=saga)
+            for kills in range(1, 4):
+                # PostgreSQL does not notice that who waits for a lock is gone: their waits add up.
+                await until(lambda kills=kills: books.query(WAITING)[0]["n"] >= 2 * kills)
+                runner = await until(lambda: runner_of(books))
+                runner.kill()
+                for saga in sagas:
+                    facts = await waits_uncounted(client, saga, kills)
+                    assert facts["error"]["type"] == "Infrastructure"
+                    assert "the Spark runner was killed by SIGKILL" in facts["error"]["message"]
+                    assert facts["attempts"] == 0
+            [reason] = await stuck(client, sagas[0])
+            assert reason.startswith(
+                "facts could not be tried, 3 times in a row: the Spark runner was killed by SIGKILL"
+            )
+            gate.execute("select pg_advisory_unlock(4711)")
+            for saga in sagas:
+                story = await finished(client, saga, f"{PATIENCE:.0f}s")
+                assert story["state"] == "COMPLETED", story["reason"]
+                [facts] = [one for one in story["steps"] if one["id"] == "facts"]
+                assert (facts["attempts"], facts["result"]["rows"]) == (1, 12)
+                assert await stuck(client, saga) == []
+    assert books.query("select count(*) as n from commissions") == [{"n": 2}]

@@ -1,0 +1,155 @@
+"""Sagas whose jobs need more memory than there is, and a saga that outlives several runners."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from saga_activities.connections import DatabaseConnections
+from saga_spark import actions
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import spark_settings
+from saga_spark.staging import stage_area
+from saga_workers.client import Client
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished, lab
+from tests.helpers.processes import TemporalServer
+from tests.integration.spark.day_close_project import BRIEF, ICEBERG, JOBS, Books, open_books, read
+
+PATIENCE = "400s"
+SECONDS = 400.0
+
+GREEDY = """
+
+def both(spark, inputs):
+    import os
+    import time
+
+    if os.path.exists(os.path.join(os.path.dirname(__file__), "modest")):
+        facts = inputs.orders
+        return {"facts": facts, "totals": facts.groupBy("day").agg(F.sum("amount").alias("amount"))}
+
+    def heap():
+        many = spark.range(4).select(F.col("id").alias("order_id"), F.expr("array_repeat(id, 500000000)").alias("many"))
+        return {"facts": many, "totals": many}
+
+    def python():
+        def hog(batches):
+            held = [b"x" * 2**20 for _ in range(1500)]
+            time.sleep(600)
+            yield from batches
+
+        many = spark.range(1).mapInArrow(hog, "order_id bigint")
+        return {"facts": many, "totals": many}
+
+    return WAY()
+"""
+
+# What is said of each way to run out of memory. The process is given little beyond the heap, so that the test does not
+# need the two gigabytes that a worker grants.
+WAYS = {
+    "heap": "Spark's JVM ran out of memory: raise `memory` under [spark], now 512m, or use more partitions",
+    "python": "of memory, more than its cap of 1.5 GiB, and was stopped: raise `memory` under [spark], now 512m",
+}
+
+
+def runners(books: Books) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        line = " ".join(process.info["cmdline"] or ())
+        scratch = str(books.folder / ".saga" / "spark" / "scratch")
+        if "saga_spark.runner" in line and scratch in process.environ().get("SAGA_SPARK_SCRATCH", ""):
+            found.append(process)
+    return found
+
+
+def altered(books: Books, **settings: Any) -> Books:
+    """The project with other settings of Spark, and patience for a machine that has much to do: here no attempt may end
+    because nobody heard of it."""
+    definition, file = books.folder / "day.saga.yaml", books.folder / "saga.toml"
+    definition.write_text(definition.read_text().replace("heartbeat: 5s", "heartbeat: 120s"))
+    words = "".join(f"{name} = {value}\n" for name, value in settings.items())
+    file.write_text(file.read_text().replace("[spark]\n", f"[spark]\n{words}"))
+    return replace(books, project=Project(load_settings(config=str(file))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_job_that_always_runs_out_of_memory(
+    temporal: TemporalServer, server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(actions, "RunnerClient", functools.partial(RunnerClient, margin=2**30))
+    books = await open_books(tmp_path / "shop", server, temporal.address)
+    (books.folder / "jobs.py").write_text(JOBS + GREEDY.replace("WAY()", f"{way}()"))
+    brief = BRIEF.format(publish="each", **ICEBERG).replace("max_attempts: 50", "max_attempts: 3")
+    (books.folder / "day.saga.yaml").write_text(brief)
+    books = altered(books, memory='"512m"')
+    async with lab(books.project) as client:
+        saga = f"greedy-{uuid.uuid4()}"
+        await client.start("day", {"day": "2026-01-01"}, id=saga)
+        async with asyncio.timeout(SECONDS):
+            while not (said := await failures(client, saga)):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        assert WAYS[way] in said[0], "whoever looks meanwhile reads the reason"
+        story = await finished(client, saga, PATIENCE)
+        assert story["state"] == "COMPENSATED", story["reason"]
+        assert WAYS[way] in story["reason"]["message"]
+        [facts] = [one for one in story["steps"] if one["id"] == "facts"]
+        assert facts["attempts"] == 3
+        assert read(books, ICEBERG) == (None, None), "nothing was published"
+        await clean_up(books)
+        assert books.staged() == []
+
+        (books.folder / "modest").write_text("")
+        good = f"modest-{uuid.uuid4()}"
+        await client.start("day", {"day": "2026-01-01"}, id=good)
+        story = await finished(client, good, PATIENCE)
+        assert story["state"] == "COMPLETED", story["reason"]
+        assert len(runners(books)) == 1, "a fresh runner, and nothing is left of the others"
+
+
+async def clean_up(books: Books) -> None:
+    """The worker's own round, which deletes what a saga that is over has left in the stage."""
+    databases = DatabaseConnections({"shop": {"url": books.url}})
+
+    async def over(_: str) -> stage_area.SagaLiveness:
+        return "over"
+
+    await stage_area.clean_up_stage(databases.engine("shop"), spark_settings(books.project.settings), over)
+    await databases.close()
+
+
+async def failures(client: Client, saga: str) -> list[str]:
+    """What pending activities say of their last attempts, as the Web UI shows it."""
+    described = await client.temporal.get_workflow_handle(saga).describe()
+    pending = described.raw_description.pending_activities
+    return [one.last_failure.message for one in pending if one.HasField("last_failure")]
+
+
+@pytest.mark.slow
+async def test_a_saga_with_more_runs_than_a_runner_takes(
+    temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
+) -> None:
+    books = altered(await open_books(tmp_path / "shop", server, temporal.address), recycle_after=2)
+    async with lab(books.project) as client:
+        saga = f"long-{uuid.uuid4()}"
+        await client.start("day", {"day": "2026-01-01"}, id=saga)
+        story = await finished(client, saga, PATIENCE)
+        assert story["state"] == "COMPLETED", story["reason"]
+        assert {one["id"]: one["attempts"] for one in story["steps"] if one["id"] in ("facts", "totals")} == {
+            "facts": 1,
+            "totals": 1,
+        }
+        logs = list((books.folder / ".saga" / "spark").glob("runner-*.log"))
+        assert len(logs) == 3, "six runs, two for each runner"
+        facts, totals = read(books, ICEBERG)
+        assert (len(facts), len(totals)) == (10, 3)

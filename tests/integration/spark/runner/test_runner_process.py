@@ -1,0 +1,279 @@
+"""The runner as a process: lost, frozen, too large, recycled, and gone with its worker. No Spark is started here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from saga_spark.job_errors import JobFailed
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import SparkSettings
+from sagas.errors import InfrastructureError, UsageError
+from tests.helpers.database_servers import DatabaseServer
+
+PATIENCE = 120.0
+
+Start = Callable[..., RunnerClient]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Runners for a project with one Parquet file, ``numbers.parquet``."""
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
+    runners: list[RunnerClient] = []
+
+    def make(*, margin: int | None = None, silence: int = 60, **settings: Any) -> RunnerClient:
+        options: dict[str, Any] = {"heartbeat_timeout": silence} | ({} if margin is None else {"margin": margin})
+        runners.append(
+            RunnerClient(SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), **settings), **options)
+        )
+        return runners[-1]
+
+    yield make
+    for runner in runners:
+        await runner.close()
+
+
+async def freeze(runner: RunnerClient, where: str = "numbers.parquet", **more: Any) -> dict[str, Any]:
+    inputs = {"numbers": {"kind": "parquet", "values": {"parquet": where}}, **more}
+    return await runner.run("freeze", {"inputs": inputs, "folder": "file:///nowhere", "known": {}}, tag="frozen")
+
+
+def pid_of(runner: RunnerClient) -> int:
+    assert runner.process is not None
+    return runner.process.pid
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_one_warm_process_serves_all_runs(start: Start, tmp_path: Path) -> None:
+    runner = start()
+    first = await freeze(runner)
+    pid = pid_of(runner)
+    several = await asyncio.gather(*(freeze(runner) for _ in range(5)))
+    assert pid_of(runner) == pid
+    assert all(one == first for one in several)
+    assert first["inputs"]["numbers"]["files"] == [(tmp_path / "numbers.parquet").as_uri()]
+    assert os.getpgid(pid) == pid, "a group of its own"
+    assert runner.process is not None
+    assert runner.process.log.is_file()
+
+
+async def test_a_killed_runner_is_noticed_and_replaced(start: Start) -> None:
+    runner = start()
+    await freeze(runner)
+    pid = pid_of(runner)
+    os.kill(pid, signal.SIGKILL)
+    await gone(pid)
+    async with asyncio.timeout(PATIENCE):
+        while runner.process is not None and runner.process.lost_reason is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert runner.process is not None
+    assert "was killed by SIGKILL; its log is" in str(runner.process.lost_reason)
+    assert (await freeze(runner))["inputs"]
+    assert pid_of(runner) != pid
+
+
+async def test_a_frozen_runner_is_killed_and_the_run_may_be_tried_again(start: Start) -> None:
+    runner = start(silence=5)
+    await freeze(runner)
+    pid = pid_of(runner)
+    os.killpg(pid, signal.SIGSTOP)
+    with pytest.raises(InfrastructureError, match="gave no sign of life"):
+        await freeze(runner)
+    await gone(pid)
+    assert (await freeze(runner))["inputs"]
+
+
+@pytest.mark.slow
+async def test_a_runner_above_its_memory_cap_is_stopped_with_a_sentence(start: Start) -> None:
+    runner = start(memory="1m", margin=0)
+
+    async def until_it_is_seen() -> None:
+        for _ in range(1000):
+            await freeze(runner)
+            await asyncio.sleep(0.05)
+
+    with pytest.raises(InfrastructureError, match=r"more than its cap of 0\.0 GiB, and was stopped: raise `memory`"):
+        await until_it_is_seen()
+
+
+async def test_a_runner_is_replaced_after_its_share_of_jobs_when_it_is_idle(start: Start) -> None:
+    runner = start(recycle_after=2)
+    await freeze(runner)
+    first = pid_of(runner)
+    await freeze(runner)
+    await gone(first)
+    await freeze(runner)
+    assert pid_of(runner) != first
+
+
+async def test_a_runner_that_has_done_its_share_takes_no_more_and_fails_none(
+    start: Start, server: DatabaseServer
+) -> None:
+    """Two run at once when the count is reached: both end well, and the next run has a runner of its own meanwhile."""
+    runner = start(recycle_after=2, connections={"shop": server.url()})
+    waits = {"connection": "shop", "query": "select 1 as n from (select pg_advisory_lock(4711)) as passed"}
+    with psycopg.connect(server.url(), autocommit=True) as gate:
+        gate.execute("select pg_advisory_lock(4711)")
+        held = asyncio.create_task(freeze(runner, waits={"kind": "connection", "values": waits}))
+        async with asyncio.timeout(PATIENCE):
+            while not gate.execute("select 1 from pg_locks where not granted").fetchall():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        first = pid_of(runner)
+        await freeze(runner)
+        assert pid_of(runner) == first, "it is busy"
+        await freeze(runner)
+        second = pid_of(runner)
+        assert second != first
+        assert not held.done()
+        gate.execute("select pg_advisory_unlock(4711)")
+        assert (await held)["inputs"]["waits"]["rows"] == 1
+    await gone(first)
+    assert psutil.pid_exists(second)
+
+
+async def test_many_runs_at_once_outlive_many_runners(start: Start) -> None:
+    runner = start(recycle_after=3)
+    answers = [await asyncio.gather(*(freeze(runner) for _ in range(2))) for _ in range(4)]
+    assert len({str(one) for both in answers for one in both}) == 1
+
+
+async def test_a_disk_that_takes_no_inputs_is_one_sentence(
+    start: Start, server: DatabaseServer, tmp_path: Path, small_disk: Path
+) -> None:
+    runner = start(connections={"shop": server.url()})
+    query = "select n, md5(n::text) as word from generate_series(1, 200000) as n"
+    inputs = {"words": {"kind": "connection", "values": {"connection": "shop", "query": query}}}
+
+    async def frozen(folder: Path) -> None:
+        await runner.run("freeze", {"inputs": inputs, "folder": folder.as_uri(), "known": {}}, tag="frozen")
+
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    with pytest.raises(JobFailed, match=r"^reading the inputs: \w+: .*a file"):
+        await frozen(blocked / "inputs")
+    with pytest.raises(JobFailed, match=r"^reading the inputs: the disk is full$"):
+        await frozen(small_disk)
+
+
+async def test_closing_ends_the_process(start: Start, tmp_path: Path) -> None:
+    runner = start()
+    await freeze(runner)
+    pid = pid_of(runner)
+    await runner.close()
+    await gone(pid)
+    assert list((tmp_path / ".saga" / "spark" / "scratch").iterdir()) == []
+
+
+async def test_a_killed_worker_takes_its_runner_with_it(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from saga_spark.runner.runner_client import RunnerClient\n"
+        "from saga_spark.settings import SparkSettings\n"
+        "async def main():\n"
+        "    runner = RunnerClient(SparkSettings(root=Path(sys.argv[1])))\n"
+        "    await runner.run('freeze', {'inputs': {}, 'folder': '', 'known': {}}, tag='x')\n"
+        "    print(runner.process.pid, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert worker.stdout is not None
+        pid = int(await worker.stdout.readline())
+        assert psutil.pid_exists(pid)
+    finally:
+        worker.kill()
+        await worker.wait()
+    await gone(pid)
+
+
+async def test_mistakes_are_one_sentence(start: Start) -> None:
+    runner = start(connections={"shop": "mysql://somewhere/shop"})
+    with pytest.raises(JobFailed, match=r"^the input numbers: there are no Parquet files at nowhere$"):
+        await freeze(runner, "nowhere")
+    with pytest.raises(UsageError, match="there is no SQL connection shops; did you mean shop"):
+        await freeze(runner, x={"kind": "connection", "values": {"connection": "shops", "table": "t"}})
+    with pytest.raises(UsageError, match="tables of PostgreSQL only"):
+        await freeze(runner, x={"kind": "connection", "values": {"connection": "shop", "table": "t"}})
+    with pytest.raises(UsageError, match="there is no catalog lake in the settings"):
+        await freeze(runner, x={"kind": "table", "values": {"table": "lake.a.b"}})
+
+
+TABLE = """
+create table things (
+    id int primary key, name text, amount numeric(10, 2), free numeric, at timestamptz, day date, ok boolean,
+    raw bytea, tags int[], ratio double precision, key uuid)
+"""
+ROWS = """
+insert into things values
+    (1, 'a "quoted", two
+lines', 1.50, 0.1, '2026-01-02 03:04:05.678901+01', '2026-01-02', true, '\\x00ff', '{1,2}', 0.5,
+     '11111111-1111-1111-1111-111111111111'),
+    (2, '', null, null, null, null, null, null, null, null, null),
+    (3, null, -3, 12345678901234567890.000000000000000001, '1969-12-31 23:59:59Z', '0001-01-01', false, '', '{}',
+     'NaN', null)
+"""
+
+
+async def test_tables_are_frozen_with_their_types_from_one_snapshot(
+    start: Start, server: DatabaseServer, tmp_path: Path
+) -> None:
+    with psycopg.connect(server.url()) as connection:
+        connection.execute("drop table if exists things")
+        connection.execute(TABLE)
+        connection.execute(ROWS)
+    runner = start(connections={"shop": server.url()})
+    folder = (tmp_path / "frozen").as_uri()
+
+    async def frozen(**inputs: dict[str, Any]) -> dict[str, Any]:
+        wanted = {name: {"kind": "connection", "values": {"connection": "shop", **one}} for name, one in inputs.items()}
+        request = {"inputs": wanted, "folder": folder, "known": {}}
+        return (await runner.run("freeze", request, tag="frozen"))["inputs"]
+
+    found = await frozen(
+        all={"table": "public.things"},
+        some={"query": "select id, name from things;", "where": {"id": [1, 3]}, "columns": ["id"]},
+        none={"table": "things", "where": "id > 100"},
+    )
+    assert {name: one["rows"] for name, one in found.items()} == {"all": 3, "some": 2, "none": 0}
+    assert len({one["fingerprint"]["snapshot"] for one in found.values()}) == 1
+    table = pq.read_table(found["all"]["files"][0].removeprefix("file://"))
+    assert [str(field.type) for field in table.schema] == [
+        "int32", "string", "decimal128(10, 2)", "decimal128(38, 18)", "timestamp[us, tz=UTC]", "date32[day]", "bool",
+        "binary", "string", "double", "string",
+    ]  # fmt: skip
+    first, second, third = table.to_pylist()
+    assert first["name"] == 'a "quoted", two\nlines'
+    assert (str(first["amount"]), first["raw"], first["tags"]) == ("1.50", b"\x00\xff", "{1,2}")
+    assert first["at"].isoformat() == "2026-01-02T02:04:05.678901+00:00"
+    assert (second["name"], third["name"]) == ("", None), "an empty text is no null"
+    assert str(third["free"]) == "12345678901234567890.000000000000000001"
+    assert (third["raw"], third["ok"], second["ok"], third["ratio"] != third["ratio"]) == (b"", False, None, True)
+    empty = pq.read_table(found["none"]["files"][0].removeprefix("file://"))
+    assert (empty.num_rows, empty.schema) == (0, table.schema)
+
+    with pytest.raises(JobFailed, match=r'the input x cannot be read: relation "no_such" does not exist'):
+        await frozen(x={"table": "no_such"})
+    with pytest.raises(JobFailed, match='the input x cannot be read: column "no_such" does not exist'):
+        await frozen(x={"table": "things", "columns": ["no_such"]})
+    with pytest.raises(JobFailed, match="the input x holds a value that Parquet cannot"):
+        await frozen(x={"query": "select 'NaN'::numeric(10, 2) as n"})

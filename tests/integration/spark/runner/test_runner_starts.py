@@ -1,0 +1,154 @@
+"""A fresh runner: several runs at one moment, what it cannot begin with, and a job that kills each one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from saga_activities.attempt_context import AttemptContext
+from saga_spark.actions import SparkSteps
+from saga_spark.runner import runner_client
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import SparkSettings
+from sagas.errors import NeedsOperator, Unavailable
+from tests.integration.spark.staged_outputs import stage
+from tests.integration.spark.staging.staging_environment import open_desk
+from tests.integration.spark.staging.test_staging import JOBS, PATIENCE, QUICK, World, rows_of
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    (tmp_path / "staged_jobs.py").write_text(JOBS)
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
+    settings = SparkSettings(
+        root=tmp_path, stage=(tmp_path / "stage").as_uri(), conf=QUICK, python_path=(str(tmp_path),)
+    )
+    runner = RunnerClient(settings)
+    yield World(runner, tmp_path)
+    await runner.close()
+
+
+async def test_a_fresh_runner_takes_a_job_and_an_audit_at_one_moment(world: World) -> None:
+    """After a runner was killed, all of its runs are repeated at once. Both need PySpark, whose modules import each
+    other: two threads that import them at one moment get unfinished ones."""
+    spec = {"parquet": "out", "mode": "append"}
+    settings = SparkSettings(root=world.root, stage=(world.root / "stage").as_uri())
+    made = stage(settings, spec, [{"id": 1}, {"id": 2}], saga="s1", generation=1)
+    audit = world.runner.run(
+        "audit",
+        {
+            "arguments": {
+                "job": "staged_jobs:numbers",
+                "outputs": {"output": spec},
+                "audit": [{"sql": "select * from output where id > 7"}],
+            },
+            "manifests": {"output": made.manifest.to_json()},
+            "inputs": {},
+            "previous_rows": {"output": None},
+            "sink_problems": [],
+            "report_folder": (world.root / "report").as_uri(),
+            "saga": {"id": "s1", "step": "facts"},
+        },
+        tag="audit",
+    )
+    (manifest, report) = await asyncio.gather(world.one("staged_jobs:numbers"), audit)
+    assert len(rows_of(manifest)) == 10
+    assert report["verdict"] == "pass"
+
+
+async def test_a_runner_that_cannot_import_pyspark_says_so_and_that_is_no_attempt(tmp_path: Path) -> None:
+    broken = tmp_path / "pyspark"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('half of it is missing')")
+    runner = RunnerClient(SparkSettings(root=tmp_path, python_path=(str(tmp_path),)))
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable) as found:
+                await runner.run("freeze", {"inputs": {}, "folder": "", "known": {}}, tag="x")
+            assert str(found.value).startswith(
+                "the Spark runner did not start: PySpark cannot be imported: ImportError: half of it is missing; see "
+            )
+    finally:
+        await runner.close()
+
+
+async def test_a_runner_that_has_no_place_for_its_log_is_no_attempt(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("a file")
+    runner = RunnerClient(SparkSettings(root=tmp_path, work="work"))
+    with pytest.raises(Unavailable, match=r"^the Spark runner did not start: .*work"):
+        await runner.run("freeze", {"inputs": {}, "folder": "", "known": {}}, tag="x")
+
+
+async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
+    steps = SparkSteps(desk.settings, desk.databases)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    now = time.time()
+    attempt = AttemptContext(1, now, now + 60, lambda _: None, logging.getLogger("test"), saga="day")
+    try:
+        with pytest.raises(Unavailable, match=r"^Spark needs Java 17 or newer: JAVA_HOME is .*; install a JDK"):
+            await steps.prepare("spark", desk.invocation(), attempt)
+    finally:
+        await steps.close()
+        await desk.databases.close()
+
+
+async def test_a_killed_jvm_is_no_attempt(world: World) -> None:
+    running = asyncio.create_task(world.one("staged_jobs:endless"))
+    async with asyncio.timeout(PATIENCE):
+        while not any(one.get("tasks") for one in world.progress):
+            assert not running.done(), running
+            await asyncio.sleep(0.1)
+    assert world.runner.process is not None
+    for child in psutil.Process(world.runner.process.pid).children(recursive=True):
+        if child.name() == "java":
+            child.kill()
+    with pytest.raises(Unavailable, match=r"^Spark's JVM has ended with exit code -9"):
+        await running
+
+
+KILLER = """
+
+def killer(spark, inputs):
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_a_job_that_kills_each_of_its_runners_is_set_apart_and_then_needs_a_person(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_client, "DEDICATED_RUNNER_AFTER", 1)
+    monkeypatch.setattr(runner_client, "MAX_CONSECUTIVE_LOSSES", 2)
+    (world.root / "killing_jobs.py").write_text(KILLER)
+    with pytest.raises(Unavailable, match="the Spark runner was killed by SIGKILL"):
+        await killed(world)
+    good = await world.one("staged_jobs:numbers")
+    assert world.runner.process is not None
+    shared = world.runner.process.pid
+    with pytest.raises(
+        NeedsOperator, match=r"^2 Spark runners in a row were lost while they ran this; the last time: the Spark"
+    ):
+        await killed(world)
+    assert world.runner.process.pid == shared, "it had a runner of its own"
+    assert rows_of(await world.one("staged_jobs:numbers")) == rows_of(good)
+
+
+async def killed(world: World) -> None:
+    spec = {"parquet": "out", "mode": "append"}
+    target = {"folder": (world.root / "killed").as_uri(), "key": "k", "generation": 1, "epoch": 1}
+    arguments = {"job": "killing_jobs:killer", "outputs": {"output": spec}}
+    shutil.rmtree(world.root / "killed", ignore_errors=True)
+    request = {"arguments": arguments, "inputs": {}, "targets": {"output": target}}
+    await world.runner.run("stage", request, tag=f"killer-e{next(world.numbers)}")

@@ -1,0 +1,151 @@
+"""Jobs on a real Spark Connect server: staged, counted, audited, cancelled by the same code as in a local session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from saga_spark.job_errors import JobFailed
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import SparkSettings
+from tests.helpers.database_servers import free_port
+from tests.integration.spark.staging.test_staging import JOBS, QUICK, World, rows_of
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("grpc_status")
+
+PATIENCE = 180.0
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server from the jars that PySpark brings."""
+    import pyspark
+
+    folder, port = tmp_path_factory.mktemp("connect"), free_port()
+    conf = {
+        **QUICK,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+    }
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--class", SERVER, "--master", "local[2]"]
+    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            [*submit, *options, "spark-internal"], cwd=folder, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        end = time.monotonic() + PATIENCE
+        while not _answers(port):
+            assert child.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < end, log.read_text()[-3000:]
+            time.sleep(0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+async def world(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    root = tmp_path_factory.mktemp("far")
+    (root / "jobs").mkdir()
+    (root / "jobs" / "staged_jobs.py").write_text(JOBS)
+    pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
+    settings = SparkSettings(root=root, remote=server, python_path=(str(root / "jobs"),))
+    runner = RunnerClient(settings)
+    yield World(runner, root)
+    await runner.close()
+
+
+async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(world: World) -> None:
+    audit = [{"not_null": ["kind"], "severity": "warn"}, {"sum": {"column": "half", "equals": 1}}]
+    far = await world.one("staged_jobs:numbers", audit=audit)
+    assert sorted(row["id"] for row in rows_of(far)) == list(range(10))
+    assert far.counts == {"1:not_null/kind": 5, "2:sum": "22.50"}
+    local = RunnerClient(SparkSettings(root=world.root, conf=QUICK, python_path=(str(world.root / "jobs"),)))
+    try:
+        here = World(local, world.root, numbers=world.numbers)
+        near = await here.one("staged_jobs:numbers", audit=audit)
+    finally:
+        await local.close()
+    assert (far.hash, far.columns, far.schema, far.counts) == (near.hash, near.columns, near.schema, near.counts)
+
+
+async def test_inputs_sql_and_several_outputs(world: World) -> None:
+    outputs = {name: {"parquet": name, "mode": "append"} for name in ("facts", "rejects")}
+    found = await world.stage("staged_jobs:two", outputs=outputs)
+    assert {name: [row["n"] for row in rows_of(one)] for name, one in found.items()} == {
+        "facts": [2, 3],
+        "rejects": [1],
+    }
+    summed = await world.one({"sql": "select sum(n) as total from numbers"})
+    assert rows_of(summed) == [{"total": 6}]
+
+
+async def test_what_goes_wrong_is_one_sentence(world: World) -> None:
+    with pytest.raises(JobFailed, match="there are no orders"):
+        await world.one("staged_jobs:raises")
+    with pytest.raises(JobFailed, match="m"):
+        await world.one("staged_jobs:wrong_column")
+
+
+async def test_an_audit_reads_the_staged_files(world: World) -> None:
+    manifest = await world.one("staged_jobs:numbers")
+    arguments = {
+        "job": "staged_jobs:numbers",
+        "outputs": {"output": {"parquet": "out", "mode": "append"}},
+        "audit": [{"sql": "select * from output where id > 7"}, {"unique": ["id"]}],
+    }
+    report = await world.runner.run(
+        "audit",
+        {
+            "arguments": arguments,
+            "manifests": {"output": manifest.to_json()},
+            "inputs": {},
+            "previous_rows": {"output": None},
+            "sink_problems": [],
+            "report_folder": (world.root / "report").as_uri(),
+            "saga": {"id": "s1", "step": "facts"},
+        },
+        tag="audit",
+    )
+    assert report["verdict"] == "fail"
+    assert [check["status"] for check in report["checks"]] == ["fail", "pass"]
+
+
+async def test_a_cancelled_job_stops_on_the_server(world: World) -> None:
+    running = asyncio.create_task(world.one("staged_jobs:endless"))
+    async with asyncio.timeout(PATIENCE):
+        while not any(one.get("tasks") for one in world.progress):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    process = world.runner.process
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await world.one({"sql": "select 1 as one"})).rows == 1
+    assert world.runner.process is process, "it was cancelled, not killed"

@@ -1,0 +1,198 @@
+"""Workers and runners killed at the points C1 to C11 of a Spark step whose output is a topic, and files beside it.
+
+Readers (read_committed) see each row once or never, nothing holds them back afterwards, and the stage area is empty.
+C12 is no point of a topic: whoever writes after us changes nothing. The sink's own points are in
+test_topic_sink_crashes.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import pytest_asyncio
+
+from saga_spark.sinks.parquet.parquet_pointer import read_pointer
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import TemporalServer
+from tests.integration.spark.day_close_project import Books
+from tests.integration.spark.sagas.breakpoints import closed
+from tests.integration.spark.sagas.crash_runner import Theatre, clear_stage, of_saga, open_theatre, play
+from tests.integration.spark.sagas.topic_outputs import (
+    events_of,
+    kafka_toml,
+    must_be_settled,
+    named,
+    never_written,
+    topic_outputs,
+)
+
+PATIENCE = "240s"
+
+# The files are published first: C6 nothing is, C8 the files are and the topic is not. After a `flush` the transaction
+# of the topic is open and the broker has all of it; after the `write` it is committed, and nobody knows.
+FORWARD = {
+    "C1": "before stage",
+    "C2": "in the job",
+    "C3": "after stage",
+    "C4": "before audit",
+    "C5": "after audit",
+    "C5 placed": "after prepare",
+    "C6": "before publish",
+    "C6 open": "after flush",
+    "C7": "after write",
+    "C8": "before write",
+}
+DISCARDED = {"C10 before": "before clean_up", "C10 after": "after clean_up"}
+UNDONE = {
+    "C10 files": "after unpublish",
+    "C10": "before write",
+    "C10 open": "after flush",
+    "C10 closed": "after write",
+}
+EVERY_TIME = ("C6 open",)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def theatre(
+    temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Theatre]:
+    folder, outputs = tmp_path_factory.mktemp("crash-topic"), topic_outputs(kafka)
+    found = await open_theatre("topic", folder, server, temporal.address, outputs, more=kafka_toml(kafka))
+    yield found
+    found.stop()
+
+
+def cells(points: dict[str, str]) -> Any:
+    found = []
+    for name, point in points.items():
+        marks = () if name in EVERY_TIME else pytest.mark.slow
+        found.append(pytest.param(point, id=f"{name}-{point}".replace(" ", "_"), marks=marks))
+    return pytest.mark.parametrize("point", found)
+
+
+@cells(FORWARD)
+async def test_killed_on_the_way_forward(theatre: Theatre, kafka: Broker, point: str) -> None:
+    saga = f"day-{uuid.uuid4()}"
+    files = rows_of_files(theatre.books)
+
+    async def begin() -> None:
+        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+
+    await play(theatre, point, begin)
+    await must_be_published_once(theatre, kafka, saga)
+    assert rows_of_files(theatre.books) == files + 1
+
+
+@cells(DISCARDED)
+async def test_killed_while_it_is_discarded(theatre: Theatre, kafka: Broker, point: str) -> None:
+    saga = f"day-{uuid.uuid4()}"
+
+    async def begin() -> None:
+        await theatre.client.start("day", {"day": "2026-01-02", "refuse": True}, id=saga)
+
+    await play(theatre, point, begin)
+    story = await finished(theatre.client, saga, PATIENCE)
+    assert story["state"] == "COMPENSATED", story
+    assert never_written(kafka, topic_of(theatre), saga)
+    must_be_settled(kafka, theatre.books, topic_of(theatre))
+    assert of_saga(theatre.books, saga) == []
+
+
+@cells(UNDONE)
+async def test_killed_while_it_is_undone(theatre: Theatre, kafka: Broker, point: str) -> None:
+    """The files are taken back, the rows of the topic stay, and a person is told, whoever was killed."""
+    saga = f"day-{uuid.uuid4()}"
+    files = rows_of_files(theatre.books)
+    await (await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
+
+    async def begin() -> None:
+        await theatre.client.undo(saga, reason="wrong day", who="test")
+
+    await play(theatre, point, begin)
+    story = await parked(theatre, saga)
+    assert "a topic cannot be taken back" in story["parked"][0]["why"]
+    assert rows_of_files(theatre.books) == files
+    assert [one.key for one in by_key(kafka, topic_of(theatre), saga)] == ["10", "11"]
+    must_be_settled(kafka, theatre.books, topic_of(theatre))
+    decision = {"step": "facts", "decision": "done", "reason": "told", "evidence": "events", "who": "test"}
+    await theatre.client.resolve(saga, decision)
+    assert (await finished(theatre.client, saga, PATIENCE))["state"] == "COMPENSATED"
+    await clear_stage(theatre.books)
+    assert of_saga(theatre.books, saga) == []
+
+
+@cells({"C11": "after flush"})
+async def test_a_frozen_publisher_wakes_after_another_has_published(
+    theatre: Theatre, kafka: Broker, point: str
+) -> None:
+    """It stands still in the middle of its transaction: the other fences it, and its commit changes nothing."""
+    saga = f"day-{uuid.uuid4()}"
+    with closed(theatre.books.url, point) as turnstile:
+        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+        turnstile.reached()
+        frozen = theatre.who_waits()
+        frozen.freeze()
+    try:
+        await must_be_published_once(theatre, kafka, saga)
+    finally:
+        frozen.thaw()
+    await asyncio.sleep(5.0)
+    await must_be_published_once(theatre, kafka, saga)
+
+
+@cells({"C11 two": "in the job"})
+async def test_two_runners_with_one_key_at_once(theatre: Theatre, kafka: Broker, point: str) -> None:
+    """The worker of the first is taken for dead; it wakes while the second works."""
+    saga = f"day-{uuid.uuid4()}"
+    with closed(theatre.books.url, point) as turnstile:
+        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+        turnstile.reached()
+        [first] = theatre.runners_that_wait()
+        frozen = next(one for one in theatre.workers if one.pid == first.ppid())
+        frozen.freeze()
+        try:
+            turnstile.reached(count=2)
+        finally:
+            frozen.thaw()
+    await must_be_published_once(theatre, kafka, saga)
+
+
+async def must_be_published_once(theatre: Theatre, kafka: Broker, saga: str) -> None:
+    story = await finished(theatre.client, saga, PATIENCE)
+    assert story["state"] == "COMPLETED", story["reason"]
+    assert [one.key for one in by_key(kafka, topic_of(theatre), saga)] == ["10", "11"]
+    must_be_settled(kafka, theatre.books, topic_of(theatre))
+    await clear_stage(theatre.books)
+    assert of_saga(theatre.books, saga) == []
+
+
+async def parked(theatre: Theatre, saga: str) -> dict[str, Any]:
+    """The story once its undo is parked; until that has begun, the run that is undone is COMPLETED."""
+    end = time.monotonic() + float(PATIENCE[:-1])
+    while (story := await finished(theatre.client, saga, PATIENCE))["state"] == "COMPLETED":
+        assert time.monotonic() < end, "no undo has begun"
+        await asyncio.sleep(0.2)
+    assert story["state"] == "PARKED", story
+    return story
+
+
+def topic_of(theatre: Theatre) -> str:
+    return named(theatre.outputs)
+
+
+def by_key(kafka: Broker, topic: str, saga: str) -> list[Any]:
+    return sorted(events_of(kafka, topic, saga), key=lambda one: one.key)
+
+
+def rows_of_files(books: Books) -> int:
+    place = books.folder / "out" / "totals"
+    files = read_pointer(str(place)) if (place / "_current.json").exists() else []
+    return sum(pq.read_metadata(file).num_rows for file in files)

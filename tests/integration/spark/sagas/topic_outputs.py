@@ -1,0 +1,52 @@
+"""Projects whose Spark steps write to a topic of a real broker, and what readers of the topic see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from tests.helpers.kafka_broker import Broker, Record
+from tests.integration.spark.day_close_project import Books
+
+SETTLED = 30.0
+
+
+def topic_outputs(broker: Broker, *, partitions: int = 2) -> dict[str, str]:
+    """Facts go to a new topic, totals to files."""
+    topic = broker.create_topic(partitions=partitions)
+    return {"facts": f"{{topic: {topic}, key: order_id}}", "totals": "{parquet: out/totals}"}
+
+
+def kafka_toml(broker: Broker) -> str:
+    """The lines of saga.toml that name the broker."""
+    settings = broker.settings()
+    return f'''[kafka]\nbootstrap_servers = "{settings.servers}"\nprefix = "{settings.prefix}"\n'''
+
+
+def named(outputs: Mapping[str, str]) -> str:
+    """The topic of the facts."""
+    return outputs["facts"].removeprefix("{topic: ").partition(",")[0]
+
+
+def events_of(broker: Broker, topic: str, saga: str) -> list[Record]:
+    """What read_committed consumers see of a saga. Afterwards nothing holds them back: each event is there once, and
+    no transaction is open."""
+    records = [one for one in broker.read_committed(topic, settle=SETTLED) if one.headers["sagaid"] == saga]
+    ids = [one.headers["ce_id"] for one in records]
+    assert len(set(ids)) == len(ids), "an event is there twice"
+    return records
+
+
+def must_be_settled(broker: Broker, books: Books, topic: str) -> None:
+    """Last stable offset and high watermark are the same, in the topic and where its progress is kept."""
+    progress = f"{books.project.settings.kafka.prefix}-spark"
+    topics = [one for one in (topic, progress) if one in broker.topics()]
+    end = time.monotonic() + SETTLED
+    while not broker.is_settled(*topics):
+        assert time.monotonic() < end, {one: broker.offsets(one) for one in topics}
+        time.sleep(0.1)
+
+
+def never_written(broker: Broker, topic: str, saga: str) -> bool:
+    """True when not even an aborted transaction has an event of the saga."""
+    return not [one for one in broker.read_uncommitted(topic) if one.headers["sagaid"] == saga]

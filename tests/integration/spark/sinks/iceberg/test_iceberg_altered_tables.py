@@ -1,0 +1,251 @@
+"""Tables that others alter: between the audit and the commit, and before; partitions and deleted rows included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, StringType
+
+from saga_activities.guard.tables import EntryKey
+from saga_spark import ledger
+from saga_spark.manifest import Target
+from saga_spark.sinks.sink import Publication
+from saga_spark.staging.publishing import OutputPublisher
+from saga_spark.staging.staging_attempt import transaction
+from sagas.errors import Rejected
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, delete_positions
+from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
+from tests.integration.spark.staging.staging_environment import clock, open_desk
+
+FACTS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("shop", pa.string())])
+
+
+@pytest.fixture
+def lake(server: DatabaseServer, tmp_path: Path) -> Iterator[Lake]:
+    with open_lake("sql", server, tmp_path) as opened:
+        yield opened
+
+
+def facts(*rows: tuple[int, str, str]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(FACTS.names, row, strict=True)) for row in rows], FACTS)
+
+
+def seen(lake: Lake) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in lake.rows()]
+
+
+MON, TUE = (1, "mon", "a"), (2, "tue", "a")
+
+
+# ── between the audit and the commit ────────────────────────────────────────────────────────────────────────────
+
+
+def add_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.add_column("currency", StringType())
+
+
+def rename_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.rename_column("shop", "store")
+
+
+def drop_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("shop")
+
+
+def widen_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.update_column("id", LongType())
+
+
+def partition_by_day(table: Table) -> None:
+    with table.update_spec() as update:
+        update.add_field("day", IdentityTransform(), "day")
+
+
+def delete_by_value(table: Table) -> None:
+    delete_equal(table, "id", [1])
+
+
+CHANGES: dict[str, tuple[str, Callable[[Table], None], str]] = {
+    "column added": (
+        "append", add_column,
+        "the output has no column currency, and the table lake.sales.facts has it",
+    ),
+    "column renamed": (
+        "append", rename_column,
+        "the output has no column store, and the table lake.sales.facts has it",
+    ),
+    "column dropped": ("append", drop_column, "the table lake.sales.facts has no column shop, and the output has it"),
+    "type widened": (
+        "append", widen_column,
+        "the column id is int in the output and long in the table lake.sales.facts",
+    ),
+    "partitions added": ("append", partition_by_day, "Cannot infer partition value from parquet metadata"),
+    "rows deleted by value": (
+        "overwrite", delete_by_value,
+        "rows of it are deleted by equality deletes; the engine that writes it can rewrite its data files",
+    ),
+}  # fmt: skip
+
+
+def ready(lake: Lake, mode: str, name: str = "sales.facts") -> Publication:
+    """A table with one row, and two more that passed the audit and are placed."""
+    lake.publish(lake.staged(facts(MON), name, saga="old"))
+    ours = lake.staged(facts((3, "mon", "b"), (4, "tue", "b")), name, mode=mode, name=name.partition(".")[2])
+    assert lake.sink.check(ours) == []
+    lake.sink.prepare(ours)
+    return ours
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_table_that_was_altered_after_the_audit_takes_nothing(lake: Lake, change: str) -> None:
+    mode, alter, sentence = CHANGES[change]
+    ours = ready(lake, mode)
+    alter(lake.table())
+    before = lake.table().metadata
+    with pytest.raises(Rejected) as caught:
+        lake.sink.publish([ours], lake.sink.read_state([ours]), together=False)
+    assert caught.value.message.startswith(
+        f"the table lake.sales.facts does not take the output facts any more: {sentence}"
+    )
+    assert "\n" not in caught.value.message
+    assert lake.table().metadata == before
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+    files = lake.files()
+    lake.sink.clean_up(ours)
+    assert len(lake.files()) == len(files) - 1, "what was placed is gone"
+
+
+def test_of_two_tables_published_together_one_was_altered(lake: Lake) -> None:
+    ours = [ready(lake, "append", name) for name in ("sales.facts", "sales.totals")]
+    drop_column(lake.table("sales.totals"))
+    with pytest.raises(Rejected, match=r"the table lake\.sales\.totals does not take the output totals any more"):
+        lake.sink.publish(ours, lake.sink.read_state(ours), together=True)
+    assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([1], [1])
+
+
+async def test_the_guard_says_no_and_remembers_nothing(lake: Lake, tmp_path: Path) -> None:
+    """A rejection after the commit point parks the saga; when the column is there again, the next attempt publishes."""
+    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
+    desk = replace(desk, settings=replace(desk.settings, catalogs=lake.settings.catalogs))
+    ours = ready(lake, "append")
+    spec, target = {"table": "lake.sales.facts", "mode": "append"}, Target(desk.saga, "facts", 1, "facts")
+    assert ours.tag.target == target
+
+    async def body(sql: Any) -> None:
+        await sql.execute(ledger.set_staged(target, 1, ours.manifest))
+
+    async with transaction(desk.guard.engine) as connection:
+        await ledger.take_over(connection, target, saga="day", place="lake.sales.facts", spec=spec, together=False)
+    address = EntryKey(desk.saga, "facts", 1)
+    assert (await desk.guard.do(address, None, body, **clock())).kind == "done"
+    publishing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm"))
+    rename_column(lake.table())
+    outcome = await desk.guard.confirm(address, await publishing.publish(), **clock())
+    assert (outcome.kind, outcome.retryable) == ("rejected", False)
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith("the table lake.sales.facts does not take the output facts any more")
+    assert (await desk.row()).state == "STAGED"
+    with lake.table().update_schema() as update:
+        update.rename_column("store", "shop")
+    assert (await desk.guard.confirm(address, await publishing.publish(), **clock())).kind == "done"
+    assert ((await desk.row()).state, lake.ids()) == ("PUBLISHED", [1, 3, 4])
+    await desk.databases.close()
+
+
+# ── partitions that changed before ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def evolved(lake: Lake) -> Lake:
+    """Rows from before it was partitioned, rows partitioned by the day, and the shop has joined the day."""
+    lake.publish(lake.staged(facts(MON, TUE), saga="old"))
+    partition_by_day(lake.table())
+    lake.publish(lake.staged(facts((3, "tue", "a")), saga="newer"))
+    with lake.table().update_spec() as update:
+        update.add_field("shop", IdentityTransform(), "shop")
+    assert len(lake.table().specs()) == 3
+    return lake
+
+
+MODES: dict[str, tuple[dict[str, Any], list[tuple[int, str, str]]]] = {
+    "append": ({}, [MON, TUE, (3, "tue", "a"), (4, "tue", "a")]),
+    "overwrite": ({}, [(4, "tue", "a")]),
+    "overwrite_partitions": ({}, [MON, (4, "tue", "a")]),
+    "overwrite_where": ({"where": {"day": "tue"}}, [MON, (4, "tue", "a")]),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_of_earlier_partitions_are_replaced_and_come_back(evolved: Lake, mode: str) -> None:
+    more, rows = MODES[mode]
+    ours = evolved.staged(facts((4, "tue", "a")), mode=mode, **more)
+    before = seen(evolved)
+    evolved.publish(ours)
+    assert seen(evolved) == rows
+    evolved.unpublish(ours)
+    assert seen(evolved) == before
+
+
+def test_a_merge_reaches_into_files_of_earlier_partitions(evolved: Lake) -> None:
+    ours = evolved.staged(facts((2, "tue", "z"), (5, "tue", "z")), mode="merge", key="id")
+    before = seen(evolved)
+    evolved.publish(ours)
+    assert seen(evolved) == [MON, (2, "tue", "z"), (3, "tue", "a"), (5, "tue", "z")]
+    evolved.append([{"id": 9, "day": "wed", "shop": "a"}])
+    evolved.sink.clean_up(ours)
+    assert evolved.ids() == [1, 2, 3, 5, 9]
+    with evolved.table().update_spec() as update:
+        update.remove_field("shop")
+    evolved.publish(evolved.staged(facts((6, "wed", "b")), saga="last"))
+    assert evolved.ids() == [1, 2, 3, 5, 6, 9]
+    assert before == [MON, TUE, (3, "tue", "a")]
+
+
+# ── rows that others have deleted ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "rows"),
+    [
+        ("append", {}, [1, 3, 4, 9]),
+        ("overwrite", {}, [9]),
+        ("overwrite_where", {"where": {"id": [3, 9]}}, [1, 4, 9]),
+        ("merge", {"key": "id"}, [1, 3, 4, 9]),
+    ],
+)
+def test_deleted_rows_do_not_come_back(lake: Lake, mode: str, more: dict[str, Any], rows: list[int]) -> None:
+    days = [(number, "mon", "a") for number in (1, 2, 3, 4)]
+    lake.publish(lake.staged(facts(*days), saga="old"))
+    [file] = [task.file.file_path for task in lake.table().scan().plan_files()]
+    delete_positions(lake.table(), {file: [1]})
+    assert lake.ids() == [1, 3, 4]
+    ours = lake.staged(facts((9, "mon", "b")), mode=mode, **more)
+    lake.publish(ours)
+    assert lake.ids() == rows
+    lake.unpublish(ours)
+    assert lake.ids() == [1, 3, 4]
+
+
+def test_the_audit_refuses_to_rewrite_a_table_with_equality_deletes(lake: Lake) -> None:
+    lake.publish(lake.staged(facts(MON, TUE), saga="old"))
+    delete_by_value(lake.table())
+    ours = lake.staged(facts((9, "mon", "b")), mode="merge", key="id")
+    assert lake.sink.check(ours) == [
+        "rows of the table lake.sales.facts are deleted by equality deletes; the engine that writes it can rewrite its "
+        "data files (compaction), then it can be used"
+    ]
+    added = lake.staged(facts((9, "mon", "b")), mode="append")
+    lake.publish(added)
+    lake.unpublish(added)

@@ -1,0 +1,466 @@
+"""The Iceberg sink over a SQL catalog on PostgreSQL and over a REST catalog: every mode, and every way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from saga_spark.job.job_spec import Output
+from saga_spark.manifest import ManifestColumn, Target
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.iceberg.iceberg_sink import IcebergSink
+from saga_spark.sinks.sink import CommitConflict, UndoConflict
+from saga_spark.storage import local_path
+from sagas.errors import InfrastructureError, Rejected, UsageError
+from tests.helpers.database_servers import DatabaseServer, postgres
+from tests.integration.spark.sinks.iceberg.iceberg_environment import QUICK, Lake, open_lake, some
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[DatabaseServer]:
+    with postgres(QUICK) as running:
+        yield running
+
+
+# What differs with a REST catalog is the commit, which every run meets in test_iceberg_sink_crashes.py.
+@pytest.fixture(params=["sql", pytest.param("rest", marks=pytest.mark.slow)])
+def lake(request: pytest.FixtureRequest, server: DatabaseServer, tmp_path: Path) -> Iterator[Lake]:
+    with open_lake(request.param, server, tmp_path / "my lake") as opened:
+        yield opened
+
+
+# ── modes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_publication_makes_namespace_and_table_and_nothing_is_visible_before(lake: Lake) -> None:
+    ours = lake.staged(some(1, 2, 3), files=3)
+    assert lake.sink.check(ours) == []
+    lake.sink.prepare(ours)
+    assert not lake.exists()
+    assert not lake.catalog.namespace_exists("sales")
+    [done] = lake.sink.publish([ours], lake.sink.read_state([ours]), together=False)
+    assert lake.rows() == some(1, 2, 3)
+    snapshot = lake.table().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert done.before is None
+    assert done.after == snapshot.snapshot_id
+    assert not done.adopted
+    words = snapshot.summary.additional_properties
+    assert {key: words[key] for key in ours.tag.properties()} == ours.tag.properties()
+    assert len(lake.table().snapshots()) == 1
+    again = lake.sink.find(ours.output, ours.tag.target)
+    assert again is not None
+    assert again.after == done.after
+    assert again.adopted
+
+
+def test_append_adds(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2)))
+    [done] = lake.publish(lake.staged(some(2, 3), saga="s2"))
+    assert lake.ids() == [1, 2, 2, 3]
+    assert done.before is not None
+
+
+def test_overwrite_replaces_everything_in_one_snapshot(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2, 3), files=2))
+    before = len(lake.table().snapshots())
+    lake.publish(lake.staged(some(7), saga="s2", mode="overwrite"))
+    assert lake.ids() == [7]
+    assert len(lake.table().snapshots()) == before + 1
+
+
+def test_overwrite_with_nothing_empties(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    nothing = lake.staged(pa.Table.from_pylist(some(1)).slice(0, 0), saga="s2", mode="overwrite")
+    lake.publish(nothing)
+    assert lake.ids() == []
+    assert lake.sink.find(nothing.output, nothing.tag.target) is not None
+    lake.unpublish(nothing)
+    assert lake.ids() == [1]
+
+
+def test_overwrite_partitions_replaces_the_partitions_that_have_rows(lake: Lake) -> None:
+    monday, tuesday = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
+    lake.publish(lake.staged(some(1, day=monday) + some(2, day=tuesday), files=2, partition_by="day"))
+    lake.publish(lake.staged(some(7, 8, day=tuesday), saga="s2", mode="overwrite_partitions", partition_by="day"))
+    assert lake.ids() == [1, 7, 8]
+    assert {record["partition"]["day"] for record in lake.table().inspect.files().to_pylist()} == {monday, tuesday}
+
+
+def test_overwrite_where_replaces_what_matches_and_rewrites_files_that_hold_both(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2, day="mon") + some(3, 4, day="tue")))
+    ours = lake.staged(some(9, day="tue"), saga="s2", mode="overwrite_where", where={"day": "tue"})
+    lake.publish(ours)
+    assert lake.ids() == [1, 2, 9]
+    lake.unpublish(ours)
+    assert lake.ids() == [1, 2, 3, 4]
+
+
+def test_overwrite_where_knows_dates_and_refuses_rows_outside(lake: Lake) -> None:
+    monday, tuesday = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
+    lake.publish(lake.staged(some(1, day=monday) + some(2, day=tuesday)))
+    where = {"day": "2026-03-03"}
+    lake.publish(lake.staged(some(5, day=tuesday), saga="s2", mode="overwrite_where", where=where))
+    assert lake.ids() == [1, 5]
+    outside = lake.staged(some(6, day=tuesday) + some(7, day=monday), saga="s3", mode="overwrite_where", where=where)
+    [problem] = lake.sink.check(outside)
+    assert problem == "1 of 2 rows are outside of the output's `where`, which the mode would overwrite"
+    [problem] = lake.sink.check(lake.staged(some(1, day=monday), mode="overwrite_where", where={"dy": 1}))
+    assert "`where` does not fit" in problem
+    assert "\n" not in problem
+
+
+def test_merge_replaces_the_rows_with_the_same_key(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2, 3, 4), files=2))
+    ours = lake.staged([{"id": 2, "name": "new"}, {"id": 9, "name": "new"}], saga="s2", mode="merge", key="id")
+    [done] = lake.publish(ours)
+    assert [(row["id"], row["name"]) for row in lake.rows()] == [
+        (1, "n1"),
+        (2, "new"),
+        (3, "n3"),
+        (4, "n4"),
+        (9, "new"),
+    ]
+    assert done.details["replaced_files"] == 1  # the file of 3 and 4 is not touched
+    lake.unpublish(ours)
+    assert lake.rows() == some(1, 2, 3, 4)
+
+
+def test_merge_with_a_key_of_several_columns(lake: Lake) -> None:
+    day = dt.date(2026, 3, 2)
+    at = dt.datetime(2026, 3, 2, 12, tzinfo=dt.UTC)
+    kind = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("sum", pa.decimal128(9, 2)),
+            ("tags", pa.list_(pa.string())),
+        ]
+    )
+
+    def made(*rows: tuple[Any, ...]) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(kind.names, row, strict=True)) for row in rows], schema=kind)
+
+    price = decimal.Decimal("1.50")
+    lake.publish(lake.staged(made((1, day, at, price, ["a"]), (2, day, at, price, None), (3, None, at, price, []))))
+    change = made((2, day, at, decimal.Decimal("9.99"), ["b"]))
+    lake.publish(lake.staged(change, saga="s2", mode="merge", key=["id", "day", "at"]))
+    assert [(row["id"], row["sum"], row["tags"]) for row in lake.rows()] == [
+        (1, price, ["a"]),
+        (2, decimal.Decimal("9.99"), ["b"]),
+        (3, price, []),
+    ]
+
+
+def test_merge_refuses_a_key_that_is_there_twice_or_not_at_all(lake: Lake) -> None:
+    assert lake.sink.check(lake.staged(some(1, 1), mode="merge", key="id")) == [
+        "1 rows have a key (id) that another row of the output has too"
+    ]
+    rows = [{"id": None, "name": "a"}, {"id": 1, "name": "b"}]
+    assert lake.sink.check(lake.staged(rows, mode="merge", key="id")) == ["1 rows have no id, which is part of the key"]
+    assert lake.sink.check(lake.staged(some(1), mode="merge", key="no")) == [
+        "the output has no column no, and its `key` names it"
+    ]
+
+
+# ── schema ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_difference_of_the_schema_is_one_sentence(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, price=1.5)))
+    changed = lake.staged([{"id": "x", "name": "a", "extra": 1}], saga="s2")
+    assert lake.sink.check(changed) == [
+        "the output has no column price, and the table lake.sales.facts has it",
+        "the column id is string in the output and long in the table lake.sales.facts",
+        "the table lake.sales.facts has no column extra, and the output has it",
+    ]
+    assert lake.ids() == [1]
+
+
+def test_a_required_column_takes_rows_that_are_known_to_have_no_nulls(lake: Lake) -> None:
+    lake.catalog.create_namespace("sales")
+    kind = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    lake.catalog.create_table("sales.facts", kind)
+    ours = lake.staged(some(1, 2))
+    assert lake.sink.check(ours) == [
+        "the column id of the table lake.sales.facts takes no nulls, and the output may have nulls in it"
+    ]
+    counted = dataclasses.replace(ours.manifest, columns=(ManifestColumn("id", "bigint", 0),))
+    lake.publish(dataclasses.replace(ours, manifest=counted))
+    assert lake.ids() == [1, 2]
+
+
+def test_a_file_with_several_values_of_a_partition_is_refused(lake: Lake) -> None:
+    mixed = lake.staged(some(1, day="mon") + some(2, day="tue"), partition_by="day")
+    [problem] = lake.sink.check(mixed)
+    assert "more than one partition values" in problem
+    with_null = lake.staged(some(1, day="mon") + some(2, day=None), partition_by="day")
+    assert lake.sink.check(with_null) == [
+        "the file part-0.parquet does not hold one value of day, by which the table is partitioned"
+    ]
+
+
+def test_partitions_must_be_those_of_the_table(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    assert lake.sink.check(lake.staged(some(2), saga="s2", partition_by="name")) == [
+        "the output is to be partitioned by name, and the table lake.sales.facts is partitioned not at all"
+    ]
+    assert lake.sink.check(lake.staged(some(2), saga="s2", mode="overwrite_partitions")) == [
+        "the mode overwrite_partitions needs partitions, and the table lake.sales.facts has none"
+    ]
+
+
+def test_names_that_cannot_be_are_refused() -> None:
+    sink = IcebergSink(SparkSettings(Path("/"), catalogs={"lake": {"type": "sql", "uri": "x"}}))
+    with pytest.raises(UsageError, match=r"must be written as catalog\.namespace\.table"):
+        sink.validate(Output("output", "iceberg", "sales.facts"))
+    with pytest.raises(UsageError, match="there is no catalog lke in the settings; did you mean lake"):
+        sink.validate(Output("output", "iceberg", "lke.sales.facts"))
+
+
+# ── exactly once ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_there_already_is_adopted(lake: Lake) -> None:
+    ours = lake.staged(some(1, 2))
+    [first] = lake.publish(ours)
+    lake.append(some(5))
+    [second] = lake.publish(ours)
+    assert second.adopted
+    assert second.after == first.after
+    assert lake.ids() == [1, 2, 5]
+
+
+def test_a_change_by_somebody_else_is_a_conflict_and_leaves_no_files(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2)))
+    ours = lake.staged([{"id": 2, "name": "x"}], saga="s2", mode="merge", key="id")
+    lake.sink.prepare(ours)
+    state = lake.sink.read_state([ours])
+    files = lake.files()
+    lake.append(some(3))
+    with pytest.raises(CommitConflict):
+        lake.sink.publish([ours], state, together=False)
+    assert len(lake.files()) == len(files) + 1
+    lake.publish(ours)
+    assert [(row["id"], row["name"]) for row in lake.rows()] == [(1, "n1"), (2, "x"), (3, "n3")]
+
+
+def test_a_publisher_that_was_frozen_brings_nothing_back(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    ours = lake.staged(some(2), saga="s2", mode="overwrite")
+    lake.sink.prepare(ours)
+    frozen = lake.sink.read_state([ours])
+    lake.publish(ours)
+    lake.unpublish(ours)
+    assert lake.ids() == [1]
+    with pytest.raises(CommitConflict):
+        lake.sink.publish([ours], frozen, together=False)
+    assert lake.ids() == [1]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_undo_that_finds_nothing_stops_a_frozen_publisher(lake: Lake, exists: bool) -> None:
+    if exists:
+        lake.publish(lake.staged(some(1)))
+    ours = lake.staged(some(2), saga="s2")
+    lake.sink.prepare(ours)
+    frozen = lake.sink.read_state([ours])
+    lake.unpublish(ours)
+    lake.unpublish(ours)
+    with pytest.raises(CommitConflict):
+        lake.sink.publish([ours], frozen, together=False)
+    assert lake.ids() == ([1] if exists else [])
+    lake.publish(lake.staged(some(3), saga="s2", generation=2))
+    assert lake.ids() == ([1, 3] if exists else [3])
+
+
+# ── undo ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_undo_of_the_newest_change_goes_back_to_the_pre_image(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2)))
+    ours = lake.staged(some(7), saga="s2", mode="overwrite")
+    lake.publish(ours)
+    [done] = lake.unpublish(ours)
+    assert done.details["how"] == "rolled back"
+    assert lake.ids() == [1, 2]
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+    assert not [name for name in lake.table().refs() if ours.tag.target.name in name]
+    # The pre-image's own publication is still known, and its undo is exact too.
+    first = lake.staged(some(1, 2))
+    [done] = lake.unpublish(first)
+    assert done.details["how"] == "rolled back"
+    assert lake.ids() == []
+    assert lake.exists()
+
+
+def test_after_an_undo_the_next_generation_publishes_again(lake: Lake) -> None:
+    ours = lake.staged(some(1))
+    lake.publish(ours)
+    lake.unpublish(ours)
+    again = lake.staged(some(1, 2), generation=2)
+    [done] = lake.publish(again)
+    assert not done.adopted
+    assert lake.ids() == [1, 2]
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+    assert lake.sink.find(again.output, again.tag.target) is not None
+
+
+def test_undo_of_an_append_with_others_after_removes_exactly_our_files(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    ours = lake.staged(some(2, 3), saga="s2", files=2)
+    lake.publish(ours)
+    lake.append(some(4))
+    [done] = lake.unpublish(ours)
+    assert done.details["how"] == "files removed"
+    assert lake.ids() == [1, 4]
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+    lake.unpublish(ours)
+    assert lake.ids() == [1, 4]
+
+
+def test_undo_of_an_overwrite_with_others_after_names_them(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    ours = lake.staged(some(2), saga="s2", mode="overwrite")
+    [done] = lake.publish(ours)
+    theirs = lake.append(some(4))
+    with pytest.raises(
+        UndoConflict, match=r"lake\.sales\.facts cannot be taken back exactly.*a later change"
+    ) as refused:
+        lake.unpublish(ours)
+    report = refused.value.report
+    assert report["published"] == done.after
+    [later] = report["after_ours"]
+    assert later["snapshot"] == theirs
+    assert later["operation"] == "append"
+    assert later["time"].endswith("+00:00")
+    assert later["summary"]["added-records"] == "1"
+    assert lake.ids() == [2, 4]
+
+
+def test_undo_of_an_append_whose_files_others_have_rewritten_is_refused(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, 2)))
+    ours = lake.staged(some(3, 4), saga="s2")
+    lake.publish(ours)
+    lake.table().delete("id = 3")
+    with pytest.raises(UndoConflict, match="1 of its 1 files are not live any more"):
+        lake.unpublish(ours)
+    assert lake.ids() == [1, 2, 4]
+
+
+def test_two_publications_are_undone_in_the_opposite_order_and_in_the_same(lake: Lake) -> None:
+    first, second = (lake.staged(some(number), saga=f"s{number}", mode="overwrite") for number in (1, 2))
+    lake.publish(first)
+    lake.publish(second)
+    lake.unpublish(second)
+    lake.unpublish(first)
+    assert lake.ids() == []
+    assert lake.sink.find(first.output, first.tag.target) is None
+
+
+def test_expiry_takes_neither_the_pre_image_nor_the_memory_of_the_publication(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    ours = lake.staged(some(2), saga="s2", mode="overwrite")
+    lake.publish(ours)
+    later = dt.datetime.now() + dt.timedelta(days=1)
+    lake.table().maintenance.expire_snapshots().older_than(later).commit()
+    lake.append(some(3))
+    lake.append(some(4))
+    lake.table().maintenance.expire_snapshots().older_than(later).commit()
+    assert lake.sink.find(ours.output, ours.tag.target) is not None
+    [again] = lake.publish(ours)
+    assert again.adopted
+    with pytest.raises(UndoConflict):
+        lake.unpublish(ours)
+
+
+def test_clean_removes_what_was_placed_and_never_what_was_committed(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    files = lake.files()
+    ours = lake.staged(some(2), saga="s2")
+    lake.sink.prepare(ours)
+    lake.sink.prepare(ours)
+    assert len(lake.files()) == len(files) + 1
+    lake.sink.clean_up(ours)
+    lake.sink.clean_up(ours)
+    assert lake.files() == files
+    lake.publish(ours)
+    lake.sink.clean_up(ours)
+    assert lake.ids() == [1, 2]
+
+
+def test_a_reader_without_any_knowledge_of_sagas_finds_columns_by_name(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1, price=decimal.Decimal("2.50"), at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))))
+    lake.table().update_schema().rename_column("name", "title").commit()
+    assert lake.rows() == [
+        {"id": 1, "title": "n1", "price": decimal.Decimal("2.50"), "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}
+    ]
+
+
+# ── the end of the time for an undo, and trouble ────────────────────────────────────────────────────────────────
+
+
+def test_when_no_undo_may_come_any_more_rolled_back_rows_and_tags_go(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    files = lake.files()
+    ours = lake.staged(some(2), saga="s2", mode="overwrite")
+    lake.publish(ours)
+    lake.unpublish(ours)
+    lake.sink.drop_undo_data(ours)
+    lake.sink.drop_undo_data(ours)
+    assert lake.files() == files
+    assert lake.ids() == [1]
+    assert lake.sink.find(ours.output, ours.tag.target) is None
+
+    again = lake.staged(some(3), saga="s2", generation=2)
+    lake.publish(again)
+    lake.sink.drop_undo_data(again)
+    assert not [name for name in lake.table().refs() if again.tag.target.name in name]
+    assert lake.ids() == [1, 3]
+    assert lake.sink.find(again.output, again.tag.target) is not None
+
+
+def test_another_manifest_under_the_same_key_is_refused(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    other = lake.staged(some(1, 2), epoch=2)
+    with pytest.raises(Rejected, match="another manifest is published under the key of this output"):
+        lake.publish(other)
+    assert lake.ids() == [1]
+
+
+def test_files_that_are_gone_are_refused_in_one_sentence(lake: Lake) -> None:
+    ours = lake.staged(some(1))
+    state = lake.sink.read_state([ours])
+    file = local_path(ours.manifest.files[0].uri)
+    assert file is not None
+    file.unlink()
+    with pytest.raises(Rejected, match="files of the output output are neither in the stage nor in lake"):
+        lake.sink.publish([ours], state, together=False)
+    assert not lake.exists()
+
+
+def test_a_catalog_out_of_reach_is_tried_again_and_a_wrong_one_is_not(tmp_path: Path) -> None:
+    def sink(**properties: str) -> IcebergSink:
+        return IcebergSink(SparkSettings(tmp_path, catalogs={"lake": properties}))
+
+    output, target = Output("output", "iceberg", "lake.sales.facts"), Target("s", "facts", 1)
+    for properties in (
+        {"type": "sql", "uri": "postgresql+psycopg://nobody@127.0.0.1:1/none"},
+        {"type": "rest", "uri": "http://127.0.0.1:1"},
+    ):
+        with pytest.raises(InfrastructureError) as trouble:
+            sink(**properties).find(output, target)
+        assert "lake.sales.facts" in str(trouble.value)
+        assert "\n" not in str(trouble.value)
+    for properties in ({"type": "sql", "uri": "nothing"}, {"type": "strange", "uri": "x"}):
+        with pytest.raises(UsageError, match=r"catalogs\.lake cannot be used"):
+            sink(**properties).find(output, target)

@@ -1,0 +1,177 @@
+"""What the rows are on the way into PostgreSQL: types, odd texts, and values that would lose something."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from saga_spark.sinks.postgresql import tables
+from saga_spark.sinks.postgresql.tables import type_problem
+from sagas.errors import Rejected
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.sinks.postgresql.warehouse import Warehouse, open_warehouse
+
+MOMENT = datetime(2026, 3, 29, 1, 30, 0, 123456)
+ZONED = MOMENT.replace(tzinfo=UTC)
+LARGE = Decimal("-1234567890123456789012345678.0123456789")
+PAIR = pa.struct([("a", pa.string()), ("b", pa.decimal128(4, 1))])
+TEXTS = ["", " ", ",", '"', 'a,"b"\n c\r\nd', "\\.", "\\N", "NULL", "ümläut 🙂", "\t", "'; drop table x; --", None]
+
+COLUMNS: dict[str, tuple[pa.DataType, str, list[Any]]] = {
+    "tiny": (pa.int8(), "smallint", [-128, 127]),
+    "small": (pa.int16(), "smallint", [-(2**15), 2**15 - 1]),
+    "whole": (pa.int32(), "integer", [-(2**31), 2**31 - 1]),
+    "big": (pa.int64(), "bigint", [-(2**63), 2**63 - 1]),
+    "money": (pa.decimal128(38, 10), "numeric", [LARGE, Decimal("0E-10")]),
+    "real": (pa.float32(), "real", [0.10000000149011612, float("-inf")]),
+    "double": (pa.float64(), "double precision", [0.1, 1.7976931348623157e308]),
+    "truth": (pa.bool_(), "boolean", [True, False]),
+    "day": (pa.date32(), "date", [date(1, 1, 1), date(9999, 12, 31)]),
+    "moment": (pa.timestamp("us", "UTC"), "timestamp with time zone", [ZONED, ZONED.replace(year=1700)]),
+    "local": (pa.timestamp("us"), "timestamp without time zone", [MOMENT, MOMENT.replace(year=1)]),
+    "bytes": (pa.binary(), "bytea", [b"\x00\xff\\", b""]),
+    "list": (pa.list_(pa.int64()), "jsonb", [[1, None, 2**60], []]),
+    "nested": (PAIR, "jsonb", [{"a": 'x"', "b": Decimal("1.5")}, {"a": None, "b": None}]),
+    "json": (pa.string(), "json", ['{"a": 1}', "[]"]),
+    "uuid": (pa.string(), "uuid", ["00000000-0000-0000-0000-000000000001"] * 2),
+    "code": (pa.string(), "character varying(3)", ["abc", ""]),
+}  # fmt: skip
+
+
+@pytest.fixture
+def house(server: DatabaseServer, tmp_path: Path) -> Warehouse:
+    return open_warehouse(server, tmp_path, "create table other (id bigint)")
+
+
+def table_of(nulls: bool = True) -> pa.Table:
+    arrays = {
+        name: pa.array([*values, *([None] if nulls else [])], type) for name, (type, _, values) in COLUMNS.items()
+    }
+    return pa.table({"id": range(3 if nulls else 2), **arrays})
+
+
+def read(house: Warehouse, table: str) -> list[dict[str, Any]]:
+    with psycopg.connect(house.url) as connection:
+        connection.execute("set timezone to 'UTC'")
+        cursor = connection.execute(f"select * from {table} order by id")  # pyright: ignore
+        names = [one.name for one in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_every_type_arrives_exactly(house: Warehouse, existing: bool) -> None:
+    if existing:
+        columns = ", ".join(f'"{name}" {type}' for name, (_, type, _) in COLUMNS.items())
+        house.run(f"create table typed (id bigint primary key, {columns})")
+    rows = table_of()
+    ours = house.stage(house.output("append", "typed"), rows, files=2)
+    house.publish(ours)
+    expected = rows.to_pylist()
+    for row in expected:
+        for name, value in row.items():
+            if name == "nested" and value is not None:
+                row[name] = {"a": value["a"], "b": None if value["b"] is None else str(value["b"])}
+            if name == "json" and existing and value is not None:
+                row[name] = json.loads(value)
+            if name == "uuid" and existing and value is not None:
+                row[name] = UUID(value)
+    found = read(house, "typed")
+    for row in found:
+        row["real"] = pa.scalar(row["real"], pa.float32()).as_py()  # the driver reads its shortest text as a double
+    assert found == expected
+    house.unpublish(ours)
+    if existing:
+        assert house.rows("typed") == []
+
+
+def test_texts_arrive_as_they_are(house: Warehouse) -> None:
+    house.publish(house.stage(house.output("append", "texts"), pa.table({"id": range(len(TEXTS)), "text": TEXTS})))
+    assert [row["text"] for row in read(house, "texts")] == TEXTS
+
+
+def test_a_table_of_one_column_keeps_its_nulls(house: Warehouse) -> None:
+    house.publish(house.stage(house.output("append", "texts"), pa.table({"id": pa.array([None, "", None])})))
+    assert [row["id"] for row in read(house, "texts")] == ["", None, None]
+
+
+def test_more_rows_than_a_batch(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "COPY_BATCH_ROWS", 1000)
+    house.publish(house.stage(house.output("append", "many"), pa.table({"id": range(10_500)}), files=3))
+    assert house.run("select count(*), sum(id), max(id) from many") == [(10_500, 10_500 * 10_499 // 2, 10_499)]
+
+
+REFUSED = {
+    "a NUL character": ("text", pa.array(["a\0b"]), "holds a text with a NUL character"),
+    "a number out of range": ("smallint", pa.array([40_000], pa.int32()), "out of range for type smallint"),
+    "a text too long": ("varchar(3)", pa.array(["abcd"]), "too long for type character varying"),
+    "digits before the point": ("numeric(4, 2)", pa.array([Decimal("123.45")]), "numeric field overflow"),
+    "no json": ("jsonb", pa.array(["{"]), "invalid input syntax for type json"),
+    "a check": ("integer check (value <> 7)", pa.array([7], pa.int32()), 'relation "typed" violates check constraint'),
+    "a domain": ("positive", pa.array([-1], pa.int32()), "violates check constraint"),
+    "no value": ("integer not null", pa.array([None], pa.int32()), 'in column "value" of relation "typed"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(house: Warehouse, case: str) -> None:
+    type, values, said = REFUSED[case]
+    house.run(f"create domain positive as integer check (value > 0); create table typed (value {type})")
+    ours = house.stage(house.output("append", "typed"), pa.table({"value": values}))
+    assert house.sink.check(ours) == []
+    with pytest.raises(Rejected, match=r"do not fit|NUL") as refused:
+        house.sink.prepare(ours)
+    assert said in str(refused.value)
+    assert house.tables() == {"other", "typed"}
+
+
+@pytest.mark.parametrize(
+    ("spark", "target", "said"),
+    [
+        ("decimal(12,4)", "numeric(12,2)", "rounded away"),
+        ("decimal(12,4)", "bigint", "rounded away"),
+        ("decimal(12,4)", "double precision", "does not fit"),
+        ("double", "numeric", "does not fit"),
+        ("double", "real", "does not fit"),
+        ("long", "double precision", "does not fit"),
+        ("timestamp", "timestamp without time zone", "time zone"),
+        ("timestamp_ntz", "timestamp with time zone", "time zone"),
+        ("timestamp", "timestamp(3) with time zone", "microseconds"),
+        ("timestamp", "date", "does not fit"),
+        ("string", "integer", "does not fit"),
+        ("string", "text[]", "does not fit"),
+        ("integer", "text", "does not fit"),
+        ("boolean", "integer", "does not fit"),
+        ({"type": "array", "elementType": "long", "containsNull": True}, "bigint[]", "does not fit"),
+        ("interval day to second", "interval", "does not fit"),
+    ],
+)
+def test_types_that_would_lose_something_do_not_fit(spark: Any, target: str, said: str) -> None:
+    assert said in (type_problem(spark, target) or "")
+
+
+@pytest.mark.parametrize(
+    ("spark", "target"),
+    [
+        ("decimal(12,2)", "numeric(12,2)"),
+        ("decimal(12,2)", "numeric"),
+        ("decimal(20,0)", "bigint"),
+        ("integer", "bigint"),
+        ("long", "numeric(20,0)"),
+        ("timestamp", "timestamp(6) with time zone"),
+        ("timestamp_ntz", "timestamp without time zone"),
+        ("string", "character varying(3)"),
+        ("varchar(5)", "text"),
+        ("string", "mood"),
+        ({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}, "json"),
+    ],
+)
+def test_types_that_lose_nothing_fit(spark: Any, target: str) -> None:
+    assert type_problem(spark, target) is None

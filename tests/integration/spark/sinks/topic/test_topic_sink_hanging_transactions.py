@@ -1,0 +1,52 @@
+"""A broker that starts again forgets that a file's transaction was aborted (KAFKA-20734): the next try at the file ends
+it first, or its own commit would make both visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from saga_activities.kafka.transactional_producer import TransactionalProducer
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.kafka import topic_progress
+from saga_spark.sinks.kafka.topic_sink import TopicSink, row_records
+from saga_spark.sinks.sink import Publication
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.lossy_broker import TIMEOUT, lose_an_end
+from tests.integration.spark.staged_outputs import stage
+
+pytestmark = pytest.mark.slow
+
+ROWS = [{"id": number} for number in range(6)]
+
+
+def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:
+    topic = forgetful.create_topic()
+    kafka = forgetful.settings(transaction_timeout=TIMEOUT)
+    settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
+    sink = TopicSink(settings)
+    publication = stage(settings, {"topic": topic, "key": "id"}, ROWS, files=2)
+    sink.prepare(publication)
+
+    def fall_asleep() -> None:
+        write_first_file(settings, publication)
+
+    lose_an_end(forgetful, topic, fall_asleep)
+    [published] = sink.publish([publication], None, together=False)
+    assert (published.adopted, published.after) == (False, 2)
+    found = sorted(one.json()["id"] for one in forgetful.read_committed(topic))
+    assert found == [0, 1, 2, 3, 4, 5]
+    assert forgetful.is_settled(topic, topic_progress.progress_topic(kafka))
+
+
+def write_first_file(settings: SparkSettings, publication: Publication) -> None:
+    """As a publisher that falls asleep for ever before it writes how far it is."""
+    kafka = settings.kafka
+    producer = TransactionalProducer(
+        kafka, f"{topic_progress.progress_topic(kafka)}-{publication.tag.target.publish_key}"
+    ).open()
+    producer.begin(60.0)
+    for record in row_records(publication, 0, prefix=kafka.prefix, time=0.0):
+        producer.produce(publication.output.destination, record.value, record.key, record.headers)
+    producer.flush()

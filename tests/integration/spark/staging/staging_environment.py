@@ -1,0 +1,137 @@
+"""One ledger with its guard and a stage area, and a runner played by pyarrow: it writes the files a job would have
+written, and stands still where a test wants it. No JVM."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from saga_activities.attempt_context import AttemptContext
+from saga_activities.connections import DatabaseConnections
+from saga_activities.guard import schema
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.tables import EntryKey
+from saga_spark import ledger
+from saga_spark.actions import _record_staged
+from saga_spark.ledger import OutputRow
+from saga_spark.settings import SparkSettings
+from saga_spark.staging import stage_area
+from saga_spark.staging.staging_attempt import StagingAttempt
+from sagas.protocol.messages import GuardSpec as Asked
+from sagas.protocol.payloads import Invocation
+from tests.integration.spark.staged_outputs import stage
+
+Moment = Callable[[], Awaitable[None]]
+
+
+@dataclass
+class Played:
+    """A runner: ``during`` is awaited when the task of that name begins."""
+
+    settings: SparkSettings
+    saga: str
+    generation: int = 1
+    during: Mapping[str, Moment] = field(default_factory=dict)
+    rows: int = 1
+    asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.asked)
+
+    async def run(self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Any) -> dict[str, Any]:
+        self.asked[task] = request
+        answer: dict[str, Any] = {"verdict": "pass", "checks": [], "report": None}
+        if task in self.during:
+            await self.during[task]()
+        if task == "freeze":
+            answer = {"inputs": {name: {"format": "parquet", "files": []} for name in request["inputs"]}}
+        if task == "stage":
+            [(name, target)] = request["targets"].items()
+            spec, rows = request["arguments"]["outputs"][name], [{"id": number} for number in range(self.rows)]
+            epoch = target["epoch"]
+            made = stage(self.settings, spec, rows, saga=self.saga, generation=self.generation, epoch=epoch)
+            answer = {"manifests": {name: made.manifest.to_json()}}
+        return answer
+
+
+@dataclass
+class Desk:
+    """The ledger, the guard beside it, and a stage area."""
+
+    settings: SparkSettings
+    databases: DatabaseConnections
+    saga: str = "s1"
+
+    @property
+    def guard(self) -> Guard:
+        return self.databases.guard("books")
+
+    @property
+    def place(self) -> Path:
+        return self.settings.root / "out"
+
+    def invocation(
+        self, op: str = "do", generation: int = 1, step: str = "facts", together: bool = False
+    ) -> Invocation:
+        arguments: dict[str, Any] = {"job": "jobs:facts", "outputs": {"output": {"parquet": "out", "mode": "append"}}}
+        if together:
+            arguments["together"] = True
+        guard = Asked("books")
+        return Invocation("spark", arguments, f"{self.saga}/{step}", self.saga, step, op, generation, guard=guard)
+
+    def attempt(
+        self, runner: Played | None = None, generation: int = 1, invocation: Invocation | None = None
+    ) -> StagingAttempt:
+        now, quiet = time.time(), logging.getLogger("test")
+        runner = runner or Played(self.settings, self.saga, generation)
+        about = AttemptContext(1, now, now + 60, lambda _: None, quiet, saga="day")
+        asked = invocation or self.invocation(generation=generation)
+        return StagingAttempt(self.settings, self.guard.engine, runner, asked, about)
+
+    async def done(self, generation: int = 1) -> None:
+        """One whole attempt, with its `do` row."""
+        attempt = self.attempt(generation=generation)
+        await attempt.run()
+        outcome = await self.guard.do(
+            EntryKey(self.saga, "facts", generation), None, _record_staged(attempt), **clock()
+        )
+        assert outcome.kind == "done", outcome
+
+    async def row(self, generation: int = 1, step: str = "facts") -> OutputRow:
+        async with self.guard.engine.connect() as connection:
+            found = (
+                (await connection.execute(ledger.select_outputs_of_step(self.saga, step, generation))).mappings().one()
+            )
+        return OutputRow.from_row(found)
+
+    async def clean(self, life: stage_area.SagaLiveness = "over") -> list[OutputRow]:
+        async def life_of(_: str) -> stage_area.SagaLiveness:
+            return life
+
+        return await stage_area.clean_up_stage(self.guard.engine, self.settings, life_of)
+
+    def keys(self) -> list[Path]:
+        """The folders of the stage area."""
+        return list(Path(self.settings.stage.removeprefix("file://")).iterdir())
+
+    def files(self) -> list[str]:
+        """Everything in the stage area and below the place of the output."""
+        folders = (Path(self.settings.stage.removeprefix("file://")), self.place)
+        return [str(path) for folder in folders for path in folder.rglob("*.parquet")]
+
+
+def clock() -> Any:
+    return {"scheduled_at": time.time(), "deadline": time.time() + 60}
+
+
+async def open_desk(folder: Path, url: str) -> Desk:
+    """Its tables are made in the database of the URL."""
+    databases = DatabaseConnections({"books": {"url": url}}, pool_size=5)
+    await schema.create_tables(databases.engine("books"))
+    await ledger.create_table(databases.engine("books"))
+    return Desk(SparkSettings(folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)

@@ -1,0 +1,251 @@
+"""Iceberg tables as inputs: deleted rows stay deleted, a moment is a moment, and a retry reads what was read first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.update import RemoveSchemasUpdate
+from pyiceberg.types import DoubleType, LongType, StringType
+
+from saga_spark.inputs.frozen_inputs import freeze_inputs
+from saga_spark.inputs.iceberg_input import freeze_table
+from saga_spark.job_errors import JobFailed
+from saga_spark.runner.spark_session import TaskContext, create_sessions
+from saga_spark.storage import local_path
+from sagas.errors import InfrastructureError
+from tests.helpers.database_servers import DatabaseServer
+from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, delete_positions
+from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
+from tests.integration.spark.staging.staging_environment import Played, open_desk
+
+PRICES = pa.schema([("id", pa.int32()), ("name", pa.string()), ("price", pa.float32())])
+NAME = "silver.prices"
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass
+class Shelf:
+    """A table of prices; each call of ``add`` is one file."""
+
+    lake: Lake
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.lake.catalog
+
+    @property
+    def table(self) -> Table:
+        return self.catalog.load_table(NAME)
+
+    def add(self, *ids: int) -> int:
+        """The snapshot's id."""
+        table = self.table
+        rows = [{"id": number, "name": f"n{number}", "price": number / 2} for number in ids]
+        wanted = [name for name in PRICES.names if name in table.schema().column_names]
+        table.append(pa.Table.from_pylist(rows, PRICES).select(wanted))
+        return table.metadata.current_snapshot_id or 0
+
+    def freeze(self, **values: Any) -> dict[str, Any]:
+        uri = (self.lake.settings.root / "inputs" / "part.parquet").as_uri()
+        return freeze_table(self.lake.settings, "prices", {"table": f"lake.{NAME}", **values}, uri)
+
+    def read(self, **values: Any) -> Rows:
+        found = self.freeze(**values)
+        rows = content(found)
+        assert found["rows"] == len(rows)
+        return rows
+
+    def own(self, found: Mapping[str, Any]) -> bool:
+        """Are these the table's own files?"""
+        return all("/warehouse/" in uri for uri in found["files"])
+
+
+def content(found: Mapping[str, Any]) -> Rows:
+    tables = [pq.ParquetFile(local_path(uri)).read() for uri in found["files"]]
+    assert len({str(one.schema.remove_metadata()) for one in tables}) == 1, "Spark looks at one file's columns only"
+    return sorted(tuple(row.values()) for one in tables for row in one.to_pylist())
+
+
+@pytest.fixture
+def shelf(server: DatabaseServer, tmp_path: Path) -> Iterator[Shelf]:
+    with open_lake("sql", server, tmp_path) as lake:
+        lake.catalog.create_namespace("silver")
+        lake.catalog.create_table(NAME, PRICES)
+        yield Shelf(lake)
+
+
+# ── deleted rows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plain_table_is_read_from_its_own_files(shelf: Shelf) -> None:
+    assert shelf.read() == []
+    shelf.add(1, 2)
+    shelf.add(3)
+    assert shelf.own(shelf.freeze())
+    assert shelf.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
+
+
+def test_rows_deleted_by_their_position_stay_deleted(shelf: Shelf) -> None:
+    shelf.add(1, 2, 3)
+    shelf.add(4, 5)
+    first, second = sorted(task.file.file_path for task in shelf.table.scan().plan_files())
+    many = {path: pq.ParquetFile(local_path(path)).metadata.num_rows for path in (first, second)}
+    before = shelf.table.metadata.current_snapshot_id
+    delete_positions(shelf.table, {first: [0], second: [1]})
+    delete_positions(shelf.table, {first: [1]})
+    found = shelf.freeze()
+    assert not shelf.own(found)
+    assert (found["rows"], len(content(found))) == (2, 2)
+    gone = {row["id"] for path in many for row in pq.ParquetFile(local_path(path)).read().to_pylist()}
+    assert {row[0] for row in content(found)} < gone
+    assert content(found) == sorted(tuple(row.values()) for row in shelf.table.scan().to_arrow().to_pylist())
+    shelf.add(6)
+    assert [row[0] for row in shelf.read()][-1] == 6
+    assert len(shelf.read(as_of=before)) == 5
+
+
+def test_rows_deleted_by_their_values_are_never_read(shelf: Shelf) -> None:
+    before = shelf.add(1, 2, 3)
+    delete_equal(shelf.table, "id", [2])
+    shelf.add(4)
+    with pytest.raises(JobFailed) as caught:
+        shelf.freeze()
+    assert caught.value.message == (
+        "the input prices: rows of the table lake.silver.prices are deleted by equality deletes; the engine that "
+        "writes it can rewrite its data files (compaction), then it can be used"
+    )
+    assert len(shelf.read(as_of=before)) == 3
+    rows = pa.Table.from_pylist([{"id": 1, "name": "n1", "price": 0.5}], PRICES)
+    shelf.table.overwrite(rows)  # as after a compaction: the delete file is older than everything that lives
+    assert shelf.read() == [(1, "n1", 0.5)]
+
+
+# ── a moment ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_as_of_is_a_snapshot_a_tag_a_branch_or_a_time(shelf: Shelf) -> None:
+    first = shelf.add(1)
+    shelf.table.manage_snapshots().create_tag(first, "20260131").create_branch(first, "month-end").commit()
+    between = datetime.fromtimestamp((shelf.table.metadata.last_updated_ms + 1) / 1000, UTC)
+    time.sleep(0.01)
+    shelf.add(2)
+    with shelf.table.update_schema() as update:
+        update.rename_column("name", "title")
+    for moment in (first, str(first), "20260131", 20260131, "month-end", between.isoformat(), str(between)[:-6]):
+        assert shelf.read(as_of=moment) == [(1, "n1", 0.5)], moment
+        [file] = shelf.freeze(as_of=moment)["files"]
+        assert pq.read_schema(local_path(file)).names == ["id", "name", "price"], "the columns of that time"
+    assert len(shelf.read(as_of="main")) == 2
+    for wrong, sentence in {
+        "yesterday": "yesterday is neither a snapshot of the table, nor one of its tags or branches, nor a time",
+        "4711": "4711 is neither a snapshot of the table, nor one of its tags or branches, nor a time",
+        "2001-01-01": "the table has no snapshot as of 2001-01-01",
+    }.items():
+        with pytest.raises(JobFailed) as caught:
+            shelf.freeze(as_of=wrong)
+        assert caught.value.message == f"the input prices: {sentence}"
+
+
+# ── other columns than before ───────────────────────────────────────────────────────────────────────────────────
+
+
+def add_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.add_column("currency", StringType())
+
+
+def rename_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.rename_column("name", "title")
+
+
+def drop_column(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("name")
+
+
+def widen_columns(table: Table) -> None:
+    with table.update_schema() as update:
+        update.update_column("id", LongType())
+        update.update_column("price", DoubleType())
+
+
+CHANGES: dict[str, tuple[Callable[[Table], None], Rows]] = {
+    "added": (add_column, [(1, "n1", 0.5, None), (2, "n2", 1.0, None)]),
+    "renamed": (rename_column, [(1, "n1", 0.5), (2, "n2", 1.0)]),
+    "dropped": (drop_column, [(1, 0.5), (2, 1.0)]),
+    "widened": (widen_columns, [(1, "n1", 0.5), (2, "n2", 1.0)]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_columns_are_those_that_the_table_has_now(shelf: Shelf, change: str) -> None:
+    alter, rows = CHANGES[change]
+    shelf.add(1, 2)
+    alter(shelf.table)
+    assert shelf.read() == rows, "although no snapshot has the new columns"
+    [file] = shelf.freeze()["files"]
+    now = shelf.table.schema()
+    assert pq.read_schema(local_path(file)).names == [field.name for field in now.fields]
+    assert str(pq.read_schema(local_path(file)).field("id").type) == ("int64" if change == "widened" else "int32")
+
+
+def test_files_older_than_every_schema_that_is_remembered(shelf: Shelf) -> None:
+    """Metadata that is tidied up forgets a schema that no snapshot names; its files live on."""
+    shelf.add(1, 2)
+    rename_column(shelf.table)
+    table = shelf.table
+    table.append(pa.Table.from_pylist([{"id": 3, "title": "n3", "price": 1.5}], table.schema().as_arrow()))
+    old = [one.schema_id for one in table.metadata.schemas if one.schema_id != table.metadata.current_schema_id]
+    with shelf.table.transaction() as transaction:
+        transaction._stage((RemoveSchemasUpdate.model_validate({"schema-ids": old}),))
+    assert len(shelf.table.metadata.schemas) == 1
+    assert shelf.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
+
+
+class Freezing(Played):
+    """Inputs are read as the runner does it."""
+
+    async def run(self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Any) -> dict[str, Any]:
+        played = await super().run(task, request, tag=tag, on_progress=on_progress)
+        if task != "freeze":
+            return played
+        run = TaskContext(1, tag, self.settings, create_sessions(self.settings), on_progress)
+        return await asyncio.to_thread(freeze_inputs, run, dict(request))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_retry_reads_the_snapshot_that_was_recorded_first(shelf: Shelf, tmp_path: Path, change: str) -> None:
+    shelf.add(1, 2)
+    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
+    desk = replace(desk, settings=replace(desk.settings, catalogs=shelf.lake.settings.catalogs))
+    arguments = {**desk.invocation().arguments, "inputs": {"prices": {"table": f"lake.{NAME}"}}}
+    asked = replace(desk.invocation(), arguments=arguments)
+
+    async def lost() -> None:
+        raise InfrastructureError("the runner is gone")
+
+    first, second = Freezing(desk.settings, desk.saga, during={"stage": lost}), Freezing(desk.settings, desk.saga)
+    with pytest.raises(InfrastructureError):
+        await desk.attempt(first, invocation=asked).run()
+    CHANGES[change][0](shelf.table)
+    shelf.add(3)
+    await desk.attempt(second, invocation=asked).run()
+    await desk.databases.close()
+    assert second.tasks == ["stage", "audit"]
+    read = second.asked["stage"]["inputs"]
+    assert read == first.asked["stage"]["inputs"]
+    assert content(read["prices"]) == [(1, "n1", 0.5), (2, "n2", 1.0)]
+    assert pq.read_schema(local_path(read["prices"]["files"][0])).names == PRICES.names

@@ -1,0 +1,448 @@
+"""Jobs are run and their outputs staged by a real runner with a real Spark: what is written, what is counted, what
+people read when it goes wrong, and that a cancel stops it. One warm runner serves all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from saga_spark.job_errors import JobFailed
+from saga_spark.manifest import Manifest
+from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.settings import SparkSettings
+from saga_spark.storage import file_size, local_path
+from sagas.errors import InfrastructureError, UsageError
+
+PATIENCE = 300.0
+SECRET = "a=b #4711"
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For a handful of rows: what would make large queries fast takes longer here than it saves."""
+
+JOBS = """
+from __future__ import annotations
+
+import time
+
+from pyspark.sql import functions as F
+
+
+def numbers(spark, inputs, n=10):
+    print("a print breaks nothing")
+    return spark.range(n).select(
+        "id",
+        (F.col("id") / 2).cast("decimal(12,2)").alias("half"),
+        F.when(F.col("id") % 2 == 0, "even").alias("kind"),
+        F.lit(9223372036854775807).alias("large"),
+        F.to_timestamp(F.lit("2026-01-02 03:04:05.678901")).alias("at"),
+    )
+
+
+def two(spark, inputs):
+    rows = inputs.numbers.where("n > 1")
+    return {"facts": rows, "rejects": inputs["numbers"].where("n <= 1")}
+
+
+def shuffled(spark, inputs, parts=3):
+    return numbers(spark, inputs).repartition(parts, "id")
+
+
+def endless(spark, inputs):
+    # The tasks of the short range end at once: so there is progress to see.
+    ids = spark.range(10).union(spark.range(10**13))
+    return ids.groupBy((F.col("id") % 7).alias("k")).count()
+
+
+def gaps(spark, inputs):
+    even = F.col("id") % 2 == 0
+    return spark.range(10).select(
+        F.when(even, "x").alias("long"),
+        F.when(even, F.struct("id")).alias("pair"),
+        F.when(even, F.col("id").cast("int")).alias("pair.id"),
+    )
+
+
+def asleep(spark, inputs, mark):
+    open(mark, "w").close()
+    time.sleep(3600)
+
+
+def raises(spark, inputs):
+    raise ValueError("there are no orders")
+
+
+def wrong_column(spark, inputs):
+    return inputs.numbers.select("m")
+
+
+@F.udf("int")
+def picky(value):
+    raise ValueError(f"cannot take {value}")
+
+
+def in_a_worker(spark, inputs):
+    return spark.range(2).select(picky("id").alias("x"))
+
+
+def wide(spark, inputs):
+    return spark.range(2_000_000).select(F.uuid().alias("a"), F.uuid().alias("b"))
+
+
+def no_frame(spark, inputs):
+    return [1, 2]
+"""
+
+PROGRAM = """
+import json, os, sys
+from pyspark.sql import SparkSession
+files = json.loads(os.environ["SAGA_INPUTS"])["numbers"]["files"]
+factor = json.loads(os.environ["SAGA_PARAMS"])["factor"]
+if sys.argv[1] == "fail":
+    raise RuntimeError("the program does not like this day")
+spark = SparkSession.builder.getOrCreate()
+spark.read.parquet(*files).selectExpr(f"n * {factor} as n").write.mode("append").parquet(os.environ["SAGA_STAGE"])
+"""
+
+
+@dataclass
+class World:
+    runner: RunnerClient
+    root: Path
+    progress: list[dict[str, Any]] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        frozen = {"format": "parquet", "files": [(self.root / "numbers.parquet").as_uri()], "rows": 3}
+        return {"numbers": {**frozen, "fingerprint": {"kind": "test"}}}
+
+    def folder(self, number: int, output: str) -> Path:
+        return self.root / "stage" / "with space" / str(number) / output
+
+    async def stage(self, job: Any, *, stage: Path | None = None, **arguments: Any) -> dict[str, Manifest]:
+        outputs = arguments.pop("outputs", {"output": {"parquet": "out", "mode": "append"}})
+        number = next(self.numbers)
+        places = {name: (stage / name if stage else self.folder(number, name)) for name in outputs}
+        targets = {
+            name: {"folder": place.as_uri(), "key": "k", "generation": 1, "epoch": 2} for name, place in places.items()
+        }
+        request = {"arguments": {"job": job, "outputs": outputs, **arguments}, "inputs": self.inputs}
+        try:
+            answer = await self.runner.run(
+                "stage", {**request, "targets": targets}, tag=f"test-{number}", on_progress=self.progress.append
+            )
+        except (JobFailed, UsageError):
+            assert not any(place.exists() for place in places.values()), "nothing is left"
+            raise
+        return {name: Manifest.from_json(one) for name, one in answer["manifests"].items()}
+
+    async def one(self, job: Any, **arguments: Any) -> Manifest:
+        return (await self.stage(job, **arguments))["output"]
+
+
+def rows_of(manifest: Manifest) -> list[dict[str, Any]]:
+    return [row for file in manifest.files for row in pq.ParquetFile(local_path(file.uri)).read().to_pylist()]
+
+
+async def run(*argv: str | Path, env: dict[str, str] | None = None) -> str:
+    """What a program says when it fails; empty: it did not."""
+    child = await asyncio.create_subprocess_exec(*argv, env=env, stderr=asyncio.subprocess.PIPE)
+    _, said = await child.communicate()
+    return said.decode() or "it failed" if child.returncode else ""
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    import pyarrow as pa
+
+    root = tmp_path_factory.mktemp("staging")
+    (root / "jobs").mkdir()
+    (root / "jobs" / "staged_jobs.py").write_text(JOBS)
+    (root / "program.py").write_text(PROGRAM)
+    pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
+    conf = {**QUICK, "spark.test.word": SECRET}
+    runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
+    yield World(runner, root)
+    await runner.close()
+
+
+async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(world: World) -> None:
+    manifest = await world.one({"sql": "select '${spark.test.word}' as word"})
+    assert [row["word"] for row in rows_of(manifest)] == [SECRET]
+    process = world.runner.process
+    assert process is not None
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    lines = [" ".join(one.cmdline()) for one in tree if one.status() != psutil.STATUS_ZOMBIE]
+    assert any("java" in line for line in lines)
+    assert not [line for line in lines if "4711" in line]
+
+
+async def test_rows_are_written_and_counted_in_one_pass(world: World) -> None:
+    audit = [
+        {"not_null": ["kind"], "severity": "warn"},
+        {"sum": {"column": "half", "equals": 1}},
+        {"expression": "id < 8"},
+    ]
+    manifest = await world.one("staged_jobs:numbers", audit=audit)
+    rows = rows_of(manifest)
+    assert sorted(row["id"] for row in rows) == list(range(10))
+    assert manifest.rows == sum(file.rows for file in manifest.files) == 10
+    assert [file_size(file.uri) for file in manifest.files] == [file.bytes for file in manifest.files]
+    assert {one.name: (one.type, one.nulls, one.sum) for one in manifest.columns} == {
+        "id": ("bigint", 0, "45"),
+        "half": ("decimal(12,2)", 0, "22.50"),
+        "kind": ("string", 5, None),
+        "large": ("bigint", 0, str(10 * (2**63 - 1))),
+        "at": ("timestamp", 0, None),
+    }
+    assert manifest.counts == {"1:not_null/kind": 5, "2:sum": "22.50", "3:expression": 2}
+    assert (manifest.key, manifest.generation, manifest.epoch, manifest.inputs) == (
+        "k", 1, 2, {"numbers": {"kind": "test"}},
+    )  # fmt: skip
+    assert {str(row["at"]) for row in rows} == {"2026-01-02 03:04:05.678901+00:00"}
+    again = await world.one("staged_jobs:shuffled")
+    assert (again.hash, again.sha == manifest.sha) == (manifest.hash, False), "the hash does not see the order"
+
+
+async def test_nulls_are_counted_where_the_footers_do_not_tell(world: World) -> None:
+    audit = [{"not_null": ["long", "pair"], "severity": "warn"}, {"not_null": ["pair.id"], "where": "long is null"}]
+    silent = {"parquet.column.statistics.enabled": "false"}
+    manifest = await world.one("staged_jobs:gaps", audit=audit, conf=silent)
+    footer = pq.read_metadata(local_path(manifest.files[0].uri))
+    assert footer.row_group(0).column(0).statistics is None
+    assert [(one.name, one.nulls, one.sum) for one in manifest.columns] == [
+        ("long", 5, None),
+        ("pair", 5, None),
+        ("pair.id", 5, "20"),
+    ]
+    assert manifest.counts == {"1:not_null/long": 5, "1:not_null/pair": 5, "2:not_null/pair.id": 5}
+
+
+async def test_a_check_is_evaluated_as_the_session_has_it(world: World) -> None:
+    with pytest.raises(JobFailed, match=r"[Dd]ivision by zero|DIVIDE_BY_ZERO"):
+        await world.one("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
+
+
+async def test_each_file_holds_one_partition_and_the_column_stays_in_it(world: World) -> None:
+    output = {"output": {"parquet": "out", "mode": "append", "partition_by": ["kind"]}}
+    manifest = await world.one("staged_jobs:numbers", outputs=output)
+    assert manifest.rows == sum(file.rows for file in manifest.files) == 10
+    assert len(manifest.files) >= 2
+    for file in manifest.files:
+        alone = replace(manifest, files=(file,))
+        assert len({row["kind"] for row in rows_of(alone)}) == 1
+    assert [one.name for one in manifest.columns] == ["id", "half", "kind", "large", "at"]
+    empty = await world.one("staged_jobs:numbers", outputs=output, params={"n": 0})
+    assert (empty.rows, [file.rows for file in empty.files], empty.columns[0].sum) == (0, [0], "0")
+    with pytest.raises(JobFailed, match="partitioned by kin, and has no such column; did you mean kind"):
+        await world.one("staged_jobs:numbers", outputs={"output": {"parquet": "out", "partition_by": ["kin"]}})
+
+
+async def test_sql_with_parameters_and_a_function_with_two_outputs(world: World) -> None:
+    manifest = await world.one(
+        {"sql": "select n, :day as day from numbers where n < :max"}, params={"day": "x", "max": 3}
+    )
+    assert sorted(row["n"] for row in rows_of(manifest)) == [1, 2]
+    both = await world.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "rejects": {"parquet": "r"}})
+    assert {name: one.rows for name, one in both.items()} == {"facts": 2, "rejects": 1}
+
+
+@pytest.mark.parametrize(
+    ("job", "place", "sentence"),
+    [
+        (
+            "staged_jobs:raises",
+            'raise ValueError("there',
+            r"^the job staged_jobs:raises failed: ValueError: there are no orders "
+            r'\(staged_jobs.py, line LINE: raise ValueError\("there are no orders"\)\)$',
+        ),
+        (
+            "staged_jobs:wrong_column",
+            'select("m")',
+            r"\[UNRESOLVED_COLUMN\.WITH_SUGGESTION\] .*`m` cannot be resolved.*staged_jobs.py, line LINE: return",
+        ),
+        (
+            "staged_jobs:in_a_worker",
+            "cannot take",
+            r"failed: ValueError: cannot take [01] \(staged_jobs.py, line LINE: raise",
+        ),
+        (
+            "staged_jobs:no_frame",
+            "",
+            r"^the job staged_jobs:no_frame returned a list for output, where a Spark DataFrame",
+        ),
+        ({"sql": "select nothing from numbers"}, "", r"^the SQL of the job failed: \[UNRESOLVED_COLUMN[^\n]*$"),
+        ({"sql": "selec"}, "", r"^the SQL of the job failed: \[PARSE_SYNTAX_ERROR\] Syntax error[^\n]*$"),
+    ],
+)
+async def test_what_is_wrong_with_a_job_is_one_sentence(world: World, job: Any, place: str, sentence: str) -> None:
+    line = JOBS[: JOBS.index(place)].count("\n") + 1
+    with pytest.raises(JobFailed, match=sentence.replace("LINE", str(line))) as caught:
+        await world.one(job)
+    assert "\n" not in caught.value.message
+    assert "Traceback" not in caught.value.message
+    assert "Project" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"job": "staged_jobs:number"}, "staged_jobs has no function number; did you mean numbers"),
+        ({"job": "no_jobs:number"}, "there is no module no_jobs for the job no_jobs:number"),
+        ({"job": "staged_jobs:numbers", "params": {"m": 1}}, "cannot be called with the step's params: got an unexp"),
+        ({"job": "staged_jobs:numbers", "conf": {"spark.executor.memory": "1g"}}, "belongs to the whole Spark session"),
+        ({"job": {"main": "no_program.py"}}, "there is no program no_program.py in the project"),
+    ],
+)
+async def test_what_is_wrong_with_a_step_is_one_sentence(world: World, arguments: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        await world.one(**arguments)
+
+
+async def test_an_output_must_be_there(world: World) -> None:
+    with pytest.raises(JobFailed, match=r"returned no output reject; did you mean rejects\?"):
+        await world.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "reject": {"parquet": "r"}})
+
+
+async def test_a_full_disk_and_a_stage_that_takes_nothing(world: World, small_disk: Path) -> None:
+    blocked = world.root / "a file"
+    blocked.write_text("")
+    with pytest.raises(JobFailed, match=r"^the stage area cannot be written: "):
+        await world.one("staged_jobs:numbers", stage=blocked)
+    with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full$"):
+        await world.one("staged_jobs:wide", stage=small_disk)
+
+
+async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(world: World) -> None:
+    audit = [{"rows": {"min": 1}}]
+    manifest = await world.one("staged_jobs:numbers", params={"n": 0}, audit=audit)
+    assert (manifest.rows, sum(file.rows for file in manifest.files)) == (0, 0)
+    output = {"output": {"parquet": "out", "mode": "append"}}
+    request = {
+        "arguments": {"job": "staged_jobs:numbers", "outputs": output, "audit": audit},
+        "manifests": {"output": manifest.to_json()},
+        "inputs": {},
+        "previous_rows": {},
+        "report_folder": (world.root / "report").as_uri(),
+        "saga": {"id": "s", "step": "facts"},
+    }
+    found = await world.runner.run("audit", request, tag="audit")
+    assert found["verdict"] == "fail"
+    assert [one["message"] for one in found["checks"]] == ["at least 1 rows, found 0"]
+
+
+async def test_a_cancel_stops_the_executors_and_leaves_the_others(world: World) -> None:
+    before = len(world.progress)
+    endless = asyncio.create_task(world.one("staged_jobs:endless"))
+    async with asyncio.timeout(PATIENCE):
+        while not any(one.get("tasks_done") for one in world.progress[before:]):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert str(world.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
+    other = asyncio.create_task(world.one("staged_jobs:numbers"))
+    process = world.runner.process
+    endless.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+    assert (await other).rows == 10
+    assert world.runner.process is process, "the session stays warm"
+    assert process is not None
+    assert process.lost_reason is None
+
+
+async def test_changed_sources_are_seen(world: World) -> None:
+    await world.one("staged_jobs:numbers")
+    source = world.root / "jobs" / "staged_jobs.py"
+    source.write_text(JOBS.replace("def numbers(spark, inputs, n=10)", "def numbers(spark, inputs, n=4)"))
+    os.utime(source, (time.time() + 5, time.time() + 5))
+    old = world.runner.process
+    assert (await world.one("staged_jobs:numbers")).rows == 4
+    assert world.runner.process is not old
+
+
+@pytest.mark.slow  # two cold starts; that a lost runner is replaced is seen in test_runner_process.py each time
+async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_the_run(world: World) -> None:
+    mark = world.root / "asleep"
+    asleep = asyncio.create_task(world.one("staged_jobs:asleep", params={"mark": str(mark)}))
+    async with asyncio.timeout(PATIENCE):
+        while not mark.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    old = world.runner.process
+    assert old is not None
+    asleep.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asleep
+    assert "a cancelled job did not stop" in str(old.lost_reason)
+    assert not psutil.pid_exists(old.pid)
+
+    before = len(world.progress)
+    endless = asyncio.create_task(world.one("staged_jobs:endless"))
+    async with asyncio.timeout(PATIENCE):
+        while not any(one.get("tasks") for one in world.progress[before:]):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    process = world.runner.process
+    assert process is not None
+    java = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java"]
+    assert java
+    for one in java:
+        one.kill()
+    with pytest.raises(InfrastructureError, match="Spark's JVM has ended with exit code -9"):
+        await endless
+
+
+@pytest.mark.slow
+async def test_a_program_finds_its_inputs_and_its_stage_in_the_environment(world: World) -> None:
+    manifest = await world.one({"main": "program.py", "args": ["work"]}, params={"factor": 10})
+    assert sorted(row["n"] for row in rows_of(manifest)) == [10, 20, 30]
+    assert (manifest.rows, manifest.columns[0].sum) == (3, "60")
+    with pytest.raises(
+        JobFailed, match=r"^the program program.py ended with exit code 1: RuntimeError: the program does"
+    ):
+        await world.one({"main": "program.py", "args": ["fail"]}, params={"factor": 10})
+
+
+async def test_without_java_or_pyspark_there_is_one_sentence(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    settings = SparkSettings(root=tmp_path, python_path=(str(world.root / "jobs"),))
+    other = replace(world, runner=RunnerClient(settings))
+    try:
+        with pytest.raises(
+            UsageError, match=r"Spark needs Java 17 or newer: JAVA_HOME is .*, and there is no bin/java"
+        ):
+            await other.one("staged_jobs:numbers")
+    finally:
+        await other.runner.close()
+    program = (
+        "import asyncio, importlib.util, sys\n"
+        "from pathlib import Path\n"
+        "sys.path[:] = [one for one in sys.path if 'site-packages' not in one] + [sys.argv[1]]\n"
+        "from saga_spark.runner.runner_client import RunnerClient\n"
+        "from saga_spark.settings import SparkSettings\n"
+        "asyncio.run(RunnerClient(SparkSettings(root=Path(sys.argv[2]))).run('freeze', {}, tag='x'))\n"
+    )
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for one in next(Path(path) for path in sys.path if path.endswith("site-packages")).iterdir():
+        if not one.name.startswith("pyspark"):
+            (packages / one.name).symlink_to(one)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    said = await run(sys.executable, "-c", program, packages, tmp_path, env=environment)
+    assert "UsageError: Spark steps need PySpark, which is not installed\n" in said
+    shutil.rmtree(packages)

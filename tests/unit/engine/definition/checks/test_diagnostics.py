@@ -1,0 +1,180 @@
+"""Every mistake gets its code at its place; every code has a test and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sagas.actions import Action, Actions
+from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, format_diagnostics, with_warnings_as_errors
+from sagas.definition.loader import load_definitions, parse_text
+from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS, MISTAKES, Mistake
+from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
+def test_a_mistake_has_its_code_at_its_place(mistake: Mistake) -> None:
+    definition, diagnostics = parse_text(
+        mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka
+    )
+    found = {(one.code, one.line, one.column) for one in diagnostics}
+    assert (mistake.code, *mistake.place) in found, diagnostics
+    assert {one.code for one in diagnostics} <= {mistake.code, *mistake.also}, diagnostics
+    assert (definition is None) == any(one.severity == "error" for one in diagnostics)
+
+
+def test_every_code_has_a_test_and_a_page() -> None:
+    assert {mistake.code for mistake in MISTAKES} | set(ACROSS_FILES) == set(DIAGNOSTIC_CODES)
+    # `python -m tests.unit.engine.definition.reference_page` writes it again.
+    assert PAGE.read_text(encoding="utf-8") == render()
+
+
+def test_the_language_page_has_the_tables_of_the_code() -> None:
+    page = LANGUAGE.read_text(encoding="utf-8")
+    assert page == render_language(page)
+
+
+def test_the_example_of_the_language_page_is_valid() -> None:
+    text = LANGUAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    actions = Actions([Action("ledger.book", _book, connection="bank"), Action("mail.send", _send)])
+    definition, diagnostics = parse_text(text, "language.md", actions, {"bank": {"kind": "sql"}})
+    assert definition is not None
+    assert diagnostics == []
+
+
+def _book(step: object, order: str) -> None: ...
+
+
+def _send(step: object, to: str) -> None: ...
+
+
+def test_several_mistakes_are_told_at_once() -> None:
+    text = "saga: shop\nsteps:\n  - {id: a, uses: shop.bok}\n  - {id: b, uses: shop.reserve, with: {sku: 1}}\n"
+    _, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS)
+    assert [one.code for one in diagnostics] == ["SAGA205", "SAGA401", "SAGA205", "SAGA404"]
+
+
+def test_did_you_mean() -> None:
+    text = "saga: shop\nsteps:\n  - {id: a, uses: shop.reserv, with: {sku: a}, compensate: shop.release}\n"
+    _, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS)
+    assert diagnostics[0].help == "Did you mean `shop.reserve`?"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "uses: shop.move, with: {from: a, to: b}",
+        "uses: shop.move, with: {from_: a, to: b}",
+        "uses: shop.note, with: {id: a, from: 1, more: '${{ 1 + 1 }}'}",
+    ],
+)
+def test_arguments_as_python_means_them(step: str) -> None:
+    text = f"saga: shop\nsteps:\n  - {{id: a, {step}, pivot: true}}\n"
+    assert parse_text(text, "a.saga.yaml", ACTIONS)[1] == []
+
+
+@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
+def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
+    _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+    [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
+    assert help != DIAGNOSTIC_CODES["SAGA408"].help
+    assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
+
+
+def _write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
+
+
+def _codes(diagnostics: list[Diagnostic]) -> list[tuple[str, str, int]]:
+    return [(one.code, Path(one.file).name, one.line) for one in diagnostics]
+
+
+PARENT = "saga: parent\nsteps:\n  - id: part\n    uses: saga\n    with: {name: child}\n"
+CHILD = "saga: child\nsteps:\n  - {id: a, uses: shop.book, pivot: true}\n"
+
+
+def test_a_nested_saga_with_a_pivot_cannot_be_undone(tmp_path: Path) -> None:
+    _write(tmp_path, parent=PARENT, child=CHILD)
+    definitions, diagnostics = load_definitions([tmp_path], ACTIONS)
+    assert _codes(diagnostics) == [("SAGA211", "parent.saga.yaml", 5)]
+    assert list(definitions) == ["child"]
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        "saga: child\nrecovery: forward\nsteps:\n  - {id: a, uses: shop.tell}\n",
+        "saga: child\nsteps:\n  - {id: a, uses: shop.tell, compensate: shop.tell, confirm: shop.tell}\n",
+    ],
+    ids=["forward", "confirmed"],
+)
+def test_other_sagas_that_cannot_be_undone(tmp_path: Path, child: str) -> None:
+    _write(tmp_path, parent=PARENT, child=child)
+    assert _codes(load_definitions([tmp_path], ACTIONS)[1]) == [("SAGA211", "parent.saga.yaml", 5)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["    pivot: true\n", "    compensate: {uses: shop.tell, with: {}}\n"],
+    ids=["it is the pivot", "the parent undoes it"],
+)
+def test_a_nested_saga_that_need_not_be_undone(tmp_path: Path, more: str) -> None:
+    _write(tmp_path, parent=PARENT + more, child=CHILD)
+    assert load_definitions([tmp_path], ACTIONS)[1] == []
+
+
+def test_a_nested_saga_that_is_not_there(tmp_path: Path) -> None:
+    _write(tmp_path, parent=PARENT.replace("child", "chidl"), child=CHILD)
+    _, diagnostics = load_definitions([tmp_path], ACTIONS)
+    assert _codes(diagnostics) == [("SAGA213", "parent.saga.yaml", 5)]
+    assert diagnostics[0].help == "Did you mean `child`?"
+
+
+def test_one_name_in_two_files(tmp_path: Path) -> None:
+    _write(tmp_path, a=CHILD, b="\n" + CHILD)
+    assert _codes(load_definitions([tmp_path], ACTIONS)[1]) == [("SAGA111", "b.saga.yaml", 2)]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.saga.yaml").write_bytes(b"saga: \xff\xfe")
+    _, diagnostics = load_definitions([tmp_path, tmp_path / "none.yaml"], ACTIONS)
+    assert _codes(diagnostics) == [("SAGA110", "a.saga.yaml", 1), ("SAGA110", "none.yaml", 1)]
+
+
+def test_other_yaml_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text("services: {}\n")
+    (tmp_path / "plain.yaml").write_text(CHILD)
+    definitions, diagnostics = load_definitions([tmp_path], ACTIONS)
+    assert (list(definitions), diagnostics) == (["child"], [])
+
+
+ONE = Diagnostic("a:b.yaml", 3, 7, "SAGA103", "warning", "100% late", "Move it,\nplease.")
+
+
+def test_text_format() -> None:
+    assert format_diagnostics([ONE]).startswith("a:b.yaml:3:7 SAGA103 warning 100% late\n    Move it,")
+
+
+def test_json_format() -> None:
+    assert json.loads(format_diagnostics([ONE], "json")) == [ONE.to_json()]
+
+
+def test_github_format_escapes() -> None:
+    assert format_diagnostics([ONE], "github") == (
+        "::warning file=a%3Ab.yaml,line=3,col=7,title=SAGA103::100%25 late%0AMove it,%0Aplease."
+    )
+
+
+def test_sarif_format() -> None:
+    run = json.loads(format_diagnostics([ONE], "sarif"))["runs"][0]
+    assert run["tool"]["driver"]["rules"][0]["id"] == run["results"][0]["ruleId"] == "SAGA103"
+    assert run["results"][0]["level"] == "warning"
+    region = run["results"][0]["locations"][0]["physicalLocation"]["region"]
+    assert region == {"startLine": 3, "startColumn": 7}
+
+
+def test_strict_makes_errors_of_warnings() -> None:
+    assert [one.severity for one in with_warnings_as_errors([ONE])] == ["error"]

@@ -1,0 +1,97 @@
+"""A probe that can never answer is reported, and counts as none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import pytest
+
+from sagas.actions import Absent, Action, Actions, Done, Unknown
+from sagas.definition.loader import parse_text
+from sagas.simulation import Script, simulate
+from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS, Price
+
+CHARGE = "uses: bank.charge, with: {amount: '1'}"
+
+
+class Said(TypedDict):
+    probe: str
+
+
+def unsaid(step: object): ...
+def anything(step: object) -> Any: ...
+def found(step: object) -> Done | Unknown: ...
+async def not_found(step: object) -> Absent | None: ...
+def mapping(step: object) -> dict[str, Any]: ...
+def said(step: object) -> Said: ...
+
+
+def nothing(step: object) -> None: ...
+def unknown(step: object) -> Unknown: ...
+def boolean(step: object) -> bool | None: ...
+def price(step: object) -> Price: ...
+def rows(step: object) -> list[dict[str, Any]]: ...
+
+
+def codes(probe: str, step: str = f"{CHARGE}, pivot: true", actions: Actions = ACTIONS) -> list[str]:
+    text = f"saga: shop\nsteps:\n  - {{id: a, {step}, probe: {probe}}}\n"
+    return sorted(one.code for one in parse_text(text, "a.saga.yaml", actions, CONNECTIONS)[1])
+
+
+@pytest.mark.parametrize("function", [unsaid, anything, found, not_found, mapping, said])
+def test_an_action_that_may_answer(function: Callable[..., Any]) -> None:
+    assert codes("{uses: look, with: {}}", actions=Actions([*ACTIONS.values(), Action("look", function)])) == []
+
+
+@pytest.mark.parametrize("function", [nothing, unknown, boolean, price, rows])
+def test_an_action_that_never_answers(function: Callable[..., Any]) -> None:
+    actions = Actions([*ACTIONS.values(), Action("look", function)])
+    assert codes("{uses: look, with: {}}", actions=actions) == ["SAGA220", "SAGA222"]
+    assert codes("{uses: look, with: {}, done: response != null}", actions=actions) == []
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        "{uses: http, with: {url: 'http://a'}, done: response.status == 200}",
+        "{uses: http, with: {url: 'http://a'}, absent: response.status == 404}",
+        "{uses: sql, with: {connection: shop, run: select 1}, done: size(response) > 0}",
+        "{uses: bank.find, task_queue: bank}",
+        "{uses: kafka.request, with: {topic: t, value: 1}}",
+    ],
+)
+def test_probes_that_can_answer(probe: str) -> None:
+    assert codes(probe) == []
+
+
+NEVER = "{uses: http, with: {url: 'http://a'}}"
+
+
+def test_it_silences_no_other_doubt() -> None:
+    blind = "uses: bank.blind, compensate: {uses: shop.tell, with: {}}"
+    assert codes(NEVER, blind) == ["SAGA221", "SAGA222"]
+    named = f"{CHARGE}, compensate: {{uses: bank.refund, with: {{amount: '${{{{ steps.a.result.amount }}}}'}}}}"
+    assert codes(NEVER, named) == ["SAGA222", "SAGA305"]
+
+
+def test_of_a_guarded_step_it_is_useless_anyway() -> None:
+    assert codes(NEVER, "uses: shop.book, pivot: true") == ["SAGA118"]
+
+
+@pytest.mark.parametrize(
+    ("expressions", "state"),
+    [
+        ("", "PARKED"),
+        (", result: response.json", "PARKED"),
+        (", done: response.status == 200", "COMPLETED"),
+        (", absent: response.status == 404", "PARKED"),
+    ],
+)
+def test_simulated_it_does_not_answer_either(expressions: str, state: str) -> None:
+    probe = f"{{uses: http, with: {{url: 'http://a'}}{expressions}}}"
+    step = f"{CHARGE}, pivot: true, idempotent: false, retry: {{max_attempts: 2}}"
+    text = f"saga: shop\nsteps:\n  - {{id: a, {step}, probe: {probe}}}\n"
+    definition, _ = parse_text(text, "a.saga.yaml", ACTIONS, CONNECTIONS)
+    assert definition is not None
+    assert simulate(definition, {}, Script({"a": "crash after effect"})).state == state

@@ -1,0 +1,106 @@
+"""Whatever stands in a file, the answer is diagnostics, never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sagas.definition.loader import parse_text
+from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS
+
+FULL: dict[str, Any] = {
+    "saga": "shop",
+    "description": "All fields at once.",
+    "language": 1,
+    "id": "shop-${{ input.a }}",
+    "labels": {"tenant": "${{ input.a }}"},
+    "input": {"type": "object", "properties": {"a": {"type": "string"}, "l": {"type": "array", "items": {}}}},
+    "output": {"x": "${{ steps.book.result }}"},
+    "deadline": "1h",
+    "recovery": "backward",
+    "defaults": {"timeout": "20s", "retry": {"max_attempts": 3}, "connection": "shop"},
+    "steps": [
+        {
+            "id": "charge",
+            "uses": "bank.charge",
+            "with": {"amount": "${{ item }}"},
+            "needs": [],
+            "if": "input.a != ''",
+            "for_each": "${{ input.l }}",
+            "retry": {"intervals": ["1s"]},
+            "compensate": [{"uses": "bank.refund", "confirmed": {"uses": "bank.refund", "timeout": "9s"}}],
+            "confirm": {"uses": "shop.tell", "with": {}},
+            "probe": {"uses": "http", "with": {"url": "http://a", "result": "response"}, "done": "response.ok"},
+        },
+        {"id": "ask", "uses": "wait", "with": {"signal": "go", "timeout": "1h", "on_timeout": "reject"}},
+        {"id": "guard", "uses": "require", "with": {"that": "${{ input.a == 'x' }}", "message": "no"}},
+        {"id": "part", "uses": "saga", "with": {"name": "other", "input": {"a": 1}}},
+        {
+            "id": "book",
+            "uses": "sql",
+            "with": {"run": [{"sql": "select 1", "params": {"a": 1}}], "emit": [{"topic": "t", "value": 1}]},
+            "pivot": True,
+        },
+    ],
+}
+JUNK = (None, True, -1, 1.5, "", "${{", "${{ }}", "${{ steps }}", [], [[]], {}, {"": None}, {"a": {"b": []}})
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from places(child, (*path, key))
+
+
+def replaced(path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    result = copy.deepcopy(FULL)
+    target = result
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    return result
+
+
+def removed(path: tuple[Any, ...]) -> Any:
+    result = replaced(path, None)
+    target = result
+    for key in path[:-1]:
+        target = target[key]
+    del target[path[-1]]
+    return result
+
+
+def parse(value: Any) -> None:
+    found, diagnostics = parse_text(json.dumps(value), "a.saga.yaml", ACTIONS, CONNECTIONS)
+    assert (found is None) == any(one.severity == "error" for one in diagnostics), diagnostics
+    assert all("\n" not in one.message and one.line >= 1 and one.column >= 1 for one in diagnostics)
+
+
+def test_the_full_definition_is_valid() -> None:
+    found, diagnostics = parse_text(json.dumps(FULL), "a.saga.yaml", ACTIONS, CONNECTIONS)
+    assert found is not None, diagnostics
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+def test_junk_at_every_place(junk: Any) -> None:
+    for path in places(FULL):
+        parse(replaced(path, junk))
+
+
+def test_every_value_may_be_missing() -> None:
+    for path in places(FULL):
+        if path:
+            parse(removed(path))
+
+
+def test_a_file_cut_anywhere() -> None:
+    text = json.dumps(FULL, indent=1)
+    for end in range(0, len(text), 7):
+        parse_text(text[:end], "a.saga.yaml", ACTIONS, CONNECTIONS)

@@ -1,0 +1,63 @@
+"""The editors' schema accepts what the parser accepts, and knows the commonest mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sagas.definition.diagnostics import Report
+from sagas.definition.language import language_schema
+from sagas.definition.yaml_nodes import load_yaml
+from tests.unit.engine.definition.language.test_digest import BASE, SAME
+from tests.unit.engine.definition.mistakes import ACTIONS, MISTAKES, Mistake
+
+PLAIN = Draft202012Validator(language_schema())
+WITH_ACTIONS = Draft202012Validator(language_schema(ACTIONS))
+STRUCTURAL = ("SAGA104", "SAGA105", "SAGA106", "SAGA107", "SAGA109", "SAGA900")
+# Comparing two values, and `auto`, which looks like the name of an action, are beyond JSON Schema.
+BEYOND = {"the longest wait is the shortest", "compensate auto"}
+ARGUMENTS = ("SAGA403", "SAGA404")
+
+
+def data(text: str) -> Any:
+    node = load_yaml(text, Report("a.yaml"))
+    assert node is not None
+    return node.to_json()
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(language_schema())
+    Draft202012Validator.check_schema(language_schema(ACTIONS))
+
+
+@pytest.mark.parametrize("text", [BASE, *SAME.values()])
+def test_valid_definitions_pass(text: str) -> None:
+    for validator in (PLAIN, WITH_ACTIONS):
+        assert [error.message for error in validator.iter_errors(data(text))] == []
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [one for one in MISTAKES if one.code in STRUCTURAL and one.about not in BEYOND],
+    ids=lambda one: f"{one.code}-{one.about}",
+)
+def test_structural_mistakes_are_refused(mistake: Mistake) -> None:
+    assert not PLAIN.is_valid(data(mistake.clean))
+
+
+@pytest.mark.parametrize(
+    "mistake", [one for one in MISTAKES if one.code in ARGUMENTS], ids=lambda one: f"{one.code}-{one.about}"
+)
+def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
+    assert not WITH_ACTIONS.is_valid(data(mistake.clean))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [one for one in MISTAKES if one.code[:5] in ("SAGA2", "SAGA3")],
+    ids=lambda one: f"{one.code}-{one.about}",
+)
+def test_what_only_the_checks_can_see_passes(mistake: Mistake) -> None:
+    assert PLAIN.is_valid(data(mistake.clean))

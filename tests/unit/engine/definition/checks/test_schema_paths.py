@@ -1,0 +1,133 @@
+"""What the input's schema declares, and which of it is sensitive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas.definition.input_schema import ANY_ELEMENT, UndeclaredProperty, both, is_sensitive, schema_at, validate_input
+from sagas.definition.loader import parse_text
+from sagas.definition.model import Definition
+from sagas.simulation import sample_input
+from tests.unit.engine.definition.mistakes import ACTIONS
+
+TEXT = {"type": "string"}
+ORDER = {
+    "type": "object",
+    "required": ["id", "to"],
+    "properties": {"id": TEXT, "lines": {"type": "array", "items": {"required": ["sku"], "properties": {"n": {}}}}},
+}
+
+
+def diagnostics_of(schema: str, expression: str) -> list[tuple[str, str | None]]:
+    text = (
+        f"saga: shop\ninput: {schema}\nsteps:\n  - id: a\n    uses: shop.reserve\n    pivot: true\n"
+        f'    with: {{sku: "${{{{ {expression} }}}}"}}\n'
+    )
+    return [(one.code, one.help) for one in parse_text(text, "a.saga.yaml", ACTIONS)[1]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expression"),
+    [
+        ("{type: object, required: [a, b], properties: {b: {type: string}}}", "input.a"),
+        ("{properties: {o: {type: object, required: [a], properties: {b: {}}}}}", "input.o.a.deeper"),
+        ("{properties: {l: {type: array, items: {required: [a], properties: {b: {}}}}}}", "input.l.map(x, x.a)[0]"),
+        ("{$ref: '#/$defs/o', required: [b], $defs: {o: {properties: {a: {}}}}}", "input.b"),
+        ("{$ref: '#/$defs/o', properties: {b: {}}, $defs: {o: {properties: {a: {}}}}}", "input.a + input.b"),
+        ("{properties: {b: {}}, patternProperties: {'^a': {type: integer}}}", "input.abc"),
+        ("{properties: {b: {}}, additionalProperties: {type: string}}", "input.a"),
+        ("{properties: {b: {}}, unevaluatedProperties: {type: string}}", "input.a"),
+        ("{properties: {b: {}}, allOf: [{properties: {a: {}}}]}", "input.a"),
+        ("{properties: {b: {}}, anyOf: [{required: [a]}, {required: [c]}]}", "input.a"),
+        ("{properties: {b: {}}, if: {required: [b]}, then: {required: [a]}}", "input.a"),
+    ],
+)
+def test_what_a_schema_allows_is_declared(schema: str, expression: str) -> None:
+    assert diagnostics_of(schema, expression) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "expression", "help"),
+    [
+        ("{required: [account], properties: {b: {}}}", "input.acount", "Did you mean `account`?"),
+        ("{required: [a], properties: {b: {}}, additionalProperties: false}", "input.a", None),
+        ("{properties: {o: {required: [a], properties: {b: {}}}}}", "input.o.zz", None),
+        ("{properties: {b: {}}, unevaluatedProperties: false}", "input.a", None),
+    ],
+)
+def test_what_a_schema_does_not_declare_is_reported(schema: str, expression: str, help: str | None) -> None:
+    [(code, advice)] = diagnostics_of(schema, expression)
+    assert code == "SAGA302"
+    assert advice == (help or "Declare it under `input`, or allow `additionalProperties` there.")
+
+
+def test_the_type_of_additional_properties_is_known() -> None:
+    [(code, _)] = diagnostics_of("{additionalProperties: {type: string}}", "input.price * 2")
+    assert code == "SAGA304"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (("to",), None),
+        (("id",), TEXT),
+        (("too",), UndeclaredProperty("too", ("id", "lines", "to"))),
+        (("lines", ANY_ELEMENT, "sku"), None),
+        (("lines", ANY_ELEMENT, "skuu"), UndeclaredProperty("skuu", ("n", "sku"))),
+    ],
+)
+def test_follow(path: tuple[str, ...], found: Any) -> None:
+    assert schema_at(ORDER, path) == found
+
+
+def test_elements_behind_a_tuple_say_nothing_about_the_tuple() -> None:
+    assert schema_at({"prefixItems": [{"type": "integer"}], "items": TEXT}, (ANY_ELEMENT,)) is None
+
+
+def test_what_stands_beside_a_reference_holds_too() -> None:
+    schema = {"properties": {"n": {"$ref": "#/$defs/n", "default": 3}}, "$defs": {"n": {"type": "integer"}}}
+    assert validate_input(Definition("shop", (), input=schema), {}) == ({"n": 3}, [])
+
+
+def test_both() -> None:
+    one, other = {"type": "object", "required": ["a"], "properties": {"a": {}}}, {"required": ["b", "a"]}
+    assert both(one, other) == {"type": "object", "required": ["a", "b"], "properties": {"a": {}}}
+
+
+CARD = {"x-sensitive": True}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"card": {"$ref": "#/$defs/text", **CARD}}, "$defs": {"text": TEXT}},
+        {"allOf": [{"properties": {"card": CARD}}]},
+        {"if": {"required": ["card"]}, "then": {"properties": {"card": CARD}}},
+        {"patternProperties": {"^c": CARD}},
+        {"additionalProperties": CARD},
+        {"properties": {"card": {"type": "object", "additionalProperties": CARD}}},
+        {"properties": {"card": {"anyOf": [TEXT, {"properties": {"number": CARD}}]}}},
+    ],
+)
+def test_what_may_be_sensitive_is(schema: Any) -> None:
+    assert is_sensitive(schema, ("card",))
+    assert not is_sensitive({"properties": {"name": TEXT}, **schema}, ("name",))
+
+
+def test_a_schema_that_contains_itself_is_looked_through_once() -> None:
+    node = {"type": "object", "properties": {name: {"$ref": "#"} for name in "abcdefgh"}}
+    assert not is_sensitive(node, ("a", "b"))
+
+
+def test_made_up_inputs_fit_what_is_only_required() -> None:
+    schema = {
+        "required": ["a", "o"],
+        "properties": {"o": {"required": ["x"]}},
+        "allOf": [{"required": ["b"]}, {"properties": {"c": {"type": "integer"}}, "required": ["c"]}],
+    }
+    definition = Definition("shop", (), input=schema)
+    made = sample_input(definition)
+    assert made == {"o": {"x": "x"}, "c": 1, "a": "a", "b": "b"}
+    assert validate_input(definition, made) == (made, [])

@@ -1,0 +1,118 @@
+"""Writes what docs/reference says about the code from the code: diagnostics.md, and the tables of language.md.
+
+`python -m tests.unit.engine.definition.reference_page` writes both again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sagas.builtins.registry import BUILTINS, PLANNED, Builtin
+from sagas.definition.diagnostics import DIAGNOSTIC_CODES
+from sagas.definition.field_types import Field
+from sagas.definition.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
+from sagas.definition.loader import parse_text
+from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS, MISTAKES
+
+PAGE = Path(__file__).resolve().parents[4] / "docs/reference/diagnostics.md"
+
+LANGUAGE = PAGE.with_name("language.md")
+_RECORDS = {
+    "saga": SAGA,
+    "step": STEP,
+    "compensate": COMPENSATE,
+    "probe": PROBE,
+    "retry": RETRY,
+    "defaults": DEFAULTS,
+    "trigger": KAFKA_TRIGGER,
+    "notify": NOTIFY,
+}
+
+ACROSS_FILES = {
+    "SAGA110": "A path that does not exist, a file nobody may read, or bytes that are not UTF-8.",
+    "SAGA111": "Two files say `saga: checkout`. The first one found is used, the second is left out.",
+    "SAGA211": "`uses: saga` names a saga with a pivot, with `recovery: forward`, or with a confirmed step that has no "
+    "`compensate.confirmed`, and the parent could still go backward after it.",
+    "SAGA213": "`uses: saga` with `name: chekout`, and the project has no saga of that name.",
+}
+
+_HEAD = """# Diagnostics
+
+`saga validate` reads every definition and prints one line per finding, then what to do about it:
+
+```
+definitions/checkout.saga.yaml:12:11 SAGA401 error there is no action `payments.chrge`
+    Did you mean `payments.charge`?
+```
+
+File, line and column count from 1. A code never changes its meaning. Errors keep a definition from being used;
+warnings do not, unless you say `--strict`, which turns every warning into an error. `--format text|json|github|sarif`
+chooses the form.
+
+Each entry shows one definition that causes it, and what is printed for it. In the examples `shop.reserve`,
+`shop.release`, `shop.book` and `shop.tell` are Python actions on a database, `bank.charge` one without.
+"""
+
+_GROUPS = {
+    "SAGA1": "Structure of the file",
+    "SAGA2": "The graph and the kinds of steps",
+    "SAGA3": "Expressions",
+    "SAGA4": "Actions and arguments",
+    "SAGA9": "Later parts of the product",
+}
+
+
+def render() -> str:
+    parts = [_HEAD]
+    group = ""
+    for code, entry in DIAGNOSTIC_CODES.items():
+        if code[:5] != group:
+            group = code[:5]
+            parts.append(f"## {_GROUPS[group]}\n")
+        parts.append(f"### {code} · {entry.severity} · {entry.title}\n\n{entry.help}\n")
+        parts.append(_example(code))
+    return "\n".join(parts)
+
+
+def _example(code: str) -> str:
+    if code in ACROSS_FILES:
+        return f"Example: {ACROSS_FILES[code]}\n"
+    mistake = next(one for one in MISTAKES if one.code == code)
+    _, diagnostics = parse_text(mistake.clean, "shop.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
+    found = next(one for one in diagnostics if one.code == code)
+    return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")
+
+
+def render_language(page: str) -> str:
+    """The page with its tables written again."""
+    for name, record in _RECORDS.items():
+        rows = [
+            f"| `{one.name}` | {_summary(one)} |"
+            for one in record.fields
+            if name != "probe" or one not in COMPENSATE.fields
+        ]
+        page = _between(page, f"<!-- table: {name} -->", ["| field | meaning |", "|---|---|", *rows])
+    rows = [f"| `{one.name}` | {one.summary} | {_arguments(one)} |" for one in BUILTINS.values()]
+    return _between(page, "<!-- actions -->", ["| `uses` | what it does | arguments |", "|---|---|---|", *rows])
+
+
+def _summary(field: Field) -> str:
+    if field.planned_for:
+        return f"not in this version, comes with {field.planned_for}"
+    return field.summary + (" (required)" if field.required else "")
+
+
+def _arguments(builtin: Builtin) -> str:
+    properties = builtin.parameters["properties"]
+    return ", ".join(f"`{name}`" for name, schema in properties.items() if PLANNED not in schema)
+
+
+def _between(page: str, marker: str, lines: list[str]) -> str:
+    before, rest = page.split(marker + "\n", 1)
+    after = rest[rest.index("<!-- end -->") :]
+    return before + marker + "\n" + "\n".join(lines) + "\n" + after
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
+    LANGUAGE.write_text(render_language(LANGUAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,60 @@
+"""The graph: the way back passes through what cannot be undone; a run's state shows; nothing overlaps."""
+
+from __future__ import annotations
+
+import itertools
+import xml.etree.ElementTree as xml
+
+from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
+from sagas.simulation import Script, simulate
+from tests.unit.engine.machine.driver import saga, step
+
+DIAMOND = saga(
+    step("end"),
+    step("left", needs=("end",)),
+    step("right", needs=("end",), kind="read", compensate=None),
+    step("join", needs=("left", "right")),
+    step("p", kind="pivot", needs=("join",), name='Say "yes" & <go>'),
+    line=False,
+)
+
+
+def test_the_way_back_passes_through_reads() -> None:
+    graph = build_saga_graph(DIAMOND)
+    assert graph.back == (("left", "end"), ("join", "left"), ("join", "end"))
+    assert ("end", "right") in graph.forward
+
+
+def test_mermaid_is_not_misled_by_names() -> None:
+    text = to_mermaid(build_saga_graph(DIAMOND))
+    assert 'step_end["<b>end</b>' in text
+    assert "Say #34;yes#34; #38; #60;go#62;" in text
+    assert "point of no return" in text
+
+
+def test_a_run_colours_its_steps() -> None:
+    definition = saga(step("a", for_each="${{ input.items }}"), step("b"), step("p", kind="pivot"))
+    run = simulate(definition, {"items": [1, 2]}, Script({"b": "rejected", "a#0/undo": "rejected"}))
+    graph = build_saga_graph(definition, run.story)
+    assert {node.step.id: node.group for node in graph.nodes} == {"a": "parked", "b": "failed", "p": "pending"}
+    assert graph.nodes[0].note == "1 PARKED, 1 COMPENSATED"
+    assert "class step_a parked" in to_mermaid(graph)
+    assert "1 PARKED, 1 COMPENSATED" in to_svg(graph)
+
+
+def test_boxes_do_not_overlap_and_lie_inside_the_picture() -> None:
+    picture = xml.fromstring(to_svg(build_saga_graph(DIAMOND)))
+    whole = [float(part) for part in picture.attrib["viewBox"].split()]
+    boxes = [
+        tuple(float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
+        for rect in picture.iter("{http://www.w3.org/2000/svg}rect")
+        if rect.attrib.get("class") in ("step", "undo")
+    ]
+    assert len(boxes) == 8
+    for x, y, width, height in boxes:
+        assert 0 <= x <= whole[2] - width
+        assert 0 <= y <= whole[3] - height
+    for one, two in itertools.combinations(boxes, 2):
+        beside = one[0] + one[2] <= two[0] or two[0] + two[2] <= one[0]
+        below = one[1] + one[3] <= two[1] or two[1] + two[3] <= one[1]
+        assert beside or below

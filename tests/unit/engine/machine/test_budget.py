@@ -1,0 +1,84 @@
+"""Rule 9: what a saga remembers stays within its budget, and the effects do not depend on it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import zlib
+from typing import Any
+
+import pytest
+
+from sagas.machine.arguments import STATE_BUDGET, estimated_size, fit_into_budget
+from sagas.protocol.outcomes import Outcome
+from tests.unit.engine.machine.driver import World, saga, step
+
+
+def noise(length: int, seed: int = 0) -> str:
+    """Text that no compressor makes smaller than three quarters."""
+    return base64.b64encode(random.Random(seed).randbytes(length * 3 // 4)).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"a",
+        b"0123456789abcdef" * 500,
+        noise(20_000).encode(),
+        json.dumps([{"id": n, "name": f"customer {n}", "ok": n % 3 == 0} for n in range(500)]).encode(),
+    ],
+    ids=["empty", "one byte", "hex", "base64", "rows"],
+)
+def test_the_estimate_is_between_what_a_compressor_needs_and_the_text(text: bytes) -> None:
+    header = 16
+    assert len(zlib.compress(text)) <= estimated_size(text) * 1.01 + header
+    assert estimated_size(text) <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("used", "value", "kept"),
+    [
+        (0, {"id": 1}, True),
+        (STATE_BUDGET, {"id": 1}, True),
+        (STATE_BUDGET, {"text": noise(1_000)}, False),
+        (STATE_BUDGET - 2_000, {"text": noise(1_000)}, True),
+        (0, {"text": noise(STATE_BUDGET * 2)}, False),
+    ],
+)
+def test_a_value_is_kept_while_it_fits(used: int, value: Any, kept: bool) -> None:
+    left, total = fit_into_budget(used, value)
+    text = json.dumps(value, separators=(",", ":"))
+    assert left == (value if kept else {"omitted": "size", "bytes": len(text)})
+    assert total > used
+
+
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("on", ["shop", None])
+def test_the_items_of_a_for_each_share_the_budget(on: str | None, restore: bool) -> None:
+    big = [Outcome.done({"n": n, "text": noise(200_000, n)}) for n in range(12)]
+    answers = {f"a#{n}": outcome for n, outcome in enumerate(big)}
+    each = step("a", on=on, for_each="${{ input.items }}", max_parallel=1)
+    world = World(saga(each), {"items": list(range(12))}, answers, restore=restore).run()
+    assert world.state == "COMPLETED"
+    results = [row["result"] for row in world.story["steps"]]
+    kept = [result for result in results if "text" in result]
+    assert kept == results[: len(kept)]
+    assert 8 <= len(kept) <= 11
+    assert all(result["omitted"] == "size" and result["bytes"] > 200_000 for result in results[len(kept) :])
+    assert all(row["outcome"] == "done" for row in world.story["steps"])
+
+
+def test_a_small_result_is_kept_when_the_budget_is_used_up() -> None:
+    answers = {"a": Outcome.done({"text": noise(3 * 1024 * 1024)}), "b": Outcome.done({"id": 7})}
+    world = World(saga(step("a"), step("b")), answers=answers).run()
+    assert world.row("a")["result"]["omitted"] == "size"
+    assert world.row("b")["result"] == {"id": 7}
+
+
+def test_a_snapshot_made_before_the_budget_can_be_read() -> None:
+    world = World(saga(step("a")), hold=["a"]).start()
+    snapshot = world.machine.snapshot()
+    del snapshot["kept_bytes"]
+    assert type(world.machine).restore(snapshot).state == "RUNNING"

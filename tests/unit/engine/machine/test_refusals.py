@@ -1,0 +1,56 @@
+"""A decision that cannot be accepted is answered by one plain sentence, whatever was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.engine.machine.driver import World, saga, step
+
+
+def parked() -> World:
+    """`reserve` is parked, `ship` has not begun."""
+    definition = saga(step("reserve", on_failure="park"), step("ship"))
+    return World(definition, answers={"reserve": "rejected"}).run()
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "more", "sentence"),
+    [
+        ("reserve", "retry", {"arguments": [1]}, "--with takes an object of arguments, not a list"),
+        ("reserve", "retry", {"arguments": "x=1"}, "--with takes an object of arguments, not a text"),
+        ("reserve", "retry", {"arguments": True}, "--with takes an object of arguments, not true or false"),
+        ("reserve", "done", {"evidence": 3}, "--evidence takes a text, not a number"),
+        (
+            "reserve",
+            "retyr",
+            {},
+            "there is no decision `retyr`: the words are retry, done, skip, compensate; did you mean retry?",
+        ),
+        ("reserve", "abort", {}, "there is no decision `abort`: the words are retry, done, skip, compensate"),
+        ("reserve", ["retry"], {}, "a decision needs the text `decision`, not ['retry']"),
+        ("reserve", "retry", {"reason": " "}, "a decision needs the text `reason`, not ' '"),
+        (None, "retry", {}, "a decision needs the text `step`, not None"),
+        ("resrve", "retry", {}, "s1 has no step resrve; did you mean reserve?"),
+        ("nothing-like-it", "retry", {}, "s1 has no step nothing-like-it; parked: reserve"),
+        ("ship", "retry", {}, "ship has not begun, so there is nothing to decide about it"),
+        ("reserve", "retry", {"definition": "saga: x"}, "the definition has to be an object, not a text"),
+    ],
+)
+def test_one_plain_sentence(name: Any, word: Any, more: dict[str, Any], sentence: str) -> None:
+    assert parked().refusal(name, word, **more) == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("a", "a runs once per item: decide about one of them, for instance a#1"),
+        ("a#2", "a#2 has not begun, so there is nothing to decide about it"),
+    ],
+)
+def test_items_are_named(name: str, sentence: str) -> None:
+    each = step("a", for_each="${{ input.items }}", max_parallel=1, on_failure="park")
+    world = World(saga(each), {"items": [1, 2, 3]}, {"a#1": "rejected"}).run()
+    assert world.refusal(name, "retry") == sentence
+    assert world.refusal("a#1", "retry") is None

@@ -1,0 +1,46 @@
+"""A run that was terminated goes on from its snapshot: what was in flight may have had its effect or not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sagas.definition.model import Definition
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import CancelRequested
+from tests.unit.engine.machine.driver import World, saga, step
+
+LINE = saga(step("a"), step("b"), step("c"))
+PIVOT = saga(step("a"), step("b", kind="pivot"), step("c", kind="retriable"))
+
+CASES: dict[str, tuple[Definition, str, dict[str, Any], str, list[str]]] = {
+    "a step was in flight and had no effect": (LINE, "b", {}, "COMPENSATED", ["b~seal", "a~undo"]),
+    "a step was in flight and had its effect": (
+        LINE, "b", {"b~seal": "done"}, "COMPENSATED", ["b~seal", "b~undo", "a~undo"],
+    ),
+    "the pivot had not happened": (PIVOT, "b", {}, "COMPENSATED", ["b~seal", "a~undo"]),
+    "the pivot had happened": (PIVOT, "b", {"b~seal": "done"}, "COMPLETED", ["b~seal", "c"]),
+    "after the commit point": (PIVOT, "c", {}, "COMPLETED", ["c"]),
+    "while it was going backward": (LINE, "b~undo", {"c": "rejected"}, "COMPENSATED", ["b~undo", "a~undo"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_terminated_run_is_taken_up(name: str) -> None:
+    definition, held, answers, state, log = CASES[name]
+    world = World(definition, answers=answers, hold=[held]).run(until=0.0)
+    assert list(world.flights) == [held]
+    machine = world.machine = Machine.restore(json.loads(json.dumps(world.machine.snapshot())))
+    world.hold, world.flights = set(), {}
+    world.log.clear()
+    lost = machine.lost_calls(world.now)
+    assert [one.id for one in lost] == [held]
+    world.feed(CancelRequested(world.now, kind="terminated", who="kim", message="somebody ended it"))
+    for event in lost:
+        world.feed(event)
+    world.run()
+    assert (world.state, world.log) == (state, log)
+    if state == "COMPENSATED" and "rejected" not in answers.values():
+        assert world.story["reason"]["kind"] == "terminated"

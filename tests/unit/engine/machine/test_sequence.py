@@ -1,0 +1,42 @@
+"""A straight list: forward to COMPLETED, and backward to COMPENSATED."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.engine.machine.driver import World, saga, step
+
+PLAIN = saga(step("a"), step("b"), step("c"))
+
+
+def test_a_plain_saga_completes_without_a_record() -> None:
+    world = World(PLAIN).run()
+    assert world.state == "COMPLETED"
+    assert world.log == ["a", "b", "c"]
+    assert world.records == []
+    assert [finish.state for finish in world.finishes] == ["COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "undone"),
+    [("a", []), ("b", ["a"]), ("c", ["b", "a"])],
+)
+def test_a_rejection_undoes_what_was_done_in_reverse_order(fails: str, undone: list[str]) -> None:
+    world = World(PLAIN, answers={fails: "rejected"}).run()
+    assert world.state == "COMPENSATED"
+    assert world.undone == undone
+    assert world.story["reason"] == {
+        "kind": "rejected",
+        "step": fails,
+        "type": "Rejected",
+        "message": "no",
+        "details": {},
+    }
+    assert [record.state for record in world.records] == ["COMPENSATING", "COMPENSATED"]
+
+
+def test_every_snapshot_restores_to_the_same_saga() -> None:
+    plain = World(PLAIN, answers={"c": "unknown"}).run()
+    restored = World(PLAIN, answers={"c": "unknown"}, restore=True).run()
+    assert restored.log == plain.log
+    assert restored.story == plain.story

@@ -1,0 +1,44 @@
+"""Every single fault in every step of a dozen typical sagas."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from sagas.definition.model import Definition
+from tests.unit.engine.machine_properties.environment.environment import Fate
+from tests.unit.engine.machine_properties.inputs.scenarios import OneFault
+from tests.unit.engine.machine_properties.inputs.typical_sagas import INPUT, TYPICAL
+from tests.unit.engine.machine_properties.runner import Runner
+
+DO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "failed_final", "lost_before", "lost_after", "zombie")
+CONFIRM_FAULTS: tuple[Fate, ...] = ("rejected", "lost_after", "infrastructure", "zombie")
+SAGAS = [pytest.param(definition, id=name) for name, definition in TYPICAL.items()]
+
+
+class Fault(NamedTuple):
+    """What goes wrong: the first ``times`` attempts of one operation of one step."""
+
+    step: str | None = None
+    op: str = "do"
+    fault: Fate = "ok"
+    times: int = 0
+
+
+def faults(definition: Definition) -> list[Fault]:
+    """Every single fault; the first is none at all."""
+    found = [Fault()]
+    for step in definition.steps:
+        found += [Fault(step.id, "do", fault, times) for fault in DO_FAULTS for times in (1, 2)]
+        if step.confirm is not None:
+            found += [Fault(step.id, "confirm", fault, 1) for fault in CONFIRM_FAULTS]
+        if step.do.guarded:
+            found.append(Fault(step.id, "seal", "lost_after", 1))
+    return found
+
+
+def live(definition: Definition, plan: OneFault) -> Runner:
+    runner = Runner(definition, INPUT, plan)
+    runner.run()
+    return runner

@@ -1,0 +1,112 @@
+"""What a life has been through, in words: the properties must not pass because the world has become too kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sagas.protocol.messages import (
+    Call,
+    CallEnded,
+    Command,
+    DecisionMade,
+    MachineEvent,
+    Notify,
+    SagaEnded,
+    SignalReceived,
+    TimerFired,
+)
+from tests.unit.engine.machine_properties.oracle.ledger import Book
+
+_PLACE = re.compile(r"^\w+\.(do|if|for_each|compensate|confirm|probe|fairness_key)\b")
+
+
+def of_event(book: Book, call: Call | None, event: MachineEvent) -> set[str]:
+    """What this event adds; the book still has the story of before it."""
+    match event:
+        case SagaEnded():
+            return {f"child {event.state}"}
+        case SignalReceived():
+            running = {e["step"] for e in book.story["steps"] if e["state"] == "RUNNING"}
+            early = event.name.removeprefix("go_") not in running
+            again = event.name in book.signals
+            word = "again" if again else "early" if early else "in time"
+            return {f"signal {word}" + (" that refuses" if event.reject is not None and not again else "")}
+        case DecisionMade():
+            return _decision(book, event)
+        case CallEnded() if call is not None:
+            return _call(book, call, event)
+        case _:
+            return set()
+
+
+def _decision(book: Book, event: DecisionMade) -> set[str]:
+    if event.step == "output":
+        return {f"decided {event.decision} output"}
+    op, entry = book.op_of(event.step), book.entry(event.step)
+    found = {f"decided {event.decision} {op}"}
+    if all(p["step"] != event.step for p in book.story["parked"]):
+        found.add(f"decided {event.decision} of what is not parked")
+    if entry["outcome"] == "late" and op == "do":
+        found.add(f"decided {event.decision} late")
+    if event.arguments is not None:
+        found.add(f"corrected arguments {op}")
+        if op == "do" and entry["outcome"] == "unknown":
+            found.add("corrected arguments after unknown")
+    if event.definition is not None:
+        found.add(f"corrected definition {op}")
+    return found
+
+
+def _call(book: Book, call: Call, event: CallEnded) -> set[str]:
+    step, outcome = book.step(call.entry), event.outcome
+    found: set[str] = set()
+    if call.op == "do" and call.guard is None and step.kind != "read":
+        keyed = "keyed" if step.do.idempotent else "keyless"
+        found.add(f"{keyed} {outcome.kind}")
+    if call.op == "do" and outcome.kind == "late":
+        found.add("late")
+    if call.op == "probe" and outcome.kind == "done" and step.probe is not None and step.probe.done is not None:
+        found.add(f"probe read by expressions: {outcome.result['status']}")
+    return found
+
+
+def of_story(book: Book, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
+    """What the story after the event shows for the first time."""
+    story = book.story
+    found = {story["state"]}
+    old = {e["id"]: e["state"] for e in before["steps"]} if before else {}
+    for e in story["steps"]:
+        if e["state"] == old.get(e["id"], "PENDING"):
+            continue
+        step = book.step(e["id"])
+        if e["uses"] == "wait" and isinstance(event, TimerFired) and e["state"] in ("DONE", "REJECTED", "PARKED"):
+            with_ = step.do.with_ or {}
+            found.add(f"wait over, {with_.get('on_timeout') or next(iter(with_))}")
+        if e["uses"] == "require":
+            found.add(f"require {e['state']}")
+        left = e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED")
+        if left and "#" in e["id"] and step.on_failure == "continue" and story["phase"] != "backward":
+            found.add("continued item")
+        if e["error"] is not None and e["error"]["type"] == "definition":
+            found |= _place(e["error"]["message"])
+    was = {p["step"] for p in before["parked"]} if before else set()
+    for item in story["parked"]:
+        if item["step"] not in was:
+            found |= (
+                {"definition output"} if item["step"] == "output" else _place(item["why"].partition("definition: ")[2])
+            )
+            found |= _place(item["why"])
+    return found
+
+
+def of_commands(commands: Sequence[Command]) -> set[str]:
+    """Who was told, and who could not be."""
+    told = [one for one in commands if isinstance(one, Notify)]
+    return {f"told {one.milestone}" for one in told} | {"told nothing" for one in told if one.call is None}
+
+
+def _place(message: str) -> set[str]:
+    found = _PLACE.match(message)
+    return {f"definition {found.group(1)}"} if found else set()

@@ -1,0 +1,127 @@
+"""What the judge writes down while a run goes on: in-flight work, causes, words heard, decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.snapshot import to_snapshot
+from sagas.protocol.messages import Call, DecisionMade, SignalReceived, StartSaga, UndoSaga
+from sagas.protocol.outcomes import Outcome
+from tests.unit.engine.machine_properties.environment.effects import EffectLog
+from tests.unit.engine.machine_properties.inputs import definition_faults
+
+
+class Violation(AssertionError):
+    """A rule of the contract is broken; the message starts with the rule."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"[{rule}] {text}")
+        self.rule = rule
+
+
+def step_id(entry: str) -> str:
+    return entry.partition("#")[0]
+
+
+def index_of(entry: str) -> int:
+    return int(entry.partition("#")[2] or 0)
+
+
+def operation_of(call: Call) -> str:
+    """What makes two calls the same operation: its key, and where the guard decides it."""
+    where = "" if call.guard is None else f"{call.guard.mode} {call.guard.connection}"
+    return f"{call.op} {call.key} {where}"
+
+
+@dataclass
+class Book:
+    """Facts about one run, seen from outside.
+
+    ``given``: the arguments of a person's `retry --with`, by entry and operation (``given_for``: for this action).
+    ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
+    first of each name that still counts; ``absent``: keys of which a probe has said so; ``asked_at``: since when an
+    operation is asked for; ``waiting``: since when a `wait` runs; ``refused``: waits that took a refusal.
+    ``mistaken``: the definition has an expression that can not be evaluated.
+    """
+
+    definition: Definition
+    saga_id: str
+    log: EffectLog
+    input: Mapping[str, Any] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+    sagas: dict[str, StartSaga | UndoSaga] = field(default_factory=dict)
+    cancelling: set[str] = field(default_factory=set)
+    heard: dict[str, list[Outcome]] = field(default_factory=dict)
+    murky: dict[str, float] = field(default_factory=dict)
+    attempts: dict[str, int | None] = field(default_factory=dict)
+    arguments: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    causes: list[str] = field(default_factory=list)
+    stop_ordered: bool = False
+    decisions: list[DecisionMade] = field(default_factory=list)
+    given: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    given_for: dict[tuple[str, str], str] = field(default_factory=dict)
+    sent: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    signals: dict[str, SignalReceived] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    asked_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    waiting: dict[str, float] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    now: float = 0.0
+    mistaken: bool = False
+    skipped: set[tuple[str, str]] = field(default_factory=set)
+    child_residue: list[Mapping[str, Any]] = field(default_factory=list)
+    undo_requested: bool = False
+    committed: bool = False
+    story: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.adopt(self.definition)
+        self.ancestors: dict[str, frozenset[str]] = {}
+        for step in self.definition.steps:
+            above = set(step.needs)
+            for id in step.needs:
+                above |= self.ancestors[id]
+            self.ancestors[step.id] = frozenset(above)
+
+    def adopt(self, definition: Definition) -> None:
+        """A person mended the definition; its steps and their order are the same."""
+        self.definition = definition
+        self.mistaken = definition_faults.broken(to_snapshot(definition))
+
+    def step(self, entry: str) -> StepDefinition:
+        return self.definition.step(step_id(entry))
+
+    def later(self, entry: str) -> list[Mapping[str, Any]]:
+        """Story entries whose effects must be gone before this one is undone."""
+        own = step_id(entry)
+        return [
+            e
+            for e in self.story["steps"]
+            if own in self.ancestors[e["step"]] or (e["step"] == own and index_of(e["id"]) > index_of(entry))
+        ]
+
+    def forward_in_flight(self) -> list[str]:
+        """Everything asked for going forward that has not ended."""
+        calls = [c.id for c in self.calls.values() if c.op == "do"]
+        return calls + [s.id for s in self.sagas.values() if isinstance(s, StartSaga)]
+
+    def decided(self, entry: str) -> bool:
+        return any(d.step == entry for d in self.decisions)
+
+    def entry(self, id: str) -> Mapping[str, Any]:
+        return next(e for e in self.story["steps"] if e["id"] == id)
+
+    def op_of(self, id: str) -> str:
+        """Which operation of an entry a decision is about."""
+        parked = next((p["op"] for p in self.story["parked"] if p["step"] == id), None)
+        if parked is not None or id == "output":
+            return parked or "do"
+        if self.story["phase"] == "backward" and self.entry(id)["state"] == "UNKNOWN":
+            return "undo"  # whether it happened is asked to undo it
+        return {"COMPENSATING": "undo", "CONFIRMING": "confirm"}.get(self.entry(id)["state"], "do")
+
+    def last_word(self, key: str) -> Outcome | None:
+        return self.heard[key][-1] if self.heard.get(key) else None

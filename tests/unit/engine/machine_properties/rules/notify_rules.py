@@ -1,0 +1,85 @@
+"""Who has to be told what: one command for each moment the story comes to, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sagas.definition.model import Definition, Milestone, Notification
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import Command, Finish, Notify, RecordState
+from tests.unit.engine.machine_properties.inputs import definition_faults
+from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation
+
+ENDS: Mapping[str, Milestone] = {"COMPLETED": "completed", "COMPENSATED": "compensated", "RESIDUE": "residue"}
+
+
+def check(book: Book, before: Mapping[str, Any], commands: Sequence[Command]) -> None:
+    """After each event: exactly those are told who want to hear of what has just happened."""
+    told = [one for one in commands if isinstance(one, Notify)]
+    expected = [
+        (number, moment)
+        for moment in _moments(before, book.story, commands)
+        for number, one in enumerate(book.definition.notify)
+        if moment in one.when
+    ]
+    known = [row["id"] for row in before["notifications"]] if before else []
+    names = []
+    for number, moment in expected:
+        name = f"notify-{number}-{moment}"
+        earlier = sum(one == name or one.startswith(f"{name}-") for one in known)
+        names.append(name if earlier == 0 else f"{name}-{earlier + 1}")
+    if [one.id for one in told] != names:
+        raise Violation("notify", f"told {[one.id for one in told]}, to be told {names}")
+    if [row["id"] for row in book.story["notifications"]] != known + names:
+        raise Violation("notify", "the story does not name exactly those who were told")
+    for (number, _), one in zip(expected, told, strict=True):
+        _check_one(book.definition.notify[number], one)
+    ends = [at for at, one in enumerate(commands) if isinstance(one, Finish)]
+    if ends and any(isinstance(one, Notify) for one in commands[ends[0] :]):
+        raise Violation("notify", "told after the end, when nobody listens any more")
+
+
+def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequence[Command]) -> list[Milestone]:
+    was = before["state"] if before else "RUNNING"
+    found: list[Milestone] = []
+    if story["overdue"] and not (before and before["overdue"]):
+        found.append("overdue")
+    # It may go on and be parked anew within one event: what people search for says so.
+    found += ["parked" for one in commands if isinstance(one, RecordState) and one.state == "PARKED"]
+    if story["state"] == "PARKED" != was and "parked" not in found:
+        raise Violation("notify", "parked, but nobody can find it")
+    if story["state"] in ENDS and was != story["state"]:
+        found.append(ENDS[story["state"]])
+    return found
+
+
+def _check_one(notification: Notification, told: Notify) -> None:
+    if definition_faults.broken(dict(notification.do.with_ or {})) != (told.call is None):
+        raise Violation("notify", f"{told.id} can be made, or it cannot: {told.problem}")
+    if told.call is None and not told.problem:
+        raise Violation("notify", f"{told.id} cannot be made, and nothing says why")
+    if told.call is not None and (not told.call.key.startswith(told.workflow_id.split("~")[0]) or told.call.op != "do"):
+        raise Violation("notify", f"{told.id} is told under the key {told.call.key}")
+
+
+def silent(machine: Machine) -> Machine:
+    """The same machine with nobody to tell: it has to live the same life."""
+    run = machine._run  # pyright: ignore[reportPrivateUsage]
+    run.definition = without(run.definition)
+    return machine
+
+
+def without(definition: Definition) -> Definition:
+    return replace(definition, notify=())
+
+
+def heard(commands: Sequence[Command]) -> list[Command]:
+    """The commands that may change something."""
+    return [one for one in commands if not isinstance(one, Notify)]
+
+
+def told_of(story: Mapping[str, Any]) -> dict[str, Any]:
+    """The story without those who were told, and without the digest, which covers them."""
+    return {name: value for name, value in story.items() if name not in ("notifications", "digest")}

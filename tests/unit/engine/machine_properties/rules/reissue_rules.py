@@ -1,0 +1,39 @@
+"""After a crash: what a new run asks again is what was in flight, no more and no less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import Call, CancelCall, CancelSaga, StartSaga, StartTimer, UndoSaga
+from tests.unit.engine.machine_properties.environment.children import ChildFlight
+from tests.unit.engine.machine_properties.environment.environment import Flight
+from tests.unit.engine.machine_properties.oracle.ledger import Violation
+
+
+def check(
+    restored: Machine,
+    calls_now: Mapping[str, Flight],
+    children_now: Mapping[str, ChildFlight],
+    timers_now: Mapping[str, float],
+    now: float,
+    *,
+    continuing: bool,
+) -> None:
+    """What a new run asks again is exactly what is in flight, and timers keep their moment."""
+    again = restored.reissue(now)
+    calls = {c.id: c for c in again if isinstance(c, Call)}
+    children = {c.id: c for c in again if isinstance(c, StartSaga | UndoSaga)}
+    cancelled = {c.id for c in again if isinstance(c, CancelCall | CancelSaga)}
+    timers = {c.id: now + c.seconds for c in again if isinstance(c, StartTimer)}
+    if not continuing:
+        if calls != {id: flight.call for id, flight in calls_now.items()}:
+            raise Violation("snapshot", f"asked again: {calls}; in flight: {calls_now}")
+        if children != {id: flight.command for id, flight in children_now.items()}:
+            raise Violation("snapshot", f"asked again: {children}; in flight: {children_now}")
+        wanted = {id for id, flight in {**calls_now, **children_now}.items() if flight.cancelled}
+        if cancelled != wanted:
+            raise Violation("snapshot", f"cancelled again: {cancelled}; cancelled before: {wanted}")
+    late = {id for id in timers if abs(timers[id] - max(now, timers_now.get(id, 0.0))) > 0.001}
+    if timers.keys() != timers_now.keys() or late:
+        raise Violation("snapshot", f"timers set again: {timers}; before: {timers_now}")

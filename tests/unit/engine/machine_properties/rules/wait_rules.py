@@ -1,0 +1,99 @@
+"""Rules for `wait` and `require`, which the machine performs itself: the first signal counts, and no timer lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sagas.protocol.messages import DecisionMade, SignalReceived
+from tests.unit.engine.machine_properties.inputs import definition_faults
+from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation
+
+ENDED = {"DONE", "REJECTED", "PARKED"}
+
+
+def heard(book: Book, event: SignalReceived) -> None:
+    """A signal comes: it counts if it is the first of its name."""
+    book.signals.setdefault(event.name, event)
+
+
+def decided(book: Book, event: DecisionMade) -> None:
+    """A person lets a wait try again: a refusal that it has already taken must not answer again."""
+    if event.decision == "retry" and event.step in book.refused:
+        book.refused.discard(event.step)
+        book.signals.pop(str(_arguments(book, event.step).get("signal")), None)
+    if event.decision == "retry":
+        book.waiting.pop(event.step, None)
+
+
+def check(book: Book, before: Mapping[str, Any]) -> None:
+    """What the story says about every wait and every requirement, after each event."""
+    old = {e["id"]: e for e in before["steps"]} if before else {}
+    for e in book.story["steps"]:
+        if e["uses"] not in ("wait", "require"):
+            continue
+        was = old.get(e["id"], {"state": "PENDING"})
+        if e["uses"] == "require":
+            _check_require(book, e, was)
+        else:
+            _check_wait(book, e, was)
+
+
+def _check_require(book: Book, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
+    if e["state"] == was["state"] or e["state"] not in ("DONE", "REJECTED") or _by_hand(book, e["id"]):
+        return
+    met = (e["id"], "do") in book.given or "== 7" in str(book.step(e["id"]).do.with_)
+    if met != (e["state"] == "DONE"):
+        raise Violation("require", f"{e['id']} is {e['state']}, but its condition is {met}")
+
+
+def _check_wait(book: Book, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
+    id, given = e["id"], _arguments(book, e["id"])
+    if definition_faults.broken(given):
+        return
+    first = book.signals.get(str(given.get("signal")))
+    if e["state"] == "RUNNING":
+        book.waiting.setdefault(id, book.now)
+        if first is not None and book.story["phase"] != "backward":
+            raise Violation("wait", f"{id} goes on waiting, although its signal has come")
+    same = e["state"] == was["state"] and e["generation"] == was.get("generation", e["generation"])
+    if same or e["state"] not in ENDED or _by_hand(book, id):
+        return
+    over = book.now - book.waiting.get(id, book.now)
+    if e["state"] == "DONE":
+        _check_done(book, e, given, first, over)
+    elif e["outcome"] == "rejected" and first is not None and first.reject is not None:
+        book.refused.add(id)
+    elif e["error"] is None or e["error"]["type"] != "definition":
+        then = {"rejected": "reject", "failed": "park"}.get(str(e["outcome"]), "park")
+        if given.get("on_timeout", "reject") != then or over < given.get("timeout", 1e9):
+            raise Violation("wait", f"{id} is {e['state']} ({e['outcome']}) after {over} s of {given}")
+
+
+def _check_done(
+    book: Book, e: Mapping[str, Any], given: Mapping[str, Any], first: SignalReceived | None, over: float
+) -> None:
+    id, said = e["id"], e["result"]
+    if "signal" not in given:
+        until = datetime.fromisoformat(given["until"]).timestamp() if "until" in given else None
+        early = book.now < until if until is not None else over < _seconds(book, given["for"])
+        if early:
+            raise Violation("wait", f"{id} is over after {over} s of {given}")
+    elif first is not None:
+        if (said["data"], said["by"]) != (first.data, first.who) or first.reject is not None:
+            raise Violation("wait", f"{id} says {said}, but the first signal was {first}")
+    elif given.get("on_timeout") != "continue" or over < given["timeout"] or said["data"] is not None:
+        raise Violation("wait", f"{id} is DONE with {said}, but no signal came in {over} s of {given}")
+
+
+def _arguments(book: Book, entry: str) -> Mapping[str, Any]:
+    return book.given.get((entry, "do")) or book.step(entry).do.with_ or {}
+
+
+def _seconds(book: Book, value: Any) -> float:
+    return float(book.input["n"]) if isinstance(value, str) else float(value)
+
+
+def _by_hand(book: Book, entry: str) -> bool:
+    return any(d.step == entry and d.decision != "retry" for d in book.decisions)

@@ -1,0 +1,354 @@
+"""Drives one machine through one life: everything in flight may go on in any order, and the worker may die any time.
+
+What the plan decides (an order, a fault, a cancel …) comes from :class:`Plan`; this module only keeps the rules of
+the platform: an event for each command, timers in order, a new run that starts from the stored state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.definition.model import Definition, StepDefinition
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import (
+    Call,
+    CallEnded,
+    CancelCall,
+    CancelRequested,
+    CancelSaga,
+    CancelTimer,
+    Command,
+    DecisionMade,
+    Finish,
+    MachineEvent,
+    SignalReceived,
+    Started,
+    StartSaga,
+    StartTimer,
+    TimerFired,
+    UndoRequested,
+    UndoSaga,
+)
+from tests.unit.engine.machine_properties.environment import operators
+from tests.unit.engine.machine_properties.environment.children import ChildFlight, end_child
+from tests.unit.engine.machine_properties.environment.environment import Flight, World
+from tests.unit.engine.machine_properties.inputs.scenario import Plan
+from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING
+from tests.unit.engine.machine_properties.oracle import coverage
+from tests.unit.engine.machine_properties.oracle.ledger import Violation
+from tests.unit.engine.machine_properties.oracle.oracle import Judge
+from tests.unit.engine.machine_properties.rules import notify_rules, reissue_rules
+
+SAGA_ID = "random-1"
+PATIENCE = 400
+"""Events after which a person looks at everything that is only tried again and again."""
+
+LIMIT = 1_500
+"""Events after which a saga counts as never ending."""
+
+
+@dataclass
+class _Segment:
+    """One run on the platform: how its machine is made, and all that it was told and has answered."""
+
+    make: Callable[[], Machine]
+    events: list[MachineEvent]
+    answers: list[list[Command]]
+
+
+class Runner:
+    """One saga from its start to its end."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        input: Mapping[str, Any],
+        plan: Plan,
+        *,
+        generation: int = 1,
+        mended: Definition | None = None,
+    ) -> None:
+        """``mended`` is what a person gives `saga resolve --definition`."""
+        self.plan = plan
+        self.mended = mended or definition
+        self.definition = definition
+        self.now = BEGINNING
+        self.world = World(definition, plan.fate, plan.coin)
+        self.judge = Judge(definition, SAGA_ID, self.world.log, input)
+        self.world.on_effect = self.judge.effect
+        make = lambda: Machine(definition, input, SAGA_ID, generation=generation)  # noqa: E731
+        self.machine = make()
+        self.segment = _Segment(make, [], [])
+        self.calls: dict[str, Flight] = {}
+        self.children: dict[str, ChildFlight] = {}
+        self.timers: dict[str, float] = {}
+        self.finish: Finish | None = None
+        self.continuing = False
+        self.events = 0
+        self.seen: set[str] = set()
+        self.cancelled = False
+
+    @property
+    def story(self) -> Mapping[str, Any]:
+        return self.judge.book.story
+
+    # --- a whole life -------------------------------------------------------------------------------------------
+
+    def run(self) -> Mapping[str, Any]:
+        """Start, run to the end, judge it, and perhaps undo it afterwards. Returns the last story."""
+        self.feed(Started(self.now))
+        self._until_finished()
+        if self.story["state"] == "COMPLETED" and self.story["can_undo"] and self.plan.undo_later():
+            self._undo()
+        return self.story
+
+    def _until_finished(self) -> None:
+        while self.finish is None:
+            if self.events > LIMIT:
+                raise Violation("liveness", f"no end after {LIMIT} events: {self.story['state']}")
+            self._one()
+        while self.world.zombies:
+            self.world.commit_zombie(0)
+        self._check_replay()
+        self.judge.end()
+
+    def _undo(self) -> None:
+        if self.definition.pivot is not None or self.definition.recovery == "forward":
+            raise Violation("rule 15", "a saga that nothing can undo says that it can be undone")
+        self.seen.add("undone later")
+        state = json.loads(json.dumps(self.machine.snapshot()))
+        self._restart(lambda: Machine.restore(json.loads(json.dumps(state))))
+        self.finish = None
+        self.feed(UndoRequested(self.now, "the customer changed their mind", "ann"))
+        self._until_finished()
+
+    # --- one thing happens --------------------------------------------------------------------------------------
+
+    def _one(self) -> None:
+        plan = self.plan
+        self.now += 1_000.0 if plan.long_pause() else 0.25
+        self.world.expire(self.now)
+        if self.continuing and not self.calls and not self.children:
+            self._continue_as_new()
+            return
+        if not self.continuing and plan.continue_now():
+            self.continuing = True
+        if plan.cancel_now(self.events):
+            self._cancel()
+            return
+        early = self._signals()
+        if early and plan.early_signal():
+            self._signal(early[plan.next(early)])
+            return
+        due = [id for id in self.timers if id in self.judge.deadline_timers]
+        if due and plan.deadline_now(self.events):
+            self._fire(due[0])
+            return
+        options = self._options()
+        if not options:
+            raise Violation("liveness", f"{self.story['state']}, nothing is in flight, nobody is asked")
+        chosen = plan.next(list(options))
+        list(options.values())[chosen]()
+
+    def _options(self) -> dict[str, Callable[[], None]]:
+        """All that may happen next, the calmest first."""
+        options: dict[str, Callable[[], None]] = {}
+        for id, flight in self.calls.items():
+            options[f"call {id}"] = lambda id=id, flight=flight: self._advance(id, flight)
+        for id, child in self.children.items():
+            if not child.parked:
+                options[f"child {id}"] = lambda id=id, child=child: self._end_child(id, child)
+        for name in self._waits():
+            options[f"signal {name}"] = lambda name=name: self._signal(name)
+        if self.story["parked"] and (self.story["state"] == "PARKED" or self.plan.coin(10)):
+            options["decide"] = lambda: self._decide(self.story["parked"])
+        impatient = self.events > PATIENCE or self.plan.coin(20)
+        stuck = operators.stuck(self.judge.book, self.machine, set(self.calls), self.now) if impatient else []
+        if stuck:
+            options["decide early"] = lambda: self._decide(stuck)
+        if self.timers:
+            soonest = min(self.timers, key=lambda id: self.timers[id])
+            options[f"timer {soonest}"] = lambda: self._fire(soonest)
+        for id, child in self.children.items():
+            if child.parked:
+                options[f"resume {id}"] = lambda id=id, child=child: self._end_child(id, child)
+        for index in range(len(self.world.zombies)):
+            options[f"zombie {index}"] = lambda index=index: self.world.commit_zombie(index)
+        return options
+
+    def _advance(self, id: str, flight: Flight) -> None:
+        ended = self.world.advance(flight, self.now)
+        if ended is not None:
+            del self.calls[id]
+            self.feed(ended)
+
+    def _end_child(self, id: str, flight: ChildFlight) -> None:
+        fate = self.plan.child(flight)
+        if fate == "parked" and not flight.parked:
+            flight.parked = True  # it waits for a decision of its own; the parent is not told and waits
+            self.seen.add("undo of a child parked" if isinstance(flight.command, UndoSaga) else "child parked")
+            return
+        del self.children[id]
+        fate = "completed" if fate == "parked" else fate
+        generation = self.judge.book.entry(flight.command.entry)["generation"]
+        self.feed(end_child(self.world, flight, fate, generation, self.now))
+
+    def _signals(self, steps: Sequence[StepDefinition] | None = None) -> list[str]:
+        """The names of the signals that these steps (all of them) wait for."""
+        waits = [s.do.with_ or {} for s in (self.definition.steps if steps is None else steps) if s.do.uses == "wait"]
+        return [with_["signal"] for with_ in waits if "signal" in with_]
+
+    def _waits(self) -> list[str]:
+        """Signals that a running `wait` needs."""
+        book = self.judge.book
+        running = {e["step"] for e in self.story["steps"] if e["state"] == "RUNNING"}
+        return self._signals([s for s in self.definition.steps if s.id in running and (s.id, "do") not in book.given])
+
+    def _signal(self, name: str) -> None:
+        refusal = "no" if self.plan.reject() else None
+        self.feed(SignalReceived(name, self.now, data={"n": self.events}, who=f"ann {self.events}", reject=refusal))
+
+    def _fire(self, id: str) -> None:
+        self.now = max(self.now, self.timers.pop(id))
+        self.world.expire(self.now)
+        self.feed(TimerFired(id, self.now))
+
+    def _cancel(self) -> None:
+        answer = self.machine.cancel_response()
+        committed = self.judge.book.committed
+        self.seen.add(f"cancel {answer}")
+        if committed and answer in ("accepted", "recorded"):
+            raise Violation("rule 6", f"a cancel past the commit point is answered {answer!r}")
+        self.feed(CancelRequested(self.now, who="ann", message="not wanted any more"))
+        self.cancelled = True
+
+    def _decide(self, items: Sequence[Mapping[str, Any]]) -> None:
+        item = items[self.plan.next([f"{i['step']} {i['op']}" for i in items])]
+        wish, correction = self.plan.wish(item), self.plan.correction()
+        event = operators.decide(self.judge.book, self.world, item, wish, correction, self.mended, self.now)
+        refusal = self.machine.check_decision(event)
+        if refusal is not None:
+            raise Violation("decisions", f"{event.decision} is offered for {event.step} and refused: {refusal}")
+        self.feed(event)
+
+    def _try_illegal(self) -> None:
+        for why, event in operators.illegal(self.judge.book, self.now):
+            if self.machine.check_decision(event) is None:
+                raise Violation("decisions", f"{event.decision} of {event.step} is accepted, but {why}")
+
+    # --- events in, commands out --------------------------------------------------------------------------------
+
+    def feed(self, event: MachineEvent) -> None:
+        """Tell the machine, let the judge see it, carry out what it asks."""
+        self.events += 1
+        book, before = self.judge.book, self.judge.book.story
+        call = book.calls.get(event.id) if isinstance(event, CallEnded) else None
+        if before:
+            self.seen |= coverage.of_event(book, call, event)
+        self.judge.before(event)
+        answer = list(self.machine.next(event))
+        self.segment.events.append(event)
+        self.segment.answers.append(answer)
+        for command in answer:
+            self._carry_out(command)
+        self.seen |= coverage.of_commands(answer)
+        story = self.machine.view(self.now)
+        self.judge.after(answer, story, self.machine.finished)
+        self.seen |= coverage.of_story(book, before, event)
+        if isinstance(event, DecisionMade) or self.plan.coin(5):
+            self._try_illegal()
+        if self.plan.crash_now():
+            self._crash()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Call():
+                if not self.continuing:
+                    self.calls[command.id] = Flight(command)
+            case CancelCall():
+                if command.id in self.calls:
+                    self.calls[command.id].cancelled = True
+            case StartTimer():
+                if command.id in self.timers:
+                    raise Violation("timers", f"{command.id} is started twice")
+                self.timers[command.id] = self.now + command.seconds
+            case CancelTimer():
+                self.timers.pop(command.id, None)
+            case StartSaga() | UndoSaga():
+                if not self.continuing:
+                    self.children[command.id] = ChildFlight(command)
+            case CancelSaga():
+                if command.id in self.children:
+                    self.children[command.id].cancelled = True
+            case Finish():
+                self.finish = command
+            case _:
+                pass
+
+    # --- crashes ------------------------------------------------------------------------------------------------
+
+    def _crash(self) -> None:
+        """The worker dies; the next one has the stored state and the same events to come."""
+        self.seen.add("crash")
+        state = json.loads(json.dumps(self.machine.snapshot()))
+        restored = Machine.restore(json.loads(json.dumps(state)))
+        if json.loads(json.dumps(restored.snapshot())) != state:
+            raise Violation("snapshot", "restoring and storing again gives another state")
+        if restored.view(self.now) != self.machine.view(self.now):
+            raise Violation("snapshot", "the restored machine tells another story")
+        if not self.machine.finished:
+            again = Machine.restore(json.loads(json.dumps(state)))
+            reissue_rules.check(again, self.calls, self.children, self.timers, self.now, continuing=self.continuing)
+        self.machine = restored
+
+    def _continue_as_new(self) -> None:
+        """A new run, which knows nothing but the stored state; commands given meanwhile were never carried out."""
+        self.seen.add("continued")
+        self._check_replay()
+        state = json.loads(json.dumps(self.machine.snapshot()))
+        left = dict(self.timers)
+        now = self.now
+
+        def make() -> Machine:
+            machine = Machine.restore(json.loads(json.dumps(state)))
+            machine.reissue(now)
+            return machine
+
+        self._restart(lambda: Machine.restore(json.loads(json.dumps(state))))
+        commands = list(self.machine.reissue(now))
+        self.segment.make = make
+        for command in commands:
+            self._carry_out(command)
+        for id, due in self.timers.items():
+            if id in left and abs(due - left[id]) > 1.0 and left[id] > self.now:
+                raise Violation("timers", f"{id} was due at {left[id]}, and after the restart at {due}")
+        self.judge.continued(commands, self.machine.view(self.now))
+        self.feed(TimerFired("continued", self.now))
+
+    def _restart(self, make: Callable[[], Machine]) -> None:
+        self.machine = make()
+        self.segment = _Segment(make, [], [])
+        self.calls, self.children, self.timers = {}, {}, {}
+        self.continuing = False
+
+    def _check_replay(self) -> None:
+        """The same events give the same commands and the same story, in any other process."""
+        fresh = self.segment.make()
+        for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
+            if list(fresh.next(event)) != answer:
+                raise Violation("determinism", f"other commands when {event} is replayed")
+        if fresh.view(self.now) != self.machine.view(self.now):
+            raise Violation("determinism", "a replay ends in another story")
+        self._check_silence()
+
+    def _check_silence(self) -> None:
+        """Without its notifications the saga does exactly the same."""
+        silent = notify_rules.silent(self.segment.make())
+        for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
+            if notify_rules.heard(silent.next(event)) != notify_rules.heard(answer):
+                raise Violation("notify", f"a notification changed what the machine does at {event}")
+        if notify_rules.told_of(silent.view(self.now)) != notify_rules.told_of(self.machine.view(self.now)):
+            raise Violation("notify", "a notification changed how the saga ends")

@@ -1,0 +1,43 @@
+"""Every single fault, with a cancel or the deadline at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sagas.definition.model import Definition
+from tests.unit.engine.machine_properties.environment.environment import Fate
+from tests.unit.engine.machine_properties.inputs.scenarios import OneFault
+from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, live
+
+
+def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, Any]]) -> None:
+    """Each fault, with something more at each event of the life.
+
+    A fault twice comes first: when it struck less than twice, the life with that fault once would be the same.
+    """
+    same: dict[tuple[str | None, str, Fate, int], int] = {}
+    for step, op, fault, times in sorted(faults(definition), key=lambda one: -one.times):
+        at, events = 0, 1
+        while at <= events:
+            place = (step, op, fault, at)
+            if times == 1 and place in same:
+                events = same[place]
+            else:
+                plan = OneFault(step, op, fault, times, **moment(at))
+                events = live(definition, plan).events
+                if times == 2 and plan.times > 0:
+                    same[place] = events
+            at += 1
+
+
+@pytest.mark.parametrize("definition", SAGAS)
+def test_a_cancel_at_every_moment(definition: Definition) -> None:
+    at_every_moment(definition, lambda at: {"cancel_at": at, "crash": at % 3 == 0})
+
+
+@pytest.mark.parametrize("definition", [p for p in SAGAS if p.values[0].deadline is not None])  # pyright: ignore
+def test_the_deadline_at_every_moment(definition: Definition) -> None:
+    at_every_moment(definition, lambda at: {"deadline_at": at})

@@ -1,0 +1,89 @@
+"""Random sagas in a random world, judged from outside by the rules of the contract.
+
+``SAGA_EXAMPLES=20000`` runs more than the default; a failure prints the three tapes that repeat it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.engine.machine_properties.inputs.choice_sequence import Tape
+from tests.unit.engine.machine_properties.inputs.scenarios import TapePlan
+from tests.unit.engine.machine_properties.inputs.strategies import make_case
+from tests.unit.engine.machine_properties.runner import Runner
+
+EXAMPLES = int(os.environ.get("SAGA_EXAMPLES", "2000"))
+SEEN: Counter[str] = Counter()
+
+MUST_BE_SEEN = {
+    "COMPLETED", "COMPENSATED", "PARKED", "RESIDUE", "COMMITTED", "COMPENSATING", "crash", "continued", "undone later",
+    "cancel accepted", "late", "late attempt refused",
+    # what a person decides
+    "decided retry do", "decided skip do", "decided done do", "decided compensate do", "decided retry undo",
+    "decided skip undo", "decided done undo", "decided retry confirm", "decided done confirm", "decided retry output",
+    "decided done output", "decided retry late", "decided skip late", "decided retry of what is not parked",
+    "corrected arguments do", "corrected arguments undo", "corrected arguments confirm",
+    "corrected arguments after unknown",
+    "corrected definition do", "corrected definition undo", "corrected definition confirm",
+    # mistakes in the definition, by the place of the expression
+    "definition do", "definition if", "definition for_each", "definition compensate", "definition confirm",
+    "definition output",
+    # participants without a guard, and how one asks them
+    "keyed done", "keyed rejected", "keyed failed", "keyed unknown", "keyless done", "keyless failed",
+    "keyless unknown", "probe read by expressions: here", "probe read by expressions: gone",
+    # nested sagas, waits, items
+    "child COMPLETED", "child COMPENSATED", "child RESIDUE", "child TERMINATED", "child REFUSED", "child parked",
+    "signal in time", "signal in time that refuses", "signal early", "signal again", "wait over, for",
+    "wait over, until", "wait over, continue", "wait over, reject", "wait over, park",
+    "require DONE", "require REJECTED", "require PARKED", "continued item",
+    # who is told
+    "told completed", "told compensated", "told parked", "told residue", "told overdue", "told nothing",
+}  # fmt: skip
+"""Each at least once in 500 lives."""
+
+RARELY_SEEN = {
+    "cancel recorded", "decided done late", "decided done of what is not parked", "decided skip confirm",
+    "definition probe", "definition fairness_key", "keyless rejected", "probe read by expressions: pending",
+    "undo of a child parked",
+}  # fmt: skip
+"""Each at least once."""
+
+
+def live(shape: bytes, faults: bytes, order: bytes) -> Runner:
+    """One whole life; raises Violation when a rule is broken."""
+    case = make_case(Tape(shape))
+    plan = TapePlan(Tape(faults), Tape(order))
+    runner = Runner(case.definition, case.input, plan, generation=case.generation, mended=case.mended)
+    runner.run()
+    return runner
+
+
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    shape=st.binary(min_size=160, max_size=160),
+    faults=st.binary(min_size=96, max_size=96),
+    order=st.binary(min_size=256, max_size=256),
+)
+def test_every_life_keeps_every_rule(shape: bytes, faults: bytes, order: bytes) -> None:
+    runner = live(shape, faults, order)
+    SEEN.update(runner.seen)
+    if runner.world.lates:
+        SEEN["late attempt refused"] += 1
+
+
+def test_the_hard_states_were_reached() -> None:
+    """Without this a world that had become too kind would pass unnoticed."""
+    assert SEEN, "run the whole file: this test counts what the one above has seen"
+    missing = {name for name in MUST_BE_SEEN if SEEN[name] < EXAMPLES // 500} | (RARELY_SEEN - SEEN.keys())
+    assert not missing, f"never or hardly ever reached: {sorted(missing)}"

@@ -1,0 +1,16 @@
+"""The real guard under every delivery order: no promise is broken, and it agrees with the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.guard.delivery_orders import BUDGETS, walk
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_no_order_breaks_a_promise(name: str) -> None:
+    found = walk(BUDGETS[name])
+    assert found.broken == {}
+    assert found.disagreements == []
+    assert found.orders > 1_000, "the walk must be exhaustive, not empty"
+    print(f"{name}: {found.orders} orders, 0 violations")
