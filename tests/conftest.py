@@ -32,11 +32,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def lossy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of the module's own, which forgets ends of transactions when it starts again."""
-    from tests.helpers.lossy_broker import forgetful_broker
+    from tests.helpers.lossy_broker import start_lossy_broker
 
-    broker = forgetful_broker(tmp_path_factory.mktemp("kafka"))
+    broker = start_lossy_broker(tmp_path_factory.mktemp("kafka"))
     yield broker
     broker.kill()
 

@@ -33,7 +33,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if link.startswith(("http://", "https://", "mailto:")):
             continue
@@ -70,7 +70,7 @@ def dependencies() -> set[str]:
     return {re.split(r"[\[<>=;! ]", one)[0] for one in written}
 
 
-def test_every_dependency_says_why_it_is_here() -> None:
+def test_every_dependency_is_justified() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
     rows = set(re.findall(r"^\| ([\w.\-]+) \| \S", text, re.MULTILINE)) - {"package"}
     assert rows == dependencies()
@@ -104,5 +104,5 @@ def test_the_saga_of_the_readme_is_valid() -> None:
     assert len(text[0].splitlines()) <= 22
 
 
-def test_the_picture_is_small_enough_for_a_readme() -> None:
+def test_the_readme_image_is_small() -> None:
     assert (ROOT / "docs/images/web-ui.png").stat().st_size < 300_000

@@ -10,7 +10,7 @@ from saga_spark.settings import DEFAULT_RETENTION, KEYS, SparkSettings
 PAGE = Path(__file__).parents[2] / "docs/reference/spark-settings.md"
 
 
-def test_every_key_and_its_default_is_told() -> None:
+def test_every_key_is_documented_with_its_default() -> None:
     table = PAGE.read_text(encoding="utf-8").partition("## `[spark]`")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE))
     assert set(rows) == set(KEYS)

@@ -14,7 +14,7 @@ TUTORIAL = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
 MARK = "--- this was command "
 
 
-def test_the_reader_of_pages_sees_what_is_missing() -> None:
+def test_missing_output_lines_are_detected() -> None:
     page = "```console\n$ one\na …\nb 12 s\n$ two <<'X'\ntext\nX\nc\n```\n"
     assert commands(page) == [Command("one", ("a …", "b 12 s")), Command("two <<'X'\ntext\nX", ("c",))]
     assert missing(("a …", "b 12 s"), "a something\nand\n  b   7.5 s") is None
@@ -22,7 +22,7 @@ def test_the_reader_of_pages_sees_what_is_missing() -> None:
     assert missing(("a",), "") == "a"
 
 
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_the_tutorial_prints_what_the_page_shows(tmp_path: Path) -> None:
     steps = commands(TUTORIAL)
     assert len(steps) >= 15
     script = "\n".join(f"{step.text}\necho '{MARK}'{number}" for number, step in enumerate(steps))

@@ -1,9 +1,9 @@
 """Stopping a real attempt at an exact point, from the outside.
 
-The test's own schema passes a turnstile (a shared advisory lock) at two points of every effect: ``effect``, when the
+The test's own schema passes a breakpoint (a shared advisory lock) at two points of every effect: ``effect``, when the
 effect is made and not committed (P2), and ``commit``, inside COMMIT (P2c: the worker has sent it and waits). With
 Kafka there are two more: ``mark``, when a relay marks the effect's event as published (P12), and ``note``, inside the
-COMMIT of a consumer that has taken note of it (P13). The harness closes a turnstile by holding the lock; PostgreSQL
+COMMIT of a consumer that has taken note of it (P13). The harness closes a breakpoint by holding the lock; PostgreSQL
 then shows who waits there, and that session's application_name carries the worker's process id.
 """
 
@@ -19,7 +19,7 @@ import psycopg
 
 Point = Literal["effect", "commit", "mark", "note"]
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds to wait for something that must happen; a worker that was killed may delay it by Temporal's own 10 s."""
 
 _WAITING = """
@@ -41,8 +41,8 @@ class Target:
         return f"{self.op} {self.step}"
 
 
-class Gate:
-    """A closed turnstile; an async context manager that opens it at the end at the latest."""
+class Breakpoint:
+    """A closed breakpoint; an async context manager that opens it at the end at the latest."""
 
     def __init__(self, conninfo: str, point: Point, target: Target) -> None:
         self._conninfo = conninfo
@@ -66,16 +66,16 @@ class Gate:
             await connection.close()
 
     async def reached(self, *, by: int | None = None) -> int:
-        """Wait until an attempt stands at the turnstile; gives the PostgreSQL process that serves it.
+        """Wait until an attempt stands at the breakpoint; gives the PostgreSQL process that serves it.
 
         ``by`` is the process id of the worker it must come from.
         """
-        assert self._connection is not None, "the turnstile is open: nobody can be seen there"
-        end = time.monotonic() + PATIENCE
+        assert self._connection is not None, "the breakpoint is open: nobody can be seen there"
+        end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             cursor = await self._connection.execute(cast("Any", _WAITING), (self._name,))
             for application, backend in await cursor.fetchall():
                 if by is None or application == f"saga-worker-{by}":
                     return backend
             await asyncio.sleep(0.02)
-        raise AssertionError(f"no attempt came to {self._name} within {PATIENCE:.0f} s")
+        raise AssertionError(f"no attempt came to {self._name} within {TIMEOUT:.0f} s")

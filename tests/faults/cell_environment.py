@@ -21,21 +21,21 @@ from saga_workers.client import Client, SagaHandle
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.faults.breakpoints import PATIENCE, Gate, Point, Target
+from tests.faults.breakpoints import TIMEOUT, Breakpoint, Point, Target
 from tests.faults.evidence.activity_history import activities_of
 from tests.helpers.database_servers import HOST, DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.processes import TemporalServer, WorkerProcess
 
 if TYPE_CHECKING:
-    from tests.faults.messaging import Channel
+    from tests.faults.messaging import Messaging
 
 PROJECT = Path(__file__).parent / "project"
 TEMPLATE = "bank"
-FLOWS = "fault-flows"
+WORKFLOW_QUEUE = "fault-flows"
 """Task queue of the worker that all split cells share: it runs their workflows, and never their effects."""
 
-START = 90.0
+START_TIMEOUT = 90.0
 """Seconds a worker may take to be ready: several start at once."""
 
 _TOTAL = "select (select sum(balance) from accounts) + (select coalesce(sum(amount), 0) from holds)"
@@ -45,7 +45,7 @@ Server = Literal["temporal", "database"]
 
 
 @dataclass
-class Stage:
+class CellEnvironment:
     """One cell's world. ``target`` is the operation the fault hits."""
 
     folder: Path
@@ -53,14 +53,14 @@ class Stage:
     server: DatabaseServer
     target: Target
     split: bool
-    kills_flows: bool = False
+    kills_workflow_worker: bool = False
     attempts: int = 8
     pool: int | None = None
     """Connections to the database that a worker may open; None: as many as it likes."""
     saga: str = "transfer"
     proxies: Mapping[Server, FaultProxy] = field(default_factory=dict)
     """Between this cell's workers and a server."""
-    channel: Channel | None = None
+    messaging: Messaging | None = None
     """Kafka, and the other cells of the row; None: this cell has none."""
     saga_id: str = field(default_factory=lambda: f"transfer-{uuid.uuid4()}")
     database: str = field(default_factory=lambda: f"cell_{uuid.uuid4().hex[:12]}")
@@ -82,8 +82,8 @@ class Stage:
             shutil.copy(module, self.folder / module.name)
         self.write_definitions(edit or {})
         self._write_settings()
-        if self.channel is not None:
-            await self.channel.join(self)
+        if self.messaging is not None:
+            await self.messaging.join(self)
 
     def write_definitions(self, edit: Mapping[str, str]) -> None:
         for source in PROJECT.glob("*.saga.yaml"):
@@ -96,14 +96,14 @@ class Stage:
         database, temporal = self.proxies.get("database"), self.proxies.get("temporal")
         url = self.server.url(self.database, port=database.port if database else None)
         address = f"{HOST}:{temporal.port}" if temporal else self.temporal.address
-        asks = self.channel is not None and self.channel.asks
-        actions = '["./bank.py", "./request_participant.py"]' if asks else '["./bank.py"]'
+        sends_commands = self.messaging is not None and self.messaging.sends_commands
+        actions = '["./bank.py", "./request_participant.py"]' if sends_commands else '["./bank.py"]'
         lines = ['definitions = ["."]', f"actions = {actions}", "[temporal]", f'address = "{address}"']
         lines += [f'task_queue = "{self.queue}"', "[connections.bank]", f'url = "{url}"']
         lines += ["" if self.pool is None else f"pool_size = {self.pool}", ""]
-        if self.channel is not None and self.channel.asks:
+        if self.messaging is not None and self.messaging.sends_commands:
             (self.folder / "commands.topic").write_text(f"asks-{self.queue}", encoding="utf-8")
-            lines += ["[kafka]", f'bootstrap_servers = "{self.channel.address}"', 'outbox = "bank"']
+            lines += ["[kafka]", f'bootstrap_servers = "{self.messaging.address}"', 'outbox = "bank"']
             lines += [f'prefix = "{self.database}"', ""]
         (self.folder / "saga.toml").write_text("\n".join(lines), encoding="utf-8")
 
@@ -112,21 +112,21 @@ class Stage:
         return f"effects-{self.database}"
 
     @property
-    def flows(self) -> str:
+    def workflow_queue(self) -> str:
         """Where the workflows of a split cell run: with all others, unless the cell has a worker of its own."""
-        return f"flows-{self.database}" if self.kills_flows else FLOWS
+        return f"flows-{self.database}" if self.kills_workflow_worker else WORKFLOW_QUEUE
 
     async def worker(self, name: str | None = None, options: tuple[str, ...] = ()) -> WorkerProcess:
         """Start another worker of this cell and wait until it is ready."""
         worker = WorkerProcess(name or f"worker-{len(self.workers)}", self.folder, options=options)
         self.workers.append(worker)
-        await asyncio.to_thread(worker.start, START)
+        await asyncio.to_thread(worker.start, START_TIMEOUT)
         return worker
 
     async def client(self) -> Client:
         """Talks to Temporal directly, whatever stands between it and the workers."""
         if self._client is None:
-            queue = self.flows if self.split else self.queue
+            queue = self.workflow_queue if self.split else self.queue
             env = {"SAGA_TEMPORAL__ADDRESS": self.temporal.address, "SAGA_TEMPORAL__TASK_QUEUE": queue}
             project = Project(load_settings(self.folder, env=env))
             errors = [one for one in project.diagnostics if one.severity == "error"]
@@ -153,10 +153,10 @@ class Stage:
         name = database or self.database
         return f"host={HOST} port={self.server.port} user={self.server.user} dbname={name} application_name=harness"
 
-    def gate(self, point: Point, target: Target | None = None) -> Gate:
-        return Gate(self.conninfo(), point, target or self.target)
+    def breakpoint_at(self, point: Point, target: Target | None = None) -> Breakpoint:
+        return Breakpoint(self.conninfo(), point, target or self.target)
 
-    async def conduct(self, target: Target, *does: str) -> None:
+    async def script_attempts(self, target: Target, *does: str) -> None:
         """What the next attempts of an operation do, one word each; the last one holds for all that follow."""
         await self.admin("insert into conduct values (%s, %s, %s)", target.step, target.op, list(does))
 
@@ -168,7 +168,7 @@ class Stage:
         said = {"step": step, "decision": decision, "reason": "the test says so", "who": "tester"}
         await (await self.client()).resolve(self.saga_id, said)
 
-    async def leaves_parked(self) -> None:
+    async def leaves_parked_state(self) -> None:
         async def asked() -> bool:
             return (await (await self.client()).show(self.saga_id))["state"] != "PARKED"
 
@@ -184,7 +184,7 @@ class Stage:
     async def start(self, input: Mapping[str, Any] | None = None) -> SagaHandle:
         """Start the cell's saga. Going backward begins at the pivot, which the test refuses, when a C is hit."""
         if self.target.op == "undo":
-            await self.conduct(Target("capture", "do"), "reject")
+            await self.script_attempts(Target("capture", "do"), "reject")
         self.fault_is_over()
         return await (await self.client()).start(self.saga, input or default_input(), id=self.saga_id)
 
@@ -203,17 +203,17 @@ class Stage:
         """The target's activity id."""
         return activity_id(self.target)
 
-    async def own_flows(self, code: str | None = None) -> WorkerProcess:
+    async def own_workflow_worker(self, code: str | None = None) -> WorkerProcess:
         """A workflow worker of this cell's own, because the cell kills it; ``code`` changes the engine in it."""
         name = f"flows-{len(self.workers)}"
-        env = {"SAGA_TEMPORAL__TASK_QUEUE": self.flows}
+        env = {"SAGA_TEMPORAL__TASK_QUEUE": self.workflow_queue}
         if code is not None:
             (self.folder / name).mkdir()
             (self.folder / name / "sitecustomize.py").write_text(code, encoding="utf-8")  # Python runs it at its start
             env["PYTHONPATH"] = str(self.folder / name)
         worker = WorkerProcess(name, self.folder, env=env, fresh=code is not None)
         self.workers.append(worker)
-        await asyncio.to_thread(worker.start, START)
+        await asyncio.to_thread(worker.start, START_TIMEOUT)
         return worker
 
     async def recorded(self, target: Target, end: str = "done") -> None:
@@ -248,17 +248,17 @@ class Stage:
         alive = any(one.running and one.pid == worker for one in self.workers)
         await self.until(lambda: self.admin(question, f"saga-worker-{worker}", alive), "the end of its transactions")
 
-    async def until(self, ask: Any, what: str, patience: float = PATIENCE) -> Any:
-        end = time.monotonic() + patience
+    async def until(self, ask: Any, what: str, timeout: float = TIMEOUT) -> Any:
+        end = time.monotonic() + timeout
         while not (found := await ask()):
             if time.monotonic() > end:
-                raise AssertionError(f"{what} did not come within {patience:.0f} s")
+                raise AssertionError(f"{what} did not come within {timeout:.0f} s")
             await asyncio.sleep(0.05)
         return found
 
-    async def finished(self, patience: float = 80.0) -> dict[str, Any]:
+    async def finished(self, timeout: float = 80.0) -> dict[str, Any]:
         """Wait until the saga is over or parked, watching the sum of the bank meanwhile; gives its story."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while True:
             with suppress(psycopg.OperationalError):
                 self.totals.add((await self.admin(_TOTAL))[0][0])
@@ -271,7 +271,7 @@ class Stage:
                 story = await (await self.client()).show(self.saga_id)
                 rows = [(row["id"], row["state"], row["error"]) for row in story["steps"]]
                 logs = "\n".join(f"--- {worker.name}\n{worker.tail(15)}" for worker in self.workers)
-                raise AssertionError(f"I12: {self.saga_id} is {story['state']} after {patience} s: {rows}\n{logs}")
+                raise AssertionError(f"I12: {self.saga_id} is {story['state']} after {timeout} s: {rows}\n{logs}")
             await asyncio.sleep(0.1)
         self.seconds = time.monotonic() - self.last_fault
         return await (await self.client()).show(self.saga_id)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tests.faults.breakpoints import Target
-from tests.faults.cell_environment import Server, Stage
+from tests.faults.cell_environment import CellEnvironment, Server
 from tests.faults.evidence.checker import TRANSFER, Expected, Shape
 
 Position = Literal["B", "P", "A", "C"]
-Play = Callable[[Stage], Awaitable[None]]
+RunFault = Callable[[CellEnvironment], Awaitable[None]]
 
 TARGETS: Mapping[Position, Target] = {
     "B": Target("hold", "do"),
@@ -52,13 +52,13 @@ class Row:
 
     number: str
     fault: str
-    play: Play
+    run_fault: RunFault
     expected: Mapping[Position, Expected]
     split: bool = True
-    kills_flows: bool = False
+    kills_workflow_worker: bool = False
     own: frozenset[Server] = frozenset()
     proxied: frozenset[Server] = frozenset()
-    judged: bool = True
+    checked: bool = True
     attempts: int = 8
     pool: int | None = None
     edit: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Row:
     kafka: Literal["shared", "own"] | None = None
     client: Mapping[str, str] = field(default_factory=dict)
     consumes: bool = False
-    asks: bool = False
+    sends_commands: bool = False
     slow: bool = False
 
 

@@ -7,33 +7,33 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.faults.cell_runner import Theatre
+from tests.faults.cell_runner import CellRunner
 from tests.faults.cells import Cell
-from tests.faults.shared_servers import SETTINGS, Ground, prepare, shared_flows
+from tests.faults.shared_servers import SETTINGS, SharedServers, prepare, shared_workflow_worker
 from tests.helpers.database_servers import postgres
 from tests.helpers.processes import TemporalServer
 
 
 @pytest.fixture(scope="session")
-def ground(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def servers(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServers]:
     folder = tmp_path_factory.mktemp("faults")
     with postgres(SETTINGS) as database:
         prepare(database)
-        flows = shared_flows(temporal, folder / "flows")
-        flows.start()
-        yield Ground(temporal, database, folder)
-        flows.kill()
+        workflow_worker = shared_workflow_worker(temporal, folder / "flows")
+        workflow_worker.start()
+        yield SharedServers(temporal, database, folder)
+        workflow_worker.kill()
 
 
 @pytest_asyncio.fixture(scope="session")
-async def theatre(ground: Ground, request: pytest.FixtureRequest) -> AsyncIterator[Theatre]:
+async def cell_runner(servers: SharedServers, request: pytest.FixtureRequest) -> AsyncIterator[CellRunner]:
     """Plays the selected cells; with xdist each process plays only its own, one at a time."""
-    theatre = Theatre(ground)
+    cell_runner = CellRunner(servers)
     if not hasattr(request.config, "workerinput"):
-        theatre.announce(cell for item in request.session.items if (cell := cell_of(item)) is not None)
-    yield theatre
-    await theatre.close()
-    await ground.kafka.end()
+        cell_runner.schedule(cell for item in request.session.items if (cell := cell_of(item)) is not None)
+    yield cell_runner
+    await cell_runner.close()
+    await servers.kafka.end()
 
 
 def cell_of(item: pytest.Item) -> Cell | None:

@@ -74,7 +74,7 @@ TEMPORAL: Final[frozenset[Server]] = frozenset({"temporal"})
 DATABASE: Final[frozenset[Server]] = frozenset({"database"})
 
 ROWS: tuple[Row, ...] = (
-    Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_flows=True),
+    Row("01", "worker-killed-before-start", worker.killed_before_start, FORWARD, kills_workflow_worker=True),
     Row("02", "worker-killed-before-commit", worker.killed_before_commit, FORWARD, split=False),
     Row("03", "worker-killed-after-effect", worker.killed_after_effect, FORWARD, split=False),
     # Temporal hands attempts to the frozen worker too, one for each poll it had open.
@@ -141,7 +141,7 @@ ROWS: tuple[Row, ...] = (
         attempts=2,
         targets=UNDO_ORDER,
     ),
-    Row("08", "worker-killed-in-workflow-task", worker.killed_in_workflow_task, FORWARD, kills_flows=True),
+    Row("08", "worker-killed-in-workflow-task", worker.killed_in_workflow_task, FORWARD, kills_workflow_worker=True),
     Row("09", "temporal-killed", servers.temporal_killed, FORWARD, split=False, own=TEMPORAL),
     Row("11", "temporal-cut", servers.temporal_cut, FORWARD, split=False, proxied=TEMPORAL),
     Row("12", "database-cut", servers.database_cut, FORWARD, proxied=DATABASE),
@@ -149,7 +149,7 @@ ROWS: tuple[Row, ...] = (
     Row("12", "database-errors", servers.database_errors, FORWARD),
     Row("12", "session-terminated", servers.session_terminated, FORWARD),
     Row("12", "no-session-free", servers.no_session_free, FORWARD),
-    Row("12", "pool-exhausted", servers.pool_exhausted, FORWARD, pool=2, kills_flows=True),
+    Row("12", "pool-exhausted", servers.pool_exhausted, FORWARD, pool=2, kills_workflow_worker=True),
     Row("13", "broker-killed", broker.broker_killed, FORWARD, kafka="own"),
     Row("13", "broker-frozen", broker.broker_frozen, FORWARD, kafka="own", slow=True),
     Row("13", "broker-cut", broker.broker_cut, FORWARD, kafka="shared"),
@@ -181,7 +181,7 @@ ROWS: tuple[Row, ...] = (
             "C": parked("ask", frozenset({"debit"}), "rejected", "capture"),
         },
         kafka="shared",
-        asks=True,
+        sends_commands=True,
         edit=poison.ASK_AND_TELL,
     ),
     Row(
@@ -190,7 +190,7 @@ ROWS: tuple[Row, ...] = (
         poison.poisoned,
         {"P": undone("rejected", "decide", *ALL_THREE)},
         kafka="shared",
-        asks=True,
+        sends_commands=True,
         edit=poison.DECIDE,
         slow=True,
     ),
@@ -199,12 +199,16 @@ ROWS: tuple[Row, ...] = (
         "poison-refused-at-registration",
         participant.refused_at_registration,
         {"B": COMPLETED},
-        judged=False,
+        checked=False,
     ),
-    Row("21", "unknown-saga", engine.unknown_saga, {"B": COMPLETED}, judged=False, split=False),
-    Row("21", "workflow-code-raises", engine.workflow_code_raises, FORWARD, kills_flows=True),
+    Row("21", "unknown-saga", engine.unknown_saga, {"B": COMPLETED}, checked=False, split=False),
+    Row("21", "workflow-code-raises", engine.workflow_code_raises, FORWARD, kills_workflow_worker=True),
     Row(
-        "21", "code-decides-otherwise", engine.code_decides_otherwise, {"P": COMPLETED, "C": REFUSED}, kills_flows=True
+        "21",
+        "code-decides-otherwise",
+        engine.code_decides_otherwise,
+        {"P": COMPLETED, "C": REFUSED},
+        kills_workflow_worker=True,
     ),
     Row("21", "expression-fails", participant.expression_fails, gone("definition", "input.notes")),
     Row(
@@ -286,7 +290,7 @@ ROWS: tuple[Row, ...] = (
         participant.nested_past_its_pivot,
         {"P": COMPLETED},
         saga="parent",
-        judged=False,
+        checked=False,
     ),
     Row(
         "35",

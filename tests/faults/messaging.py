@@ -15,30 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.breakpoints import Target
-from tests.faults.cell_environment import Stage
+from tests.faults.cell_environment import CellEnvironment
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.kafka_proxy import Act, KafkaProxy, Rule
 from tests.helpers.processes import CommandProcess, RelayProcess, TriggerProcess
-from tests.integration.messaging.trigger.trigger_environment import worked_off
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed
 
 TRANSACTION = 10.0
 """Seconds after which the broker ends a relay's transaction."""
 
-OFTEN = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+FAST_TRANSACTION_CLEANUP = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 """Transactions that are too old are looked for every ten seconds by default."""
 
-SOON = """
+FAST_REBALANCE = """
 "session.timeout.ms" = "6000"
 "heartbeat.interval.ms" = "1000"
 """
 """The shortest that the broker allows: a consumer that was killed is missed sooner."""
 
-START = 90.0
+START_TIMEOUT = 90.0
 """Seconds a relay may take to be ready: the one before may have left a lease."""
 
 
 @dataclass
-class Channel:
+class Messaging:
     """What the cells of one row share. ``proxy`` stands between the broker and everybody, if there is one."""
 
     folder: Path
@@ -49,12 +49,12 @@ class Channel:
     """Properties of the relay's client."""
     consumes: bool = False
     """The events have a consumer, which takes note of them."""
-    asks: bool = False
+    sends_commands: bool = False
     """The sagas send commands, so their workers have Kafka too."""
     stale: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
     """By database: operations whose message comes too late for the consumer to do anything about it."""
     prefix: str = field(default_factory=lambda: f"row{uuid.uuid4().hex[:8]}")
-    stages: list[Stage] = field(default_factory=list)
+    environments: list[CellEnvironment] = field(default_factory=list)
     processes: list[CommandProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,21 +63,25 @@ class Channel:
 
     # --- making it ---------------------------------------------------------------------------------------------
 
-    async def join(self, stage: Stage) -> None:
+    async def join(self, env: CellEnvironment) -> None:
         """A cell's topic, and an identity of its outbox: its database is a copy of one that all have."""
-        self.stages.append(stage)
-        await asyncio.to_thread(self.broker.create_topic, topic_of(stage))
-        await stage.admin("insert into channels values (%s, null, null)", topic_of(stage))
-        await stage.admin("update saga_outbox_home set home = %s, shards = 1", stage.database)
+        self.environments.append(env)
+        await asyncio.to_thread(self.broker.create_topic, topic_of(env))
+        await env.admin("insert into channels values (%s, null, null)", topic_of(env))
+        await env.admin("update saga_outbox_home set home = %s, shards = 1", env.database)
 
     def write_project(self) -> None:
         """The project of the relay, when all cells have joined: their databases are its outboxes."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = ["actions = []", "[temporal]", f'address = "{self.stages[0].temporal.address}"']
-        for stage in self.stages:
-            lines += [f"[connections.{stage.database}]", f'url = "{stage.server.url(stage.database)}"']
+        lines = ["actions = []", "[temporal]", f'address = "{self.environments[0].temporal.address}"']
+        for env in self.environments:
+            lines += [f"[connections.{env.database}]", f'url = "{env.server.url(env.database)}"']
         lines += ["[kafka]", f'bootstrap_servers = "{self.address}"', f'prefix = "{self.prefix}"']
-        lines += [f'outbox = "{self.stages[0].database}"', f'transaction_timeout = "{TRANSACTION:g}s"', "shards = 1"]
+        lines += [
+            f'outbox = "{self.environments[0].database}"',
+            f'transaction_timeout = "{TRANSACTION:g}s"',
+            "shards = 1",
+        ]
         lines += ["[kafka.client]", *(f'"{name}" = "{value}"' for name, value in self.client.items()), ""]
         (self.folder / "saga.toml").write_text("\n".join(lines), encoding="utf-8")
 
@@ -89,47 +93,47 @@ class Channel:
         """Start another relay for all outboxes, and wait until it is ready."""
         relay = RelayProcess(f"relay-{len(self.processes)}", self.folder)
         self.processes.append(relay)
-        await asyncio.to_thread(relay.start, START)
+        await asyncio.to_thread(relay.start, START_TIMEOUT)
         return relay
 
-    async def take_notes(self, *, late: bool = False) -> None:
+    async def start_consumer(self, *, late: bool = False) -> None:
         """Start a consumer for the topics of all cells, or for those to which late messages are diverted."""
         folder = self.folder / f"notes-{len(self.processes)}"
         folder.mkdir()
-        shutil.copy(self.stages[0].folder / "event_consumer.py", folder / "event_consumer.py")
+        shutil.copy(self.environments[0].folder / "event_consumer.py", folder / "event_consumer.py")
         lines = ["from __future__ import annotations", "", "from event_consumer import take_notes", ""]
-        for number, stage in enumerate(self.stages):
+        for number, env in enumerate(self.environments):
             lines.append(
-                f'note_{number} = take_notes("{late_topic_of(stage) if late else topic_of(stage)}", "{stage.database}")'
+                f'note_{number} = take_notes("{late_topic_of(env) if late else topic_of(env)}", "{env.database}")'
             )
         (folder / "readers.py").write_text("\n".join([*lines, ""]), encoding="utf-8")
         settings = (self.folder / "saga.toml").read_text(encoding="utf-8")
-        text = settings.replace("actions = []", 'actions = ["./readers.py"]') + SOON
+        text = settings.replace("actions = []", 'actions = ["./readers.py"]') + FAST_REBALANCE
         (folder / "saga.toml").write_text(text, encoding="utf-8")
         self.consumer = TriggerProcess(f"trigger-{len(self.processes)}", folder, "--grace", "5s")
         self.processes.append(self.consumer)
-        await asyncio.to_thread(self.consumer.start, START)
+        await asyncio.to_thread(self.consumer.start, START_TIMEOUT)
 
-    async def hear_replies(self, stage: Stage) -> TriggerProcess:
+    async def start_reply_listener(self, env: CellEnvironment) -> TriggerProcess:
         """Start what hears the replies to a cell's commands, and the participant that gives them."""
-        made = TriggerProcess(f"replies-{len(self.processes)}", stage.folder, "--grace", "5s")
+        made = TriggerProcess(f"replies-{len(self.processes)}", env.folder, "--grace", "5s")
         self.processes.append(made)
-        await asyncio.to_thread(made.start, START)
+        await asyncio.to_thread(made.start, START_TIMEOUT)
         return made
 
-    async def worked_off(self, stage: Stage, *, late: bool = False) -> bool:
+    async def fully_consumed(self, env: CellEnvironment, *, late: bool = False) -> bool:
         """True when the consumer's offset stands behind all that the cell's topic holds."""
-        group = f"{self.prefix}-consumer-notes-{stage.database}"
+        group = f"{self.prefix}-consumer-notes-{env.database}"
         return await asyncio.to_thread(
-            worked_off, self.broker, group, late_topic_of(stage) if late else topic_of(stage)
+            fully_consumed, self.broker, group, late_topic_of(env) if late else topic_of(env)
         )
 
-    async def divert(self, stage: Stage, target: Target) -> None:
+    async def divert(self, env: CellEnvironment, target: Target) -> None:
         """Give the event of one operation a topic of its own: it will be read too late for anything."""
-        topic = late_topic_of(stage)
+        topic = late_topic_of(env)
         await asyncio.to_thread(self.broker.create_topic, topic)
-        await stage.admin("insert into channels values (%s, %s, %s)", topic, target.step, target.op)
-        self.stale[stage.database] = {(target.step, target.op)}
+        await env.admin("insert into channels values (%s, %s, %s)", topic, target.step, target.op)
+        self.stale[env.database] = {(target.step, target.op)}
 
     @property
     def first(self) -> CommandProcess:
@@ -154,48 +158,48 @@ class Channel:
 
     # --- what the harness does and sees ------------------------------------------------------------------------
 
-    def catch(self, stage: Stage, api: int, act: Act, holding: bytes = b"") -> Rule:
+    def catch(self, env: CellEnvironment, api: int, act: Act, holding: bytes = b"") -> Rule:
         """Catch the next request of the cell's own producer."""
         assert self.proxy is not None, "this row has no proxy"
-        return self.proxy.catch(api, f"{self.prefix}-relay-{stage.database}-", act, holding=holding)
+        return self.proxy.catch(api, f"{self.prefix}-relay-{env.database}-", act, holding=holding)
 
-    def progress_topic(self, stage: Stage) -> str:
-        return f"{self.prefix}-relay-{stage.database}"
+    def progress_topic(self, env: CellEnvironment) -> str:
+        return f"{self.prefix}-relay-{env.database}"
 
-    async def published(self, stage: Stage, patience: float = 90.0) -> bool:
+    async def published(self, env: CellEnvironment, timeout: float = 90.0) -> bool:
         """Wait until no event of the cell waits any more; False: some still do."""
-        end = time.monotonic() + patience
-        while await stage.admin("select 1 from saga_outbox where status = 'NEW' limit 1"):
+        end = time.monotonic() + timeout
+        while await env.admin("select 1 from saga_outbox where status = 'NEW' limit 1"):
             if time.monotonic() > end:
                 return False
             await asyncio.sleep(0.1)
         return True
 
-    async def written(self, stage: Stage) -> tuple[int, int]:
+    async def written(self, env: CellEnvironment) -> tuple[int, int]:
         """Events of the cell that are committed, and all that are there."""
 
         def counted() -> tuple[int, int]:
-            committed = len(self.broker.read_committed(topic_of(stage), settle=0.0))
-            return committed, len(self.broker.read_uncommitted(topic_of(stage)))
+            committed = len(self.broker.read_committed(topic_of(env), settle=0.0))
+            return committed, len(self.broker.read_uncommitted(topic_of(env)))
 
         return await asyncio.to_thread(counted)
 
-    async def settled(self, stage: Stage) -> bool:
+    async def settled(self, env: CellEnvironment) -> bool:
         """No transaction is open in the cell's topic."""
-        return await asyncio.to_thread(self.broker.is_settled, topic_of(stage))
+        return await asyncio.to_thread(self.broker.is_settled, topic_of(env))
 
 
-def topic_of(stage: Stage) -> str:
+def topic_of(env: CellEnvironment) -> str:
     """Where the events of a cell's effects go."""
-    return f"events-{stage.database}"
+    return f"events-{env.database}"
 
 
-def late_topic_of(stage: Stage) -> str:
+def late_topic_of(env: CellEnvironment) -> str:
     """Where the event goes that is to come too late."""
-    return f"late-{stage.database}"
+    return f"late-{env.database}"
 
 
-def channel(stage: Stage) -> Channel:
+def messaging(env: CellEnvironment) -> Messaging:
     """The channel of a cell that has one."""
-    assert stage.channel is not None
-    return stage.channel
+    assert env.messaging is not None
+    return env.messaging

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 
 from saga_activities.guard.schema import ddl
-from tests.faults.cell_environment import FLOWS, PROJECT, TEMPLATE, Server, Stage
+from tests.faults.cell_environment import PROJECT, TEMPLATE, WORKFLOW_QUEUE, CellEnvironment, Server
 from tests.faults.cells import Cell, Row
-from tests.faults.messaging import OFTEN, Channel
+from tests.faults.messaging import FAST_TRANSACTION_CLEANUP, Messaging
 from tests.helpers.database_servers import HOST, DatabaseServer, postgres
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.helpers.kafka_broker import Broker
@@ -22,7 +22,7 @@ from tests.helpers.processes import TemporalServer, WorkerProcess
 
 
 @dataclass(frozen=True)
-class Ground:
+class SharedServers:
     """What the cells share."""
 
     temporal: TemporalServer
@@ -43,7 +43,7 @@ class SharedKafka:
             if self._found is None:
                 proxy = KafkaProxy()
                 await proxy.start()
-                broker = await asyncio.to_thread(Broker, folder, advertised=proxy.port, more=OFTEN)
+                broker = await asyncio.to_thread(Broker, folder, advertised=proxy.port, more=FAST_TRANSACTION_CLEANUP)
                 proxy.target = broker.port
                 self._found = broker, proxy
                 await asyncio.to_thread(broker.start)
@@ -70,40 +70,42 @@ def prepare(server: DatabaseServer) -> None:
         bank.execute((PROJECT / "schema.sql").read_bytes())
 
 
-def shared_flows(temporal: TemporalServer, folder: Path) -> WorkerProcess:
+def shared_workflow_worker(temporal: TemporalServer, folder: Path) -> WorkerProcess:
     """Runs the workflows of all split cells: their definitions travel with them, so it needs none."""
     folder.mkdir(parents=True)
-    settings = f'definitions = ["."]\n[temporal]\naddress = "{temporal.address}"\ntask_queue = "{FLOWS}"\n'
+    settings = f'definitions = ["."]\n[temporal]\naddress = "{temporal.address}"\ntask_queue = "{WORKFLOW_QUEUE}"\n'
     (folder / "saga.toml").write_text(settings, encoding="utf-8")
     return WorkerProcess("flows", folder)
 
 
 @asynccontextmanager
-async def channel_of(row: Row, ground: Ground) -> AsyncIterator[Channel]:
+async def open_messaging(row: Row, servers: SharedServers) -> AsyncIterator[Messaging]:
     """What the cells of a row with Kafka share."""
-    folder = ground.folder / f"{row.number}-{row.fault}"
+    folder = servers.folder / f"{row.number}-{row.fault}"
     proxy = None
     if row.kafka == "own":
-        broker = await asyncio.to_thread(Broker, folder / "kafka", more=OFTEN)
+        broker = await asyncio.to_thread(Broker, folder / "kafka", more=FAST_TRANSACTION_CLEANUP)
         await asyncio.to_thread(broker.start)
     else:
-        broker, proxy = await ground.kafka.get(ground.folder / "kafka")
-    channel = Channel(folder, broker, proxy, len(row.expected), row.client, row.consumes, row.asks)
+        broker, proxy = await servers.kafka.get(servers.folder / "kafka")
+    messaging = Messaging(folder, broker, proxy, len(row.expected), row.client, row.consumes, row.sends_commands)
     try:
-        yield channel
+        yield messaging
     finally:
-        await channel.end()
+        await messaging.end()
         if row.kafka == "own":
             broker.kill()
 
 
 @asynccontextmanager
-async def stage_of(cell: Cell, ground: Ground, channel: Channel | None = None) -> AsyncIterator[Stage]:
+async def open_environment(
+    cell: Cell, servers: SharedServers, messaging: Messaging | None = None
+) -> AsyncIterator[CellEnvironment]:
     """Build the world of one cell, and take it down."""
     row = cell.row
     async with AsyncExitStack() as stack:
-        temporal, database = ground.temporal, ground.database
-        folder = ground.folder / cell.id
+        temporal, database = servers.temporal, servers.database
+        folder = servers.folder / cell.id
         if "database" in row.own:
             database = await asyncio.to_thread(stack.enter_context, postgres(SETTINGS))
             await asyncio.to_thread(prepare, database)
@@ -115,19 +117,19 @@ async def stage_of(cell: Cell, ground: Ground, channel: Channel | None = None) -
         proxies: Mapping[Server, FaultProxy] = {
             server: await stack.enter_async_context(fault_proxy(ports[server])) for server in row.proxied
         }
-        stage = Stage(
+        env = CellEnvironment(
             folder,
             temporal,
             database,
             cell.target,
             split=row.split,
-            kills_flows=row.kills_flows,
+            kills_workflow_worker=row.kills_workflow_worker,
             attempts=row.attempts,
             pool=row.pool,
             saga=row.saga,
             proxies=proxies,
-            channel=channel,
+            messaging=messaging,
         )
-        stack.push_async_callback(stage.end)
-        await stage.build(row.edit)
-        yield stage
+        stack.push_async_callback(env.end)
+        await env.build(row.edit)
+        yield env

@@ -48,5 +48,5 @@ def table(results: Mapping[str, bool]) -> Iterable[str]:
 def _result(cell: Cell, results: Mapping[str, bool]) -> str:
     if cell.id not in results:
         return "not run"
-    word = _WORDS[cell.expected.state] if cell.row.judged else "refused"
+    word = _WORDS[cell.expected.state] if cell.row.checked else "refused"
     return f"✔ {word}" if results[cell.id] else "✘ FAILED"

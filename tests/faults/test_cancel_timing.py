@@ -14,7 +14,7 @@ from tests.faults.cell_environment import default_input
 from tests.faults.cells import Cell, Row
 from tests.faults.evidence.checker import Expected, check
 from tests.faults.evidence.evidence import gather
-from tests.faults.shared_servers import Ground, stage_of
+from tests.faults.shared_servers import SharedServers, open_environment
 
 WHOLE = 0.6
 """Seconds, about as long as one saga takes here: a cancel falls anywhere between its start and its end."""
@@ -29,30 +29,30 @@ WHOLE = 0.6
         pytest.param(200, True, id="200-natively", marks=pytest.mark.slow),
     ],
 )
-async def test_cancel_at_a_random_moment(tries: int, native: bool, ground: Ground) -> None:
+async def test_cancel_at_a_random_time(tries: int, native: bool, servers: SharedServers) -> None:
     """One saga after the other over the same bank; the outcome is COMPLETED or COMPENSATED, never between."""
     seed = 24_000 + tries
     moments = random.Random(seed)
     ends: Counter[str] = Counter()
     row = Row("24", f"random-{tries}-{native}", _unused, {"B": Expected("COMPLETED")})
-    async with stage_of(Cell(row, "B"), ground) as stage:
-        client = await stage.client()
-        await stage.worker()
+    async with open_environment(Cell(row, "B"), servers) as env:
+        client = await env.client()
+        await env.worker()
         for number in range(tries):
-            await stage.admin("truncate journal, holds, orders")
-            await stage.admin("update accounts set balance = case id when 'customer' then 100 else 0 end")
-            stage.saga_id = f"{stage.database}-{number}"
-            stage.fault_is_over()
-            await client.start("transfer", default_input(), id=stage.saga_id)
+            await env.admin("truncate journal, holds, orders")
+            await env.admin("update accounts set balance = case id when 'customer' then 100 else 0 end")
+            env.saga_id = f"{env.database}-{number}"
+            env.fault_is_over()
+            await client.start("transfer", default_input(), id=env.saga_id)
             moment = moments.uniform(0, WHOLE)
             await asyncio.sleep(moment)
             with suppress(RefusedError):  # past the point of no return, or over
-                await (stage.handle.cancel() if native else stage.cancel())
-            story = await stage.finished()
+                await (env.handle.cancel() if native else env.cancel())
+            story = await env.finished()
             expected = Expected("COMPLETED")
             if story["state"] != "COMPLETED":
                 expected = Expected("COMPENSATED", "cancelled", statuses=("CANCELED",) if native else ())
-            violations = check(await gather(stage, story), expected)
+            violations = check(await gather(env, story), expected)
             assert not violations, f"try {number} of seed {seed}, after {moment:.3f} s: {violations}"
             ends[story["state"]] += 1
     if tries >= 100:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.cell_runner import Theatre
+from tests.faults.cell_runner import CellRunner
 from tests.faults.cells import Cell, cells
 from tests.faults.matrix import ROWS
 
@@ -14,6 +14,6 @@ def marks(cell: Cell) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.id, marks=marks(cell)) for cell in cells(ROWS)])
-async def test_cell(cell: Cell, theatre: Theatre) -> None:
-    violations = (await theatre.judgement(cell)).violations
+async def test_cell(cell: Cell, cell_runner: CellRunner) -> None:
+    violations = (await cell_runner.result(cell)).violations
     assert not violations, "\n".join(violations)

@@ -20,7 +20,7 @@ import pytest
 
 from saga_workers.devstack.ports import HOST, choose_ports
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass
@@ -55,7 +55,7 @@ class DatabaseServer:
                 stderr=log,
                 start_new_session=True,
             )
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not self._answers():
             if self.child.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"{self.kind} did not start:\n{self._tail()}")
@@ -74,7 +74,7 @@ class DatabaseServer:
             return
         os.killpg(self.child.pid, how)
         try:
-            self.child.wait(PATIENCE)
+            self.child.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             os.killpg(self.child.pid, signal.SIGKILL)
             self.child.wait()

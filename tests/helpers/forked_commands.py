@@ -41,7 +41,7 @@ _one_at_a_time = threading.Lock()
 """An exit code can be read once, and each start looks at those of all."""
 
 
-class Forked:
+class ForkedCommand:
     """`saga` with these words; what it prints goes to the end of ``log``. Works as a ``subprocess.Popen``.
 
     ``first`` is called in it before anything else: a function of a module.

@@ -18,7 +18,7 @@ from saga_workers.devstack.ports import choose_ports
 from sagas.settings import KafkaSettings
 from tests.helpers.processes import Process
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Broker(Process):
         self.address = self.server.address
         super().__init__(name, self.server.argv(), folder, self.server.is_ready)
 
-    def start(self, patience: float = PATIENCE) -> Broker:
-        super().start(patience)
+    def start(self, timeout: float = TIMEOUT) -> Broker:
+        super().start(timeout)
         return self
 
     def settings(self, **more: Any) -> KafkaSettings:
@@ -88,8 +88,8 @@ class Broker(Process):
         name = name or f"topic-{uuid.uuid4().hex[:8]}"
         admin = AdminClient(self._client())
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        admin.create_topics([topic], operation_timeout=PATIENCE)[name].result(PATIENCE)
-        end = time.monotonic() + PATIENCE
+        admin.create_topics([topic], operation_timeout=TIMEOUT)[name].result(TIMEOUT)
+        end = time.monotonic() + TIMEOUT
         while not _has_leaders(admin, name, partitions):
             assert time.monotonic() < end, f"no leader for {name}"
             time.sleep(0.05)
@@ -111,7 +111,7 @@ class Broker(Process):
                 headers=dict(headers or {}),
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
-        assert producer.flush(PATIENCE) == 0
+        assert producer.flush(TIMEOUT) == 0
         assert not failed, failed
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
@@ -121,15 +121,15 @@ class Broker(Process):
 
         admin: Any = AdminClient(self._client())
         for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
-            done.result(PATIENCE)
+            done.result(TIMEOUT)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
         from confluent_kafka.admin import AdminClient
 
         admin: Any = AdminClient(self._client())
-        admin.delete_topics([topic], operation_timeout=PATIENCE)[topic].result(PATIENCE)
-        end = time.monotonic() + PATIENCE
+        admin.delete_topics([topic], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
+        end = time.monotonic() + TIMEOUT
         while topic in self.topics():
             assert time.monotonic() < end, f"{topic} is still there"
             time.sleep(0.05)
@@ -179,7 +179,7 @@ class Broker(Process):
             # A position tells how far a partition has been read: records of aborted transactions are passed over.
             consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in last])
             ended = {place for place, offset in last.items() if offset == 0}
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + TIMEOUT
             while ended < set(last):
                 assert time.monotonic() < end, f"not read to the end: {set(last) - ended}"
                 message = consumer.poll(1.0)
@@ -205,22 +205,22 @@ class Broker(Process):
         from confluent_kafka.admin._listoffsets import OffsetSpec
 
         admin = AdminClient(self._client())
-        partitions = list(admin.list_topics(topic, PATIENCE).topics[topic].partitions)
+        partitions = list(admin.list_topics(topic, TIMEOUT).topics[topic].partitions)
         asked: Any = {TopicPartition(topic, one): OffsetSpec.latest() for one in partitions}
         found: dict[int, list[int]] = {one: [] for one in partitions}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=PATIENCE).items():
-                found[place.partition].append(answer.result(PATIENCE).offset)
+            for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT).items():
+                found[place.partition].append(answer.result(TIMEOUT).offset)
         return {partition: (stable, high) for partition, (stable, high) in found.items()}
 
     def topics(self) -> set[str]:
         from confluent_kafka.admin import AdminClient
 
-        return set(AdminClient(self._client()).list_topics(timeout=PATIENCE).topics)
+        return set(AdminClient(self._client()).list_topics(timeout=TIMEOUT).topics)
 
 
 def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(topic, PATIENCE).topics[topic].partitions
+    found = admin.list_topics(topic, TIMEOUT).topics[topic].partitions
     return len(found) == partitions and all(one.leader >= 0 for one in found.values())
 
 

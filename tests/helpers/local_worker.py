@@ -50,7 +50,7 @@ def make_project(
 
 
 @contextlib.asynccontextmanager
-async def lab(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
+async def running_worker(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
     """Run a worker for the project in this process; gives a client."""
     errors = [one for one in project.diagnostics if one.severity == "error"]
     assert not errors, errors
@@ -61,11 +61,8 @@ async def lab(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
         yield Client(temporal, project)
 
 
-async def finished(client: Client, saga_id: str, patience: str = "60s") -> dict[str, Any]:
+async def finished(client: Client, saga_id: str, timeout: str = "60s") -> dict[str, Any]:
     """The story when the saga is over or parked."""
     from saga_cli.wait import wait_for_end
 
-    return await wait_for_end(client, saga_id, patience)
-
-
-__all__ = ["finished", "lab", "make_project"]
+    return await wait_for_end(client, saga_id, timeout)

@@ -15,20 +15,20 @@ from tests.helpers.kafka_broker import Broker
 TIMEOUT = 3.0
 """Seconds a transaction may last: less than a broker needs to start."""
 
-TRIES = 8
+MAX_ATTEMPTS = 8
 """It is a matter of milliseconds whether the broker forgets, and most times it does."""
 
 
-def forgetful_broker(folder: Path) -> Broker:
+def start_lossy_broker(folder: Path) -> Broker:
     """It runs."""
     broker = Broker(folder, more={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"})
     broker.start()
     return broker
 
 
-def lose_an_end(broker: Broker, topic: str, write: Callable[[], None]) -> None:
+def lose_transaction_end(broker: Broker, topic: str, write: Callable[[], None]) -> None:
     """Until the broker has forgotten the end of what ``write`` has written in ``topic``, and left open."""
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         write()
         broker.kill()
         time.sleep(TIMEOUT)

@@ -14,7 +14,7 @@ from typing import Self
 from saga_workers.devstack.ports import HOST, choose_ports
 from saga_workers.devstack.service import http_get
 from saga_workers.devstack.temporal_server import SEARCH_ATTRIBUTES, find_temporal
-from tests.helpers.forked_commands import Forked
+from tests.helpers.forked_commands import ForkedCommand
 
 
 class Process:
@@ -30,7 +30,7 @@ class Process:
     ) -> None:
         self.name, self._argv, self._folder, self._ready = name, list(argv), folder, ready
         self._env = dict(os.environ if env is None else env)
-        self._child: subprocess.Popen[bytes] | Forked | None = None
+        self._child: subprocess.Popen[bytes] | ForkedCommand | None = None
         self.log = folder / f"{name}.log"
 
     @property
@@ -42,9 +42,9 @@ class Process:
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def start(self, patience: float = 90.0) -> Self:
+    def start(self, timeout: float = 90.0) -> Self:
         self.launch()
-        self.wait(patience)
+        self.wait(timeout)
         return self
 
     def __enter__(self) -> Self:
@@ -65,13 +65,13 @@ class Process:
                 start_new_session=True,
             )
 
-    def wait(self, patience: float = 90.0) -> None:
-        end = time.monotonic() + patience
+    def wait(self, timeout: float = 90.0) -> None:
+        end = time.monotonic() + timeout
         while not self._ready():
             if not self.running:
                 raise AssertionError(f"{self.name} ended at once:\n{self.tail()}")
             if time.monotonic() > end:
-                raise AssertionError(f"{self.name} was not ready after {patience} s:\n{self.tail()}")
+                raise AssertionError(f"{self.name} was not ready after {timeout} s:\n{self.tail()}")
             time.sleep(0.05)
 
     def kill(self) -> None:
@@ -86,14 +86,14 @@ class Process:
     def thaw(self) -> None:
         os.killpg(self.pid, signal.SIGCONT)
 
-    def stop(self, patience: float = 40.0) -> int:
+    def stop(self, timeout: float = 40.0) -> int:
         """SIGTERM, and the exit code."""
         assert self._child is not None
         if self._child.poll() is None:
             os.killpg(self.pid, signal.SIGCONT)
             self._child.terminate()
             try:
-                self._child.wait(patience)
+                self._child.wait(timeout)
             except subprocess.TimeoutExpired:
                 self.kill()
         return self._child.wait()
@@ -161,7 +161,7 @@ class CommandProcess(Process):
         if self._fresh:
             super().launch()
         else:
-            self._child = Forked(self._argv, self._folder, self._env, self.log, self._first)
+            self._child = ForkedCommand(self._argv, self._folder, self._env, self.log, self._first)
 
     def ready_says(self) -> str:
         return http_get(self.health_port, "/readyz")[1].decode()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sagas import Rejected, Step, action
-from tests.helpers.local_worker import lab, make_project
+from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
 
 HERE = Path(__file__).parent
@@ -68,7 +68,7 @@ async def start(
     """Run our worker here and the plain client as a process; gives the saga's id and what the client saw."""
     project = make_project(folder, {"interop": INTEROP.replace("QUEUE", queue)}, [close], address=temporal.address)
     saga_id = saga_id or f"interop-{uuid.uuid4()}"
-    async with lab(project):
+    async with running_worker(project):
         client = await asyncio.create_subprocess_exec(
             sys.executable,
             str(HERE / "plain_client.py"),
@@ -88,7 +88,7 @@ def requests(worker: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("program", ["plain_worker.py", "plain_client.py"])
-def test_the_programs_know_only_temporal(program: str) -> None:
+def test_the_programs_import_only_temporal(program: str) -> None:
     tree = ast.parse((HERE / program).read_text())
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -126,9 +126,7 @@ async def test_undone_by_the_foreign_worker(temporal: TemporalServer, loyalty: A
     assert {request["argument"]["_saga"]["forward_key"] for request in (done, undo)} == {f"{saga_id}/add"}
 
 
-async def test_a_foreign_worker_refuses_a_key_whose_undo_it_has_seen(
-    temporal: TemporalServer, loyalty: Any, tmp_path: Path
-) -> None:
+async def test_a_foreign_worker_refuses_an_undone_key(temporal: TemporalServer, loyalty: Any, tmp_path: Path) -> None:
     """A plain client may start an id again: Temporal lets it, and the participant knows better."""
     queue, worker = loyalty
     saga_id, seen = await start(temporal, queue, tmp_path, close=False)

@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import handle, open_world
+from tests.integration.engine.environment import handle, open_environment
 from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -28,8 +28,8 @@ HISTORIES = Path(__file__).parent / "histories"
 
 async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
     """Play one scenario and write the histories of all its runs."""
-    world = await open_world(folder, address)
-    async with playing(world, scenario) as client:
+    env = await open_environment(folder, address)
+    async with playing(env, scenario) as client:
         saga, story = await perform(client, scenario)
         ids = [saga, f"{saga}~undo", *(child["id"] for child in story["children"])]
         ids += [f"{child['id']}~undo" for child in story["children"]]
@@ -38,7 +38,7 @@ async def record(scenario: Scenario, address: str, folder: Path) -> list[Path]:
             await _wait(client, row["run"])
             marked.append((row["run"], f"+{row['id']}"))
         written = [path for id, mark in marked for path in await _write(client, id, scenario.name + mark)]
-    await world.engine.dispose()
+    await env.engine.dispose()
     return written
 
 

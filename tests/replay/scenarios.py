@@ -22,7 +22,7 @@ from sagas.errors import UsageError
 from sagas.settings.model import Connection
 from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
-from tests.integration.engine.environment import World, handle, resolve, until
+from tests.integration.engine.environment import Environment, handle, resolve, until
 
 After = Callable[[Client, str], Awaitable[Any]]
 QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"
@@ -161,15 +161,15 @@ async def undo(client: Client, id: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def playing(world: World, scenario: Scenario, **options: Any) -> AsyncIterator[Client]:
+async def playing(env: Environment, scenario: Scenario, **options: Any) -> AsyncIterator[Client]:
     """A worker for one scenario, and the service it needs; ``options`` are the worker's."""
-    world.plan = {what: list(moves) for what, moves in scenario.plan.items()}
+    env.plan = {what: list(moves) for what, moves in scenario.plan.items()}
     with contextlib.ExitStack() as services:
         if scenario.http is not None:
             service = services.enter_context(PaymentServer())
             service.faults(*(dict(fault) for fault in scenario.http))
-            world.connections["crm"] = Connection("crm", "http", world.folder, url_setting=service.url)
-        async with world.serving(*scenario.definitions, **options) as client:
+            env.connections["crm"] = Connection("crm", "http", env.folder, url_setting=service.url)
+        async with env.serving(*scenario.definitions, **options) as client:
             yield client
 
 

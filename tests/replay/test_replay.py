@@ -42,7 +42,7 @@ def test_every_scenario_has_a_recording() -> None:
     assert recorded >= {one.name for one in SCENARIOS}
 
 
-async def test_an_interpreter_that_was_changed_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     [path] = [one for one in HISTORIES if one.name == "line-compensated.1.json.gz"]
     honest: Callable[..., Any] = calls.send_call
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults.cell_environment import Stage
+from tests.faults.cell_environment import CellEnvironment
 from tests.faults.evidence.activity_history import Activity, activities_of
 
 
@@ -62,25 +62,25 @@ where datname = current_database() and application_name like 'saga-worker-%' and
 """
 
 
-async def gather(stage: Stage, story: Mapping[str, Any], saga_id: str | None = None) -> Evidence:
+async def gather(env: CellEnvironment, story: Mapping[str, Any], saga_id: str | None = None) -> Evidence:
     """Read everything once, after the run."""
-    saga_id = saga_id or stage.saga_id
-    client = await stage.client()
+    saga_id = saga_id or env.saga_id
+    client = await env.client()
     described = await client.temporal.get_workflow_handle(saga_id).describe()
     runs = [one async for one in client.temporal.list_workflows(f"WorkflowId = '{saga_id}'")]
-    orders = await stage.admin("select state from orders where saga_id = %s", saga_id)
+    orders = await env.admin("select state from orders where saga_id = %s", saga_id)
     return Evidence(
-        balances=dict(await stage.admin("select id, balance from accounts")),
-        holds=(await stage.admin("select coalesce(sum(amount), 0)::int from holds"))[0][0],
+        balances=dict(await env.admin("select id, balance from accounts")),
+        holds=(await env.admin("select coalesce(sum(amount), 0)::int from holds"))[0][0],
         order=orders[0][0] if orders else None,
-        journal=tuple(Effect(*row) for row in await stage.admin(_JOURNAL, saga_id, f"{saga_id}/")),
-        guard=tuple(GuardRow(*row) for row in await stage.admin(_GUARD, saga_id, f"{saga_id}/")),
+        journal=tuple(Effect(*row) for row in await env.admin(_JOURNAL, saga_id, f"{saga_id}/")),
+        guard=tuple(GuardRow(*row) for row in await env.admin(_GUARD, saga_id, f"{saga_id}/")),
         story=story,
         status=described.status.name if described.status is not None else "?",
         activities=await activities_of(client.temporal.get_workflow_handle(saga_id)),
         runs=max(len(runs), 1),
-        totals=frozenset(stage.totals),
-        idle_transactions=(await stage.admin(_OPEN))[0][0],
-        prepared=(await stage.admin("select count(*) from pg_prepared_xacts"))[0][0],
-        seconds=stage.seconds if stage.seconds is not None else 0.0,
+        totals=frozenset(env.totals),
+        idle_transactions=(await env.admin(_OPEN))[0][0],
+        prepared=(await env.admin("select count(*) from pg_prepared_xacts"))[0][0],
+        seconds=env.seconds if env.seconds is not None else 0.0,
     )

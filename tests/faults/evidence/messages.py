@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.faults.cell_environment import Stage
+from tests.faults.cell_environment import CellEnvironment
 from tests.faults.evidence.evidence import Effect
-from tests.faults.messaging import channel
+from tests.faults.messaging import messaging
 
 Operation = tuple[str, str]
 """A step and its op: do, undo."""
@@ -110,30 +110,30 @@ where topic in (select topic from channels) or status <> 'PUBLISHED' order by id
 """
 
 
-async def gather_messages(stage: Stage) -> Messages:
+async def gather_messages(env: CellEnvironment) -> Messages:
     """Wait until the relay has no more to do, and read everything once."""
-    found = channel(stage)
-    await found.published(stage)
-    topics = [row[0] for row in await stage.admin("select distinct topic from channels")]
+    found = messaging(env)
+    await found.published(env)
+    topics = [row[0] for row in await env.admin("select distinct topic from channels")]
     records = await asyncio.to_thread(found.broker.read_committed, *topics)
     offsets: dict[str, tuple[int, int]] = {}
-    for topic in (*topics, found.progress_topic(stage)):
+    for topic in (*topics, found.progress_topic(env)):
         for partition, pair in (await asyncio.to_thread(found.broker.offsets, topic)).items():
             offsets[f"{topic}/{partition}"] = pair
     return Messages(
-        outbox=tuple(OutboxRow(row[0], (row[1], row[2]), row[3]) for row in await stage.admin(_OUTBOX)),
+        outbox=tuple(OutboxRow(row[0], (row[1], row[2]), row[3]) for row in await env.admin(_OUTBOX)),
         records=tuple(
             Record(one.topic, one.partition, one.offset, one.key, one.headers["ce_id"], _operation(one.json()))
             for one in records
         ),
         offsets=offsets,
-        noted=await _noted(stage) if found.consumes else None,
-        stale=frozenset(found.stale.get(stage.database, ())),
+        noted=await _noted(env) if found.consumes else None,
+        stale=frozenset(found.stale.get(env.database, ())),
     )
 
 
-async def _noted(stage: Stage) -> tuple[Operation, ...]:
-    return tuple((row[0], row[1]) for row in await stage.admin("select step, op from noted order by id"))
+async def _noted(env: CellEnvironment) -> tuple[Operation, ...]:
+    return tuple((row[0], row[1]) for row in await env.admin("select step, op from noted order by id"))
 
 
 def _operation(value: Mapping[str, str]) -> Operation:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.cell_runner import Theatre
+from tests.faults.cell_runner import CellRunner
 from tests.faults.cells import Cell, cells
 from tests.faults.evidence.checker import RULES, check
 from tests.faults.evidence.evidence import Effect, Evidence, GuardRow
@@ -115,14 +115,16 @@ SPOILED: tuple[tuple[str, str, str, Spoil], ...] = (
 
 
 @pytest.mark.parametrize(("rule", "run", "what", "spoil"), SPOILED, ids=[f"{one[0]} {one[2]}" for one in SPOILED])
-async def test_a_spoiled_run_is_caught(rule: str, run: str, what: str, spoil: Spoil, theatre: Theatre) -> None:
+async def test_corrupted_evidence_is_detected(
+    rule: str, run: str, what: str, spoil: Spoil, cell_runner: CellRunner
+) -> None:
     cell = BY_ID[GOOD[run]]
-    judgement = await theatre.judgement(cell)
-    assert judgement.evidence is not None
-    assert not judgement.violations, "this test needs a good run"
-    found = check(spoil(judgement.evidence), cell.expected, cell.row.shape)
+    result = await cell_runner.result(cell)
+    assert result.evidence is not None
+    assert not result.violations, "this test needs a good run"
+    found = check(spoil(result.evidence), cell.expected, cell.row.shape)
     assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_has_a_violation() -> None:
     assert {one[0] for one in SPOILED} == set(RULES)

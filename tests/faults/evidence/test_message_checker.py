@@ -58,15 +58,15 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
 )
 
 
-def test_a_good_run_is_good() -> None:
+def test_a_valid_run_has_no_violations() -> None:
     assert check_messages(GOOD, JOURNAL) == []
 
 
 @pytest.mark.parametrize(("rule", "what", "spoil"), SPOILED, ids=[f"{one[0]} {one[1]}" for one in SPOILED])
-def test_a_spoiled_run_is_caught(rule: str, what: str, spoil: Spoil) -> None:
+def test_corrupted_evidence_is_detected(rule: str, what: str, spoil: Spoil) -> None:
     found = check_messages(spoil(GOOD), JOURNAL)
     assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_has_a_violation() -> None:
     assert {one[0] for one in SPOILED} == set(MESSAGE_RULES)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.faults.cell_environment import Stage
+from tests.faults.cell_environment import CellEnvironment
 from tests.faults.injection.fault_relay import standing
-from tests.faults.messaging import channel
+from tests.faults.messaging import messaging
 
 Fault = Callable[[], Awaitable[object]]
 
 
-async def broker_killed(stage: Stage) -> None:
+async def broker_killed(env: CellEnvironment) -> None:
     """It dies, and comes back on its data."""
-    broker = channel(stage).broker
-    await _without_broker(stage, lambda: asyncio.to_thread(broker.kill), lambda: asyncio.to_thread(broker.start, 90.0))
+    broker = messaging(env).broker
+    await _without_broker(env, lambda: asyncio.to_thread(broker.kill), lambda: asyncio.to_thread(broker.start, 90.0))
 
 
-async def broker_frozen(stage: Stage) -> None:
+async def broker_frozen(env: CellEnvironment) -> None:
     """It answers nobody for a while, and goes on where it was."""
-    broker = channel(stage).broker
-    await _without_broker(stage, lambda: asyncio.to_thread(broker.freeze), lambda: asyncio.to_thread(broker.thaw))
+    broker = messaging(env).broker
+    await _without_broker(env, lambda: asyncio.to_thread(broker.freeze), lambda: asyncio.to_thread(broker.thaw))
 
 
-async def broker_cut(stage: Stage) -> None:
+async def broker_cut(env: CellEnvironment) -> None:
     """The wire to it is cut for the relay alone."""
-    shared = channel(stage)
+    shared = messaging(env)
     proxy = shared.proxy
     assert proxy is not None, "this row has no proxy"
 
@@ -36,17 +36,15 @@ async def broker_cut(stage: Stage) -> None:
     async def mend() -> None:
         proxy.mend(shared.prefix)
 
-    await _without_broker(stage, cut, mend)
+    await _without_broker(env, cut, mend)
 
 
-async def _without_broker(stage: Stage, fault: Fault, heal: Fault) -> None:
-    shared = channel(stage)
-    async with standing(stage):
+async def _without_broker(env: CellEnvironment, fault: Fault, heal: Fault) -> None:
+    shared = messaging(env)
+    async with standing(env):
         await shared.once(fault)
-    await stage.finished()
-    waiting = await stage.admin(
-        "select count(*) from saga_outbox where step = %s and status = 'NEW'", stage.target.step
-    )
+    await env.finished()
+    waiting = await env.admin("select count(*) from saga_outbox where step = %s and status = 'NEW'", env.target.step)
     assert waiting[0][0], "the event of the target does not wait"
     await shared.once(heal)
-    stage.fault_is_over()
+    env.fault_is_over()

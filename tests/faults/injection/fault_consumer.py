@@ -5,68 +5,68 @@ from __future__ import annotations
 import asyncio
 
 from tests.faults.breakpoints import Target
-from tests.faults.cell_environment import Stage
+from tests.faults.cell_environment import CellEnvironment
 from tests.faults.injection.fault_relay import doing, standing
-from tests.faults.messaging import channel
+from tests.faults.messaging import messaging
 from tests.helpers.processes import TriggerProcess
 
 
-async def killed_before_offset(stage: Stage) -> None:
+async def killed_before_offset(env: CellEnvironment) -> None:
     """P13: the inbox row and the effect are committed, the offset is not: the message comes again, and is dropped."""
-    shared = channel(stage)
-    await _stand_at_note(stage)
+    shared = messaging(env)
+    await _stand_at_note(env)
     await shared.once(lambda: asyncio.to_thread(shared.consumer.kill))
-    await stage.finished()
-    stage.fault_is_over()
-    await shared.once(shared.take_notes)
-    await _worked_off(stage)
+    await env.finished()
+    env.fault_is_over()
+    await shared.once(shared.start_consumer)
+    await _worked_off(env)
 
 
-async def replaced_before_offset(stage: Stage) -> None:
+async def replaced_before_offset(env: CellEnvironment) -> None:
     """The same with a consumer that is frozen: another one gets its partitions, and it wakes up as a zombie."""
-    shared = channel(stage)
-    zombie = await _stand_at_note(stage)
-    await shared.once(shared.take_notes)
-    await stage.finished()
-    stage.fault_is_over()
-    await _worked_off(stage)
+    shared = messaging(env)
+    zombie = await _stand_at_note(env)
+    await shared.once(shared.start_consumer)
+    await env.finished()
+    env.fault_is_over()
+    await _worked_off(env)
     await shared.once(doing(zombie.thaw))
     await asyncio.sleep(2.0)  # for the zombie to do what it must not
 
 
-async def _stand_at_note(stage: Stage) -> TriggerProcess:
+async def _stand_at_note(env: CellEnvironment) -> TriggerProcess:
     """The target's event is noted, its offset is not committed, and the consumer does not move any more."""
-    shared = channel(stage)
-    await shared.once(shared.take_notes)
+    shared = messaging(env)
+    await shared.once(shared.start_consumer)
     consumer = shared.consumer
-    async with stage.gate("note") as note:
-        async with standing(stage):
+    async with env.breakpoint_at("note") as note:
+        async with standing(env):
             pass
         await note.reached()
         await shared.once(doing(consumer.freeze))
     question = "select 1 from noted where step = %s and op = %s"
-    await stage.until(lambda: stage.admin(question, stage.target.step, stage.target.op), "the note")
-    assert not await shared.worked_off(stage), "the offset is committed"
+    await env.until(lambda: env.admin(question, env.target.step, env.target.op), "the note")
+    assert not await shared.fully_consumed(env), "the offset is committed"
     return consumer
 
 
-async def out_of_order(stage: Stage) -> None:
+async def out_of_order(env: CellEnvironment) -> None:
     """A message that is overtaken by all that follow it: cancelled before it was made, when the saga compensates."""
-    shared = channel(stage)
-    late = Target(stage.target.step, "do")
-    await shared.divert(stage, late)
-    await shared.once(shared.take_notes)
-    await stage.worker()
-    await stage.start()
-    await stage.finished()
-    await shared.published(stage)
-    await _worked_off(stage)
-    stage.fault_is_over()
-    await shared.once(lambda: shared.take_notes(late=True))
-    await stage.until(lambda: shared.worked_off(stage, late=True), "the late message", 90.0)
+    shared = messaging(env)
+    late = Target(env.target.step, "do")
+    await shared.divert(env, late)
+    await shared.once(shared.start_consumer)
+    await env.worker()
+    await env.start()
+    await env.finished()
+    await shared.published(env)
+    await _worked_off(env)
+    env.fault_is_over()
+    await shared.once(lambda: shared.start_consumer(late=True))
+    await env.until(lambda: shared.fully_consumed(env, late=True), "the late message", 90.0)
 
 
-async def _worked_off(stage: Stage) -> None:
-    shared = channel(stage)
-    await shared.published(stage)
-    await stage.until(lambda: shared.worked_off(stage), "that the consumer has taken everything", 90.0)
+async def _worked_off(env: CellEnvironment) -> None:
+    shared = messaging(env)
+    await shared.published(env)
+    await env.until(lambda: shared.fully_consumed(env), "that the consumer has taken everything", 90.0)

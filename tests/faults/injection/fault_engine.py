@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from sagas.errors import UsageError
-from tests.faults.cell_environment import Stage, activity_id
+from tests.faults.cell_environment import CellEnvironment, activity_id
 from tests.faults.injection.fault_participant import saga
 
 RAISES = """
@@ -48,52 +48,52 @@ calls.send_call = send
 """
 
 
-async def workflow_code_raises(stage: Stage) -> None:
+async def workflow_code_raises(env: CellEnvironment) -> None:
     """The build breaks when it hears of the effect; the next one hears of it again."""
-    await stage.worker()
-    broken = await stage.own_flows(RAISES.format(activity=activity_id(stage.target)))
-    await stage.start()
-    await stage.effect_is_there()
-    await _found_stuck(stage)
+    await env.worker()
+    broken = await env.own_workflow_worker(RAISES.format(activity=activity_id(env.target)))
+    await env.start()
+    await env.effect_is_there()
+    await _found_stuck(env)
     broken.kill()
-    stage.fault_is_over()
-    await stage.own_flows()
+    env.fault_is_over()
+    await env.own_workflow_worker()
 
 
-async def code_decides_otherwise(stage: Stage) -> None:
+async def code_decides_otherwise(env: CellEnvironment) -> None:
     """A build that would have called something else takes over while the attempt runs: it may not go on."""
-    effects, old = await stage.worker(), await stage.own_flows()
-    async with stage.gate("effect") as gate:
-        await stage.start()
-        await gate.reached(by=effects.pid)
+    effects, old = await env.worker(), await env.own_workflow_worker()
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=effects.pid)
         old.kill()
-        changed = await stage.own_flows(DECIDES_OTHERWISE.format(step=stage.target.step, op=stage.target.op))
-    await _found_stuck(stage)
+        changed = await env.own_workflow_worker(DECIDES_OTHERWISE.format(step=env.target.step, op=env.target.op))
+    await _found_stuck(env)
     assert "Nondeterminism" in changed.log.read_text(encoding="utf-8", errors="replace")
     changed.kill()
-    stage.fault_is_over()
-    await stage.own_flows()
+    env.fault_is_over()
+    await env.own_workflow_worker()
 
 
-async def _found_stuck(stage: Stage) -> None:
+async def _found_stuck(env: CellEnvironment) -> None:
     async def found() -> bool:
-        code, said = await saga(stage, "list", "--stuck", "-o", "json")
+        code, said = await saga(env, "list", "--stuck", "-o", "json")
         assert code == 0, said
-        reasons = [reason for one in json.loads(said) if one["id"] == stage.saga_id for reason in one["stuck"]]
+        reasons = [reason for one in json.loads(said) if one["id"] == env.saga_id for reason in one["stuck"]]
         return any("workflow task fails" in reason for reason in reasons)
 
-    await stage.until(found, "the saga in `saga list --stuck`")
+    await env.until(found, "the saga in `saga list --stuck`")
 
 
-async def unknown_saga(stage: Stage) -> None:
+async def unknown_saga(env: CellEnvironment) -> None:
     """A name that no definition has: refused where it is started, and by the saga itself for those who cannot know."""
-    client = await stage.client()
-    await stage.worker()
+    client = await env.client()
+    await env.worker()
     with pytest.raises(UsageError, match="transfers"):
-        await client.start("transfers", {}, id=stage.saga_id)
-    run = await client.temporal.start_workflow("transfers", {}, id=stage.saga_id, task_queue=stage.queue)
+        await client.start("transfers", {}, id=env.saga_id)
+    run = await client.temporal.start_workflow("transfers", {}, id=env.saga_id, task_queue=env.queue)
     with pytest.raises(WorkflowFailureError) as refused:
         await run.result()
     assert isinstance(refused.value.cause, ApplicationError)
     assert refused.value.cause.type == "SagaRefused"
-    assert await stage.admin("select 1 from journal union all select 1 from saga_guard") == []
+    assert await env.admin("select 1 from journal union all select 1 from saga_guard") == []

@@ -7,65 +7,65 @@ import os
 import sys
 
 from tests.faults.breakpoints import Target
-from tests.faults.cell_environment import Stage, default_input
+from tests.faults.cell_environment import CellEnvironment, default_input
 from tests.faults.evidence.checker import HOLD
 
 
-async def rejects(stage: Stage) -> None:
+async def rejects(env: CellEnvironment) -> None:
     """A definite no."""
-    await stage.worker()
-    await stage.conduct(stage.target, "reject")
-    await stage.start()
+    await env.worker()
+    await env.script_attempts(env.target, "reject")
+    await env.start()
 
 
-async def keeps_failing(stage: Stage) -> None:
+async def keeps_failing(env: CellEnvironment) -> None:
     """A compensation without an alternate fails until its policy ends, parks, and a person retries it."""
-    await stage.worker()
-    await stage.conduct(stage.target, "fail")
-    await stage.start()
-    story = await stage.finished()
+    await env.worker()
+    await env.script_attempts(env.target, "fail")
+    await env.start()
+    story = await env.finished()
     assert story["state"] == "PARKED"
     assert story["steps"][2]["compensation"]["state"] == "PARKED"
     assert "the test breaks undo order" in story["parked"][0]["why"]
-    assert (await stage.admin("select count(*) from holds"))[0][0] == 1, f"{HOLD} is kept while it is parked"
-    await stage.heal()
-    await stage.resolve(stage.target.step, "retry")
-    await stage.leaves_parked()
+    assert (await env.admin("select count(*) from holds"))[0][0] == 1, f"{HOLD} is kept while it is parked"
+    await env.heal()
+    await env.resolve(env.target.step, "retry")
+    await env.leaves_parked_state()
 
 
-async def skipped(stage: Stage) -> None:
+async def skipped(env: CellEnvironment) -> None:
     """The same, but the person gives it up: the effect that stays is named."""
-    await stage.worker()
-    await stage.conduct(stage.target, "fail")
-    await stage.start()
-    assert (await stage.finished())["state"] == "PARKED"
-    await stage.resolve(stage.target.step, "skip")
-    stage.fault_is_over()
-    story = await stage.finished()
+    await env.worker()
+    await env.script_attempts(env.target, "fail")
+    await env.start()
+    assert (await env.finished())["state"] == "PARKED"
+    await env.resolve(env.target.step, "skip")
+    env.fault_is_over()
+    story = await env.finished()
     assert [(row["step"], row["kind"]) for row in story["residue"]] == [("order", "effect_stays")]
 
 
-async def expression_fails(stage: Stage) -> None:
+async def expression_fails(env: CellEnvironment) -> None:
     """An expression that is right on paper has no value for this input."""
-    await stage.worker()
+    await env.worker()
     given = default_input()
-    del given["notes"]["release" if stage.target.op == "undo" else stage.target.step]
-    await stage.start(given)
+    del given["notes"]["release" if env.target.op == "undo" else env.target.step]
+    await env.start(given)
 
 
-async def arguments_too_large(stage: Stage) -> None:
+async def arguments_too_large(env: CellEnvironment) -> None:
     """Arguments that no payload carries: found before the effect."""
-    await stage.worker()
+    await env.worker()
     given = default_input()
-    given["notes"]["release" if stage.target.op == "undo" else stage.target.step] = "x" * 900_000
-    await stage.start(given)
+    given["notes"]["release" if env.target.op == "undo" else env.target.step] = "x" * 900_000
+    await env.start(given)
 
 
-async def result_too_large(stage: Stage) -> None:
+async def result_too_large(env: CellEnvironment) -> None:
     """A result that no payload carries: found before COMMIT."""
-    await stage.worker()
-    await stage.conduct(stage.target, "big")
-    await stage.start()
+    await env.worker()
+    await env.script_attempts(env.target, "big")
+    await env.start()
 
 
 POISON = {
@@ -76,28 +76,28 @@ POISON = {
 }
 
 
-async def refused_at_registration(stage: Stage) -> None:
+async def refused_at_registration(env: CellEnvironment) -> None:
     """Definitions that could leave something half done never start."""
-    good = (stage.folder / "fork.saga.yaml").read_text(encoding="utf-8")
+    good = (env.folder / "fork.saga.yaml").read_text(encoding="utf-8")
     for name, (old, new) in POISON.items():
         assert old in good, name
-        (stage.folder / "fork.saga.yaml").write_text(good.replace(old, new), encoding="utf-8")
-        code, said = await saga(stage, "validate", "fork.saga.yaml")
+        (env.folder / "fork.saga.yaml").write_text(good.replace(old, new), encoding="utf-8")
+        code, said = await saga(env, "validate", "fork.saga.yaml")
         assert code == 1, f"{name}: {said}"
         assert "error" in said, f"{name}: {said}"
 
 
-async def nested_past_its_pivot(stage: Stage) -> None:
+async def nested_past_its_pivot(env: CellEnvironment) -> None:
     """A nested saga with a pivot cannot be undone, so nothing may follow it that can fail."""
-    path = stage.folder / "deposit.saga.yaml"
+    path = env.folder / "deposit.saga.yaml"
     text = path.read_text(encoding="utf-8").replace("    compensate: bank.release\n", "    pivot: true\n")
     path.write_text(text, encoding="utf-8")
-    code, said = await saga(stage, "validate", "parent.saga.yaml", "deposit.saga.yaml")
+    code, said = await saga(env, "validate", "parent.saga.yaml", "deposit.saga.yaml")
     assert code == 1, said
     assert "deposit" in said
 
 
-async def saga(stage: Stage, *arguments: str) -> tuple[int, str]:
+async def saga(env: CellEnvironment, *arguments: str) -> tuple[int, str]:
     """Run the real command in the cell's project, for the task queue of its workflows."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -105,8 +105,8 @@ async def saga(stage: Stage, *arguments: str) -> tuple[int, str]:
         "-m",
         "saga_cli.main",
         *arguments,
-        cwd=stage.folder,
-        env={**os.environ, "SAGA_TEMPORAL__TASK_QUEUE": stage.flows if stage.split else stage.queue},
+        cwd=env.folder,
+        env={**os.environ, "SAGA_TEMPORAL__TASK_QUEUE": env.workflow_queue if env.split else env.queue},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -115,42 +115,42 @@ async def saga(stage: Stage, *arguments: str) -> tuple[int, str]:
     return child.returncode, said.decode()
 
 
-async def branch_rejects(stage: Stage) -> None:
+async def branch_rejects(env: CellEnvironment) -> None:
     """One branch is refused while its sibling is in flight: that one is awaited, then undone."""
-    await stage.worker()
-    await stage.conduct(Target("hold", "do"), "reject")
-    async with stage.gate("effect", Target("debit", "do")) as gate:
-        await stage.start()
-        await gate.reached()
-        await stage.recorded(Target("hold", "do"), "failed")
+    await env.worker()
+    await env.script_attempts(Target("hold", "do"), "reject")
+    async with env.breakpoint_at("effect", Target("debit", "do")) as stop:
+        await env.start()
+        await stop.reached()
+        await env.recorded(Target("hold", "do"), "failed")
         await asyncio.sleep(0.3)
-        assert not await stage.admin("select 1 from saga_guard where op = 'undo' and step = 'debit'")
+        assert not await env.admin("select 1 from saga_guard where op = 'undo' and step = 'debit'")
 
 
-async def order_across_join(stage: Stage) -> None:
+async def order_across_join(env: CellEnvironment) -> None:
     """No branch is undone before the step that joined them, however long that takes."""
-    worker = await stage.worker()
-    async with stage.gate("effect", Target("order", "undo")) as gate:
-        await stage.start()
-        await gate.reached(by=worker.pid)
+    worker = await env.worker()
+    async with env.breakpoint_at("effect", Target("order", "undo")) as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
         await asyncio.sleep(0.5)
-        assert not await stage.admin("select 1 from saga_guard where op = 'undo' and step in ('debit', 'hold')")
+        assert not await env.admin("select 1 from saga_guard where op = 'undo' and step in ('debit', 'hold')")
 
 
-async def child_rejects(stage: Stage) -> None:
+async def child_rejects(env: CellEnvironment) -> None:
     """A nested saga is refused: its parent goes backward."""
-    await stage.worker()
-    await stage.conduct(Target("hold", "do"), "reject")
-    await stage.start()
+    await env.worker()
+    await env.script_attempts(Target("hold", "do"), "reject")
+    await env.start()
 
 
-async def child_undone_by_new_worker(stage: Stage) -> None:
+async def child_undone_by_new_worker(env: CellEnvironment) -> None:
     """The parent fails after its child has completed, and the worker dies while the child is being undone."""
-    worker = await stage.worker()
-    async with stage.gate("effect") as gate:
-        await stage.start()
-        await gate.reached(by=worker.pid)
+    worker = await env.worker()
+    async with env.breakpoint_at("effect") as stop:
+        await env.start()
+        await stop.reached(by=worker.pid)
         worker.kill()
-    await stage.sessions_are_over(worker.pid)
-    stage.fault_is_over()
-    await stage.worker()
+    await env.sessions_are_over(worker.pid)
+    env.fault_is_over()
+    await env.worker()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from tests.faults.cell_environment import Stage, default_input
-from tests.faults.messaging import channel
-from tests.integration.messaging.trigger.trigger_environment import worked_off
+from tests.faults.cell_environment import CellEnvironment, default_input
+from tests.faults.messaging import messaging
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed
 
 POISON = "poison"
 ASKS = "asks-QUEUE"
@@ -46,24 +46,22 @@ ASKED: Mapping[str, str] = {"B": "ask", "P": "decide", "A": "tell", "C": "ask_un
 POSITIONS = {("hold", "do"): "B", ("capture", "do"): "P", ("ship", "do"): "A", ("hold", "undo"): "C"}
 
 
-async def poisoned(stage: Stage) -> None:
+async def poisoned(env: CellEnvironment) -> None:
     """Tried as often as the consumer says, put aside with the reason; what comes after it goes on."""
-    shared = channel(stage)
-    topic, prefix = ASKS.replace("QUEUE", stage.queue), stage.database
+    shared = messaging(env)
+    topic, prefix = ASKS.replace("QUEUE", env.queue), env.database
     await asyncio.to_thread(shared.broker.create_topic, topic)
-    trigger = await shared.hear_replies(stage)
-    await stage.worker()
+    trigger = await shared.start_reply_listener(env)
+    await env.worker()
     input = default_input()
-    asked = ASKED[POSITIONS[stage.target.step, stage.target.op]]
+    asked = ASKED[POSITIONS[env.target.step, env.target.op]]
     input["notes"] |= {**dict.fromkeys(ASKED.values(), "something"), asked: POISON}
-    await stage.start(input)
-    await stage.finished()
+    await env.start(input)
+    await env.finished()
     await asyncio.to_thread(shared.broker.produce, topic, "something else")
     group = f"{prefix}-consumer-request-participant"
-    await stage.until(lambda: asyncio.to_thread(worked_off, shared.broker, group, topic), "what comes after it", 90.0)
+    await env.until(lambda: asyncio.to_thread(fully_consumed, shared.broker, group, topic), "what comes after it", 90.0)
     dead = await asyncio.to_thread(shared.broker.read_committed, f"{topic}.dlq")
     assert [one.json() for one in dead] == [POISON], trigger.tail()
     assert "cannot read it" in dead[0].headers["sagadlqreason"]
-    assert await stage.admin("select status, count(*) from saga_inbox where status = 'DEAD' group by 1") == [
-        ("DEAD", 1)
-    ]
+    assert await env.admin("select status, count(*) from saga_inbox where status = 'DEAD' group by 1") == [("DEAD", 1)]

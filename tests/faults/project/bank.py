@@ -1,6 +1,6 @@
 """The actions of the fault matrix: each moves money inside one bank, and says in the journal that it did.
 
-`enter` (schema.sql) writes the journal, stops at the turnstile if the harness has closed it, and says what the test
+`enter` (schema.sql) writes the journal, stops at the breakpoint if the harness has closed it, and says what the test
 wants this attempt to do. Where a cell has Kafka, each effect is an event as well.
 """
 
@@ -110,10 +110,10 @@ async def ship(step: Step, customer: str, note: Any) -> dict:
     return result
 
 
-@action("bank.crowd", connection="bank")
-async def crowd(step: Step) -> None:
+@action("bank.occupy_connection", connection="bank")
+async def occupy_connection(step: Step) -> None:
     """Moves nothing; takes room in the pool as long as the harness holds it up."""
-    await step.sql.execute("select turnstile('effect', 'crowd', 'do')")
+    await step.sql.execute("select breakpoint('effect', 'occupy', 'do')")
 
 
 @action("bank.thank", connection="bank")

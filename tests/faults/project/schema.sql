@@ -1,4 +1,4 @@
--- A small bank whose money never changes in sum, and the turnstiles of the harness.
+-- A small bank whose money never changes in sum, and the breakpoints of the harness.
 create table accounts (id text primary key, balance int not null);
 insert into accounts values
     ('customer', 100), ('transit', 0), ('fees', 0), ('merchant', 0), ('carrier', 0), ('marketing', 0);
@@ -12,7 +12,7 @@ create table conduct (step text, op text, does text[] not null);
 -- Counts attempts; a sequence is not taken back by a rollback.
 create sequence conduct_count;
 
-create function turnstile(point text, step text, op text) returns void language sql as $$
+create function breakpoint(point text, step text, op text) returns void language sql as $$
     select pg_advisory_xact_lock_shared(7, hashtext(point || ' ' || step || ' ' || op))
 $$;
 
@@ -22,7 +22,7 @@ declare
     word text;
 begin
     insert into journal (saga_id, step, op) values (saga_id, step, op);
-    perform turnstile('effect', step, op);
+    perform breakpoint('effect', step, op);
     select does into words from conduct c where c.step = enter.step and c.op = enter.op;
     if words is null then
         return '';
@@ -36,7 +36,7 @@ end $$;
 
 create function before_commit() returns trigger language plpgsql as $$
 begin
-    perform turnstile('commit', new.step, new.op);
+    perform breakpoint('commit', new.step, new.op);
     return null;
 end $$;
 create constraint trigger before_commit after insert on journal deferrable initially deferred
@@ -50,7 +50,7 @@ create table noted (id bigserial primary key, saga_id text not null, step text n
 
 create function before_note() returns trigger language plpgsql as $$
 begin
-    perform turnstile('note', new.step, new.op);
+    perform breakpoint('note', new.step, new.op);
     return null;
 end $$;
 create constraint trigger before_note after insert on noted deferrable initially deferred
@@ -58,7 +58,7 @@ create constraint trigger before_note after insert on noted deferrable initially
 
 create function before_mark() returns trigger language plpgsql as $$
 begin
-    perform turnstile('mark', new.step, new.value::json ->> 'op');
+    perform breakpoint('mark', new.step, new.value::json ->> 'op');
     return new;
 end $$;
 create trigger before_mark before update on saga_outbox

@@ -16,7 +16,7 @@ from saga_cli import main
 from saga_workers.client import Client
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.local_worker import lab
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
 
 ACTIONS = """
@@ -78,7 +78,7 @@ output: {by: "${{ steps.approval.result.by }}"}
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """What one command has said and how it left."""
 
     code: int
@@ -91,21 +91,21 @@ class Answer:
 
 
 @dataclass
-class Shell:
+class CommandLine:
     """Runs `saga` with the settings of the project. ``client`` speaks to the same server."""
 
     folder: Path
     capsys: pytest.CaptureFixture[str]
     client: Client
 
-    async def saga(self, *words: str) -> Answer:
+    async def saga(self, *words: str) -> CommandResult:
         """In a thread: the command has an event loop of its own, and the worker needs this one."""
         self.capsys.readouterr()
         code = await asyncio.to_thread(main.run, ["--config", str(self.folder / "saga.toml"), *words])
         told = self.capsys.readouterr()
         assert "Traceback" not in told.err
         assert "bug in saga" not in told.err
-        return Answer(code, told.out, told.err)
+        return CommandResult(code, told.out, told.err)
 
     def break_undo(self, broken: bool) -> None:
         file = self.folder / "broken"
@@ -129,18 +129,22 @@ def write_project(folder: Path, server: TemporalServer) -> Project:
 
 
 @pytest.fixture
-async def shell(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Shell]:
+async def cli(
+    temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[CommandLine]:
     """With a worker."""
     project = write_project(tmp_path / "project", temporal)
-    async with lab(project) as client:
-        yield Shell(tmp_path / "project", capsys, client)
+    async with running_worker(project) as client:
+        yield CommandLine(tmp_path / "project", capsys, client)
 
 
 @pytest.fixture
-async def lonely(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+async def cli_without_worker(
+    temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
     """Without a worker."""
     project = write_project(tmp_path / "project", temporal)
-    return Shell(tmp_path / "project", capsys, await Client.connect(project))
+    return CommandLine(tmp_path / "project", capsys, await Client.connect(project))
 
 
 @pytest.fixture
@@ -156,7 +160,9 @@ def worker(folder: Path) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-async def office(folder: Path, worker: WorkerProcess, capsys: pytest.CaptureFixture[str]) -> Shell:
+async def cli_with_worker_process(
+    folder: Path, worker: WorkerProcess, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
     """With a worker in a process of its own."""
     project = Project(load_settings(config=str(folder / "saga.toml")))
-    return Shell(folder, capsys, await Client.connect(project))
+    return CommandLine(folder, capsys, await Client.connect(project))

@@ -9,9 +9,9 @@ import pytest
 
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.local_worker import lab
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.cli.conftest import Shell, fresh, write_project
+from tests.integration.cli.conftest import CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
 
 GROUP = """
@@ -23,16 +23,18 @@ steps:
 
 
 @pytest.fixture
-async def nested(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Shell]:
+async def nested(
+    temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[CommandLine]:
     """With a worker that also knows a saga with a nested one."""
     folder = tmp_path / "project"
     write_project(folder, temporal)
     (folder / "group.saga.yaml").write_text(GROUP)
-    async with lab(Project(load_settings(config=str(folder / "saga.toml")))) as client:
-        yield Shell(folder, capsys, client)
+    async with running_worker(Project(load_settings(config=str(folder / "saga.toml")))) as client:
+        yield CommandLine(folder, capsys, client)
 
 
-async def test_every_command_leads_from_the_parent_to_the_parked_child(nested: Shell) -> None:
+async def test_every_command_names_the_parked_child_of_a_blocked_parent(nested: CommandLine) -> None:
     id = fresh("group")
     child = f"{id}/trips"
     nested.break_undo(True)
@@ -61,7 +63,7 @@ async def test_every_command_leads_from_the_parent_to_the_parked_child(nested: S
     assert (watched.code, watched.json["state"], watched.json["parked"]) == (3, "COMPENSATED", [])
 
 
-async def test_rows_whose_sagas_are_blocked_free_their_places(nested: Shell) -> None:
+async def test_blocked_sagas_free_their_slots_in_a_bulk_start(nested: CommandLine) -> None:
     file = nested.folder / "groups.jsonl"
     file.write_text("{}\n{}\n")
     nested.break_undo(True)

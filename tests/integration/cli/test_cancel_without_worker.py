@@ -14,7 +14,7 @@ from saga_workers.control import interventions
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.integration.cli.conftest import Shell, fresh, write_project
+from tests.integration.cli.conftest import CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
 
 
@@ -26,24 +26,24 @@ def worker(temporal: TemporalServer, tmp_path: Path) -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture
-async def shell(worker: WorkerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+async def cli(worker: WorkerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     project = Project(load_settings(config=str(tmp_path / "project" / "saga.toml")))
-    return Shell(tmp_path / "project", capsys, await Client.connect(project))
+    return CommandLine(tmp_path / "project", capsys, await Client.connect(project))
 
 
-async def orphan(shell: Shell, worker: WorkerProcess, count: int = 1) -> list[str]:
+async def orphan(cli: CommandLine, worker: WorkerProcess, count: int = 1) -> list[str]:
     """Sagas that wait, whose worker was killed a moment ago: Temporal still believes that it polls."""
     ids = [fresh("ask") for _ in range(count)]
     for id in ids:
-        await shell.saga("start", "ask", "--id", id)
+        await cli.saga("start", "ask", "--id", id)
     for id in ids:
-        await until(shell, ("show", id), lambda story: bool(story["steps"]) and story["steps"][1]["state"] == "RUNNING")
+        await until(cli, ("show", id), lambda story: bool(story["steps"]) and story["steps"][1]["state"] == "RUNNING")
     worker.kill()
     return ids
 
 
 @contextmanager
-def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Iterator[None]:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Iterator[None]:
     """While nobody can answer, nobody has to wait for long."""
     with monkeypatch.context() as patch:
         patch.setattr(interventions, "UPDATE_TIMEOUT", seconds)
@@ -52,74 +52,74 @@ def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Iterator
 
 
 async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
-    shell: Shell, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [id] = await orphan(shell, worker)
-    with impatient(monkeypatch):
+    [id] = await orphan(cli, worker)
+    with short_timeouts(monkeypatch):
         for _ in range(2):
-            answer = await shell.saga("--json", "cancel", id, "--reason", "not wanted", "--as", "ben")
+            answer = await cli.saga("--json", "cancel", id, "--reason", "not wanted", "--as", "ben")
             assert (answer.code, answer.json["answer"]) == (0, "requested"), answer
             assert "no worker has answered yet" in answer.json["note"]
-    story = (await shell.saga("--json", "show", id)).json
+    story = (await cli.saga("--json", "show", id)).json
     assert (story["cancel_requested"], bool(story["incomplete"])) == (True, True)
-    with impatient(monkeypatch):
-        waited = await shell.saga("cancel", id, "--wait", "--timeout", "1s")
+    with short_timeouts(monkeypatch):
+        waited = await cli.saga("cancel", id, "--wait", "--timeout", "1s")
     assert waited.code == 7, waited
     worker.start()
-    waited = await shell.saga("--json", "watch", id, "--timeout", "60s")
+    waited = await cli.saga("--json", "watch", id, "--timeout", "60s")
     assert (waited.code, waited.json["state"], waited.json["reason"]["kind"]) == (6, "COMPENSATED", "cancelled")
     assert waited.json["reason"]["message"].startswith("not wanted")
 
 
-async def test_a_cancel_that_a_worker_took_before_it_died_is_on_record(shell: Shell, worker: WorkerProcess) -> None:
+async def test_a_cancel_accepted_before_the_worker_died_is_recorded(cli: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("order")
-    await shell.saga("start", "order", "--set", f'number="{id}"')
-    await until(shell, ("show", id), lambda story: story["state"] == "COMMITTED")
-    assert (await shell.saga("cancel", id)).code == 9
-    shell.break_undo(True)
+    await cli.saga("start", "order", "--set", f'number="{id}"')
+    await until(cli, ("show", id), lambda story: story["state"] == "COMMITTED")
+    assert (await cli.saga("cancel", id)).code == 9
+    cli.break_undo(True)
     parked = fresh("ask")
-    await shell.saga("start", "ask", "--id", parked)
-    await until(shell, ("show", parked), lambda story: story["steps"][1]["state"] == "RUNNING")
-    taken = await shell.saga("--json", "cancel", parked, "--wait", "--timeout", "60s")
+    await cli.saga("start", "ask", "--id", parked)
+    await until(cli, ("show", parked), lambda story: story["steps"][1]["state"] == "RUNNING")
+    taken = await cli.saga("--json", "cancel", parked, "--wait", "--timeout", "60s")
     assert (taken.code, taken.json["state"]) == (4, "PARKED"), taken
     worker.kill()
-    assert (await shell.saga("--json", "show", parked)).json["cancel_requested"] is True
-    assert (await shell.saga("--json", "show", id)).json["cancel_requested"] is False, "it was refused"
+    assert (await cli.saga("--json", "show", parked)).json["cancel_requested"] is True
+    assert (await cli.saga("--json", "show", id)).json["cancel_requested"] is False, "it was refused"
 
 
-async def test_a_cancel_past_the_point_of_no_return_changes_nothing_later(
-    shell: Shell, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+async def test_a_cancel_past_the_commit_point_has_no_later_effect(
+    cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = fresh("order")
-    await shell.saga("start", "order", "--set", f'number="{id}"')
-    await until(shell, ("show", id), lambda story: story["state"] == "COMMITTED")
+    await cli.saga("start", "order", "--set", f'number="{id}"')
+    await until(cli, ("show", id), lambda story: story["state"] == "COMMITTED")
     worker.kill()
-    with impatient(monkeypatch):
-        answer = await shell.saga("--json", "cancel", id)
+    with short_timeouts(monkeypatch):
+        answer = await cli.saga("--json", "cancel", id)
     assert (answer.code, answer.json["answer"]) == (0, "requested"), answer
     worker.start()
-    again = await shell.saga("cancel", id)
+    again = await cli.saga("cancel", id)
     assert again.code == 9, again
     assert "past the point of no return" in again.err
-    await shell.saga("signal", id, "delivered")
-    assert (await shell.saga("watch", id, "--timeout", "60s")).code == 0
+    await cli.saga("signal", id, "delivered")
+    assert (await cli.saga("watch", id, "--timeout", "60s")).code == 0
 
 
-async def test_a_decision_that_no_worker_takes_says_that_it_is_not_recorded(
-    shell: Shell, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
+    cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [id] = await orphan(shell, worker)
-    with impatient(monkeypatch):
-        decided = await shell.saga("resolve", id, "approval", "retry", "--reason", "x")
-        rehearsed = await shell.saga("resolve", id, "approval", "retry", "--reason", "x", "--dry-run")
+    [id] = await orphan(cli, worker)
+    with short_timeouts(monkeypatch):
+        decided = await cli.saga("resolve", id, "approval", "retry", "--reason", "x")
+        rehearsed = await cli.saga("resolve", id, "approval", "retry", "--reason", "x", "--dry-run")
     assert decided.code == 2, decided
     assert "it is not recorded" in decided.err
     assert rehearsed.code == 2, rehearsed
-    sent = await shell.saga("signal", id, "approve", "--as", "ada")
+    sent = await cli.saga("signal", id, "approve", "--as", "ada")
     assert sent.code == 0, sent
     assert "could not be asked" in sent.err
     worker.start()
-    ended = await shell.saga("--json", "watch", id, "--timeout", "60s")
+    ended = await cli.saga("--json", "watch", id, "--timeout", "60s")
     assert (ended.code, ended.json["output"]) == (0, {"by": "ada"})
 
 
@@ -128,30 +128,30 @@ async def test_a_requested_cancel_survives_the_server(
 ) -> None:
     with TemporalServer(tmp_path / "temporal") as server:
         folder = tmp_path / "project"
-        shell = Shell(folder, capsys, await Client.connect(write_project(folder, server)))
+        cli = CommandLine(folder, capsys, await Client.connect(write_project(folder, server)))
         with WorkerProcess("worker", folder) as worker:
-            [id] = await orphan(shell, worker)
-            with impatient(monkeypatch):
-                assert (await shell.saga("--json", "cancel", id)).json["answer"] == "requested"
+            [id] = await orphan(cli, worker)
+            with short_timeouts(monkeypatch):
+                assert (await cli.saga("--json", "cancel", id)).json["answer"] == "requested"
             server.kill()
             server.start()
             worker.start()
-            assert (await shell.saga("watch", id, "--timeout", "90s")).code == 6
+            assert (await cli.saga("watch", id, "--timeout", "90s")).code == 6
 
 
-async def test_a_cancel_of_many_reaches_all_of_them(
-    shell: Shell, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+async def test_a_bulk_cancel_reaches_every_saga(
+    cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = await orphan(shell, worker, 20)
+    ids = await orphan(cli, worker, 20)
     where = "WorkflowType = 'ask'"
-    await until(shell, ("list",), lambda rows: len(rows) == len(ids))
+    await until(cli, ("list",), lambda rows: len(rows) == len(ids))
     began = time.monotonic()
-    with impatient(monkeypatch, 3.0):
-        answer = await shell.saga("--json", "cancel", "--where", where, "--yes")
+    with short_timeouts(monkeypatch, 3.0):
+        answer = await cli.saga("--json", "cancel", "--where", where, "--yes")
     took = time.monotonic() - began
     assert {row["id"]: row["answer"] for row in answer.json} == dict.fromkeys(ids, "requested")
     assert answer.code == 0, answer
     assert took < len(ids) * 3.0 / 2, "they are asked at the same time"
     worker.start()
     for id in ids:
-        assert (await shell.saga("watch", id, "--timeout", "60s")).code == 6
+        assert (await cli.saga("watch", id, "--timeout", "60s")).code == 6

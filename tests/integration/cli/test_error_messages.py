@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.cli.conftest import Shell
+from tests.integration.cli.conftest import CommandLine
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "sentence"),
+    ("args", "exit_code", "message"),
     [
         (("start", "tripp"), 2, "did you mean trip?"),
         (("start", "trip", "--input", "{nights: 3}"), 2, "--input is not JSON"),
@@ -42,27 +42,29 @@ from tests.integration.cli.conftest import Shell
         (("undo", "x"), 2, "--reason is missing"),
     ],
 )
-async def test_one_sentence(lonely: Shell, words: tuple[str, ...], code: int, sentence: str) -> None:
-    answer = await lonely.saga(*words)
-    assert answer.code == code, answer
-    assert sentence in answer.err
+async def test_each_mistake_prints_one_line(
+    cli_without_worker: CommandLine, args: tuple[str, ...], exit_code: int, message: str
+) -> None:
+    answer = await cli_without_worker.saga(*args)
+    assert answer.code == exit_code, answer
+    assert message in answer.err
     told = [line for line in answer.err.splitlines() if not line.startswith("→ ")]
     assert told[0].startswith("error: ")
     assert answer.out == ""
 
 
-async def test_broken_yaml_names_file_and_line(lonely: Shell) -> None:
-    (lonely.folder / "trip.saga.yaml").write_text("saga: trip\nsteps: [\n")
-    answer = await lonely.saga("start", "trip")
+async def test_invalid_yaml_names_file_and_line(cli_without_worker: CommandLine) -> None:
+    (cli_without_worker.folder / "trip.saga.yaml").write_text("saga: trip\nsteps: [\n")
+    answer = await cli_without_worker.saga("start", "trip")
     assert answer.code == 2
     assert "trip.saga.yaml:" in answer.err
 
 
-async def test_a_server_that_is_down(lonely: Shell) -> None:
-    config = lonely.folder / "saga.toml"
+async def test_an_unreachable_server_is_reported(cli_without_worker: CommandLine) -> None:
+    config = cli_without_worker.folder / "saga.toml"
     lines = [line for line in config.read_text().splitlines() if not line.startswith("address")]
     config.write_text("\n".join(lines) + '\naddress = "127.0.0.1:1"\n')
     for words in (("start", "trip"), ("list",), ("show", "x"), ("parked",), ("cancel", "x")):
-        answer = await lonely.saga(*words)
+        answer = await cli_without_worker.saga(*words)
         assert answer.code == 1, answer
         assert "No Temporal server answers at 127.0.0.1:1" in answer.err

@@ -88,13 +88,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env"
 
 
-def test_every_installed_name_begins_with_saga(environment: Path) -> None:
+def test_every_installed_package_name_begins_with_saga(environment: Path) -> None:
     [record] = environment.glob("lib/*/site-packages/saga_orchestrator-*.dist-info/RECORD")
     names = {line.split("/")[0] for line in record.read_text().splitlines() if not line.startswith("..")}
     assert {name for name in names if not name.startswith("saga")} == set()
 
 
-def test_an_own_worker_next_to_modules_with_common_names(
+def test_a_custom_worker_next_to_modules_with_common_names(
     environment: Path, temporal: TemporalServer, tmp_path: Path
 ) -> None:
     write_project(tmp_path, temporal, "own", "./greeting.py")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from saga_workers.temporal.temporal_runs import describe_run
-from tests.integration.cli.conftest import Shell, fresh
+from tests.integration.cli.conftest import CommandLine, fresh
 
 Child = asyncio.subprocess.Process
 
@@ -48,10 +48,10 @@ async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_while_the_file_is_read(lonely: Shell) -> None:
-    file = lonely.folder / "many.jsonl"
+async def test_interrupt_while_the_row_file_is_read(cli_without_worker: CommandLine) -> None:
+    file = cli_without_worker.folder / "many.jsonl"
     file.write_text('{"nights": 1}\n' * 400_000)
-    child = await launch(lonely.folder, "start", "trip", "--from", str(file))
+    child = await launch(cli_without_worker.folder, "start", "trip", "--from", str(file))
 
     async def reading() -> bool:
         return str(file) in files_of(child.pid)
@@ -69,7 +69,7 @@ def files_of(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("args", "message"),
     [
         (("start", "trip", "--from", "one.jsonl"), "interrupted: nothing was started\n"),
         (("start", "trip"), "interrupted: nothing was started\n"),
@@ -77,7 +77,7 @@ def files_of(pid: int) -> list[str]:
         (("list",), ""),
     ],
 )
-async def test_while_the_server_does_not_answer(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+async def test_interrupt_while_the_server_does_not_answer(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
     asked = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,19 +90,19 @@ async def test_while_the_server_does_not_answer(tmp_path: Path, words: tuple[str
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[temporal]\naddress = "127.0.0.1:{port}"\n')
-        words = tuple(str(tmp_path / word) if word == "one.jsonl" else word for word in words)
-        child = await launch(tmp_path, *words)
-        assert await interrupted(child, asked.wait) == ("", sentence)
+        args = tuple(str(tmp_path / word) if word == "one.jsonl" else word for word in args)
+        child = await launch(tmp_path, *args)
+        assert await interrupted(child, asked.wait) == ("", message)
 
 
-async def test_while_sagas_are_started_all_that_were_are_counted(shell: Shell) -> None:
-    file = shell.folder / "asks.jsonl"
+async def test_interrupt_during_a_bulk_start_counts_started_sagas(cli: CommandLine) -> None:
+    file = cli.folder / "asks.jsonl"
     file.write_text("{}\n" * 2000)
     words = ("--json", "start", "ask", "--from", str(file), "--batch", "b", "--concurrency", "20", "--rate", "50")
-    child = await launch(shell.folder, *words)
+    child = await launch(cli.folder, *words)
 
     async def some() -> None:
-        await eventually(lambda: describe_run(shell.client.temporal, "b-3"))
+        await eventually(lambda: describe_run(cli.client.temporal, "b-3"))
 
     out, err = await interrupted(child, some)
     tally = json.loads(out)
@@ -110,15 +110,15 @@ async def test_while_sagas_are_started_all_that_were_are_counted(shell: Shell) -
     assert told is not None, err
     assert [int(one) for one in told.groups()] == [tally["started"], tally["not_started"]]
     assert tally["started"] + tally["not_started"] == 2000
-    assert await describe_run(shell.client.temporal, f"b-{tally['started']}") is not None
-    assert await describe_run(shell.client.temporal, f"b-{tally['started'] + 1}") is None
+    assert await describe_run(cli.client.temporal, f"b-{tally['started']}") is not None
+    assert await describe_run(cli.client.temporal, f"b-{tally['started'] + 1}") is None
 
 
-async def test_while_the_end_is_waited_for(shell: Shell) -> None:
+async def test_interrupt_while_waiting_for_the_end(cli: CommandLine) -> None:
     id = fresh("ask")
-    child = await launch(shell.folder, "start", "ask", "--id", id, "--wait")
+    child = await launch(cli.folder, "start", "ask", "--id", id, "--wait")
 
-    _, err = await interrupted(child, lambda: eventually(lambda: describe_run(shell.client.temporal, id)))
+    _, err = await interrupted(child, lambda: eventually(lambda: describe_run(cli.client.temporal, id)))
     # The server may have started it while its answer is still on the way.
     started, perhaps = f"{id} goes on; `saga watch {id}` follows it", "it may have been started; `saga list --saga ask`"
     assert started in err or perhaps in err

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.integration.cli.conftest import Shell, fresh
+from tests.integration.cli.conftest import CommandLine, fresh
 
 PRINTING = """
 import logging
@@ -20,28 +20,28 @@ logging.getLogger("shop").warning("a line of a log")
 """
 
 
-@pytest.mark.parametrize("words", [("start", "order", "--id"), ("show",), ("list",), ("actions",), ("validate",)])
-def test_only_the_document_is_on_stdout(lonely: Shell, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("args", [("start", "order", "--id"), ("show",), ("list",), ("actions",), ("validate",)])
+def test_json_output_is_the_only_stdout(cli_without_worker: CommandLine, args: tuple[str, ...]) -> None:
     """An input so large that Temporal's SDK warns of it, and a module that prints while it is imported."""
     id = fresh("large")
-    actions = lonely.folder / "actions.py"
+    actions = cli_without_worker.folder / "actions.py"
     actions.write_text(PRINTING + actions.read_text())
-    large = lonely.folder / "large.json"
+    large = cli_without_worker.folder / "large.json"
     large.write_text(json.dumps({"number": id, "padding": "x" * 700_000}))
     begin = ("start", "order", "--id", id, "--input", f"@{large}")
-    if words[0] == "show":
-        run(lonely, *begin)
-        words = ("show", id)
-    done = run(lonely, *(begin if words[0] == "start" else words))
+    if args[0] == "show":
+        run(cli_without_worker, *begin)
+        args = ("show", id)
+    done = run(cli_without_worker, *(begin if args[0] == "start" else args))
     json.loads(done.stdout)
-    if words[0] == "start":
+    if args[0] == "start":
         assert "TMPRL1103" in done.stderr
-    if words[0] in ("actions", "validate"):
+    if args[0] in ("actions", "validate"):
         assert "hello from a module" in done.stderr
 
 
-def run(shell: Shell, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-P", "-m", "saga_cli.main", "--config", str(shell.folder / "saga.toml"), "--json", *words]
+def run(cli: CommandLine, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-P", "-m", "saga_cli.main", "--config", str(cli.folder / "saga.toml"), "--json", *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done
     return done

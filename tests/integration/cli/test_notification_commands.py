@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.local_worker import lab
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.cli.conftest import Shell, fresh, write_project
+from tests.integration.cli.conftest import CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import until
 
 TELLS = """
@@ -23,14 +23,16 @@ notify:
 
 
 @pytest.fixture
-async def teller(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Shell]:
+async def teller(
+    temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[CommandLine]:
     project = write_project(tmp_path / "project", temporal)
     (tmp_path / "project" / "tells.saga.yaml").write_text(TELLS)
-    async with lab(project) as client:
-        yield Shell(tmp_path / "project", capsys, client)
+    async with running_worker(project) as client:
+        yield CommandLine(tmp_path / "project", capsys, client)
 
 
-async def test_a_notification_that_was_given_up_is_seen_and_sent_again(teller: Shell) -> None:
+async def test_an_abandoned_notification_is_shown_and_can_be_resent(teller: CommandLine) -> None:
     id = fresh("told")
     teller.break_undo(True)  # now `unwork` always says no
     assert (await teller.saga("start", "tells", "--id", id, "--wait")).code == 0
@@ -60,7 +62,7 @@ async def test_a_notification_that_was_given_up_is_seen_and_sent_again(teller: S
     assert human.startswith("notify-0-completed  work  DELIVERED")
 
 
-async def test_mistakes_are_one_sentence(teller: Shell) -> None:
+async def test_mistakes_give_a_one_line_error(teller: CommandLine) -> None:
     id = fresh("plain")
     assert (await teller.saga("start", "order", "--id", id, "--input", '{"number": "1"}')).code == 0
     assert f"{id} has notified nobody" in (await teller.saga("notify", id)).out

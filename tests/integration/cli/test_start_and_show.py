@@ -8,22 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 from saga_workers.temporal.temporal_runs import describe_run
-from tests.integration.cli.conftest import Shell, fresh
+from tests.integration.cli.conftest import CommandLine, fresh
 
 
-async def until(shell: Shell, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
+async def until(cli: CommandLine, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
     """Temporal's index lags behind: ask again until it has caught up."""
     end = time.monotonic() + 20
     while True:
-        found = (await shell.saga("--json", *words)).json
+        found = (await cli.saga("--json", *words)).json
         if holds(found) or time.monotonic() > end:
             return found
         await asyncio.sleep(0.2)
 
 
-async def test_start_and_wait_for_a_good_end(shell: Shell) -> None:
+async def test_start_waits_for_completion(cli: CommandLine) -> None:
     id = fresh("good")
-    answer = await shell.saga("--json", "start", "trip", "--id", id, "--set", "nights=2", "--wait")
+    answer = await cli.saga("--json", "start", "trip", "--id", id, "--set", "nights=2", "--wait")
     assert answer.code == 0, answer
     assert answer.json["state"] == "COMPLETED"
     assert answer.json["input"] == {"mode": "ok", "nights": 2}
@@ -31,207 +31,207 @@ async def test_start_and_wait_for_a_good_end(shell: Shell) -> None:
     assert [step["state"] for step in answer.json["steps"]] == ["DONE"] * 3
 
 
-async def test_the_definition_travels_with_the_start(shell: Shell) -> None:
+async def test_the_definition_travels_with_the_start(cli: CommandLine) -> None:
     """The header is sent: the run needs no `saga.load`, and --again could not work without."""
     id = fresh("header")
-    await shell.saga("start", "trip", "--id", id, "--wait")
-    events = [event async for event in shell.client.temporal.get_workflow_handle(id).fetch_history_events()]
+    await cli.saga("start", "trip", "--id", id, "--wait")
+    events = [event async for event in cli.client.temporal.get_workflow_handle(id).fetch_history_events()]
     header = events[0].workflow_execution_started_event_attributes.header.fields
     assert "saga-definition" in header
 
 
-async def test_what_was_undone_can_be_started_again(shell: Shell) -> None:
+async def test_a_compensated_saga_can_be_started_again(cli: CommandLine) -> None:
     id = fresh("again")
     words = ("start", "trip", "--id", id, "--set", "mode=reject", "--wait")
-    answer = await shell.saga(*words)
+    answer = await cli.saga(*words)
     assert answer.code == 3
     assert "COMPENSATED" in answer.out
     assert "rejected at flight: card declined" in answer.out
     assert "↩ undone (unwork" in answer.out
-    refused = await shell.saga(*words)
+    refused = await cli.saga(*words)
     assert refused.code == 9
     assert "--again" in refused.err
-    again = await shell.saga("--json", *words, "--again")
+    again = await cli.saga("--json", *words, "--again")
     assert again.code == 3
     assert {step["generation"] for step in again.json["steps"]} == {2}
 
 
-async def test_one_run_per_id(shell: Shell) -> None:
+async def test_a_second_start_with_the_same_id_is_refused(cli: CommandLine) -> None:
     id = fresh("one")
-    assert (await shell.saga("--json", "start", "trip", "--id", id, "--wait")).code == 0
-    second = await shell.saga("--json", "start", "trip", "--id", id)
+    assert (await cli.saga("--json", "start", "trip", "--id", id, "--wait")).code == 0
+    second = await cli.saga("--json", "start", "trip", "--id", id)
     assert second.json["started"] is False
-    other = await shell.saga("start", "trip", "--id", id, "--set", "nights=9")
+    other = await cli.saga("start", "trip", "--id", id, "--set", "nights=9")
     assert other.code == 9
     assert "another input" in other.err
-    assert (await shell.saga("start", "ask", "--id", id)).code == 9
+    assert (await cli.saga("start", "ask", "--id", id)).code == 9
 
 
-async def test_wait_ends_when_its_time_is_over(shell: Shell) -> None:
+async def test_wait_ends_at_its_timeout(cli: CommandLine) -> None:
     id = fresh("slow")
-    answer = await shell.saga("start", "ask", "--id", id, "--wait", "--timeout", "500ms")
+    answer = await cli.saga("start", "ask", "--id", id, "--wait", "--timeout", "500ms")
     assert answer.code == 7
     assert "still runs" in answer.out
-    assert (await shell.saga("signal", id, "approve")).code == 0
+    assert (await cli.saga("signal", id, "approve")).code == 0
 
 
-async def test_list_finds_by_state_saga_and_label(shell: Shell) -> None:
+async def test_list_finds_by_state_saga_and_label(cli: CommandLine) -> None:
     good, bad = fresh("good"), fresh("bad")
-    await shell.saga("start", "trip", "--id", good, "--wait")
-    await shell.saga("start", "trip", "--id", bad, "--set", "mode=reject", "--wait")
-    both = await until(shell, ("list",), lambda rows: len(rows) == 2 and all(row["ended_at"] for row in rows))
+    await cli.saga("start", "trip", "--id", good, "--wait")
+    await cli.saga("start", "trip", "--id", bad, "--set", "mode=reject", "--wait")
+    both = await until(cli, ("list",), lambda rows: len(rows) == 2 and all(row["ended_at"] for row in rows))
     assert {row["id"]: row["state"] for row in both} == {good: "COMPLETED", bad: "COMPENSATED"}
     assert all("steps" not in row for row in both)
 
     async def ids(*words: str) -> list[str]:
-        return [row["id"] for row in (await shell.saga("--json", "list", *words)).json]
+        return [row["id"] for row in (await cli.saga("--json", "list", *words)).json]
 
     assert await ids("--state", "completed") == [good]
     assert await ids("--state", "COMPENSATED") == [bad]
     assert await ids("-l", "mode=reject") == [bad]
-    assert await ids("--saga", "order", "--where", f"TaskQueue = '{_queue(shell)}'") == []
+    assert await ids("--saga", "order", "--where", f"TaskQueue = '{_queue(cli)}'") == []
     assert await ids("--since", "2099-01-01") == []
     assert len(await ids("--limit", "1")) == 1
-    lines = (await shell.saga("list")).out.splitlines()
+    lines = (await cli.saga("list")).out.splitlines()
     assert any(good in line and "COMPLETED" in line for line in lines)
 
 
-def _queue(shell: Shell) -> str:
-    return shell.client.project.settings.temporal.task_queue
+def _queue(cli: CommandLine) -> str:
+    return cli.client.project.settings.temporal.task_queue
 
 
-async def test_undo_and_the_run_are_one_story(shell: Shell) -> None:
+async def test_show_merges_the_undo_with_the_run(cli: CommandLine) -> None:
     id = fresh("undo")
-    await shell.saga("start", "trip", "--id", id, "--wait")
-    assert (await shell.saga("undo", id, "--yes")).code == 2  # without a reason
-    answer = await shell.saga("--json", "undo", id, "--reason", "the guest fell ill", "--yes")
+    await cli.saga("start", "trip", "--id", id, "--wait")
+    assert (await cli.saga("undo", id, "--yes")).code == 2  # without a reason
+    answer = await cli.saga("--json", "undo", id, "--reason", "the guest fell ill", "--yes")
     assert answer.code == 0, answer
     assert answer.json["state"] == "COMPENSATED"
-    story = (await shell.saga("--json", "show", id)).json
+    story = (await cli.saga("--json", "show", id)).json
     assert (story["id"], story["state"], story["reason"]["kind"]) == (id, "COMPENSATED", "undone")
-    rows = await until(shell, ("list",), lambda rows: [row["state"] for row in rows] == ["COMPENSATED"])
+    rows = await until(cli, ("list",), lambda rows: [row["state"] for row in rows] == ["COMPENSATED"])
     assert [row["id"] for row in rows] == [id]
-    assert (await shell.saga("undo", id, "--reason", "x", "--yes")).code == 9
+    assert (await cli.saga("undo", id, "--reason", "x", "--yes")).code == 9
 
 
-async def test_undo_past_a_pivot_is_refused(shell: Shell) -> None:
+async def test_undo_past_a_pivot_is_refused(cli: CommandLine) -> None:
     id = fresh("order")
-    await shell.saga("start", "order", "--set", f'number="{id}"')
-    await shell.saga("signal", id, "delivered")
-    await shell.saga("watch", id)
-    answer = await shell.saga("undo", id, "--reason", "changed my mind", "--yes")
+    await cli.saga("start", "order", "--set", f'number="{id}"')
+    await cli.saga("signal", id, "delivered")
+    await cli.saga("watch", id)
+    answer = await cli.saga("undo", id, "--reason", "changed my mind", "--yes")
     assert answer.code == 9
     assert "point of no return" in answer.err
 
 
-async def test_watch_tells_each_change_and_leaves_with_the_end(shell: Shell) -> None:
+async def test_watch_prints_each_change_and_exits_at_the_end(cli: CommandLine) -> None:
     id = fresh("watched")
-    await shell.saga("start", "ask", "--id", id)
-    assert (await shell.saga("watch", id, "--timeout", "300ms")).code == 7
-    await shell.saga("signal", id, "approve", "--as", "anna")
-    answer = await shell.saga("--jsonl", "watch", id)
+    await cli.saga("start", "ask", "--id", id)
+    assert (await cli.saga("watch", id, "--timeout", "300ms")).code == 7
+    await cli.saga("signal", id, "approve", "--as", "anna")
+    answer = await cli.saga("--jsonl", "watch", id)
     assert answer.code == 0
     assert '"state": "COMPLETED"' in answer.out.splitlines()[-1]
     assert '"by": "anna"' in answer.out
 
 
-async def test_open_prints_the_link(shell: Shell) -> None:
+async def test_open_prints_the_link(cli: CommandLine) -> None:
     id = fresh("open")
-    await shell.saga("start", "trip", "--id", id, "--wait")
-    answer = await shell.saga("open", id)
+    await cli.saga("start", "trip", "--id", id, "--wait")
+    answer = await cli.saga("open", id)
     assert answer.out.startswith("http://")
     assert id in answer.out
 
 
-async def test_a_terminated_saga_says_so_everywhere(shell: Shell) -> None:
+async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandLine) -> None:
     id = fresh("killed")
-    await shell.saga("start", "ask", "--id", id)
-    await until(shell, ("show", id), lambda story: story["steps"][0]["state"] == "DONE")
-    await shell.client.temporal.get_workflow_handle(id).terminate(reason="by mistake")
-    story = (await shell.saga("--json", "show", id)).json
+    await cli.saga("start", "ask", "--id", id)
+    await until(cli, ("show", id), lambda story: story["steps"][0]["state"] == "DONE")
+    await cli.client.temporal.get_workflow_handle(id).terminate(reason="by mistake")
+    story = (await cli.saga("--json", "show", id)).json
     assert story["state"] == "TERMINATED"
     assert story["reason"]["kind"] == "terminated"
     assert "by mistake" in story["reason"]["message"]
-    assert (await shell.saga("watch", id)).code == 1
-    assert "nobody will undo it" in (await shell.saga("show", id)).out
-    stuck = await until(shell, ("list", "--stuck"), lambda rows: bool(rows))
+    assert (await cli.saga("watch", id)).code == 1
+    assert "nobody will undo it" in (await cli.saga("show", id)).out
+    stuck = await until(cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
     assert stuck[0]["stuck"] == ["terminated with open effects: hold"]
-    refused = await shell.saga("start", "ask", "--id", id)
+    refused = await cli.saga("start", "ask", "--id", id)
     assert refused.code == 9
     assert "terminated" in refused.err
 
 
-async def test_a_start_that_the_worker_refuses(shell: Shell) -> None:
+async def test_a_start_refused_by_the_worker_is_reported(cli: CommandLine) -> None:
     """A plain Temporal client can send anything; its saga closes Failed and runs nothing."""
     id = fresh("foreign")
-    await shell.client.temporal.start_workflow("trip", {"nights": "many"}, id=id, task_queue=_queue(shell))
-    answer = await shell.saga("watch", id)
+    await cli.client.temporal.start_workflow("trip", {"nights": "many"}, id=id, task_queue=_queue(cli))
+    answer = await cli.saga("watch", id)
     assert answer.code == 2, answer
-    shown = await shell.saga("show", id)
+    shown = await cli.saga("show", id)
     assert "refused: " in shown.out
     assert "nights" in shown.out
 
 
-async def test_without_a_worker_the_truth_is_told(lonely: Shell) -> None:
+async def test_without_a_worker_the_commands_report_it(cli_without_worker: CommandLine) -> None:
     id = fresh("lonely")
-    started = await lonely.saga("start", "trip", "--id", id)
+    started = await cli_without_worker.saga("start", "trip", "--id", id)
     assert started.code == 0
     assert "no worker polls the task queue" in started.err
     assert "saga worker" in started.err
-    shown = await lonely.saga("show", id)
+    shown = await cli_without_worker.saga("show", id)
     assert shown.code == 0
     assert "not the whole story: no worker polls" in shown.out
-    stuck = await until(lonely, ("list", "--stuck"), lambda rows: bool(rows))
+    stuck = await until(cli_without_worker, ("list", "--stuck"), lambda rows: bool(rows))
     assert "no worker polls" in stuck[0]["stuck"][0]
-    resolved = await lonely.saga("resolve", id, "hotel", "retry", "--reason", "x")
+    resolved = await cli_without_worker.saga("resolve", id, "hotel", "retry", "--reason", "x")
     assert resolved.code == 2
     assert "no worker polls" in resolved.err
-    cancelled = await lonely.saga("cancel", id)
+    cancelled = await cli_without_worker.saga("cancel", id)
     assert cancelled.code == 0
     assert "recorded" in cancelled.out
-    described = await describe_run(lonely.client.temporal, id)
+    described = await describe_run(cli_without_worker.client.temporal, id)
     assert described is not None
     assert described.run.running
 
 
-async def test_a_closed_saga_needs_no_worker(lonely: Shell) -> None:
+async def test_a_closed_saga_needs_no_worker(cli_without_worker: CommandLine) -> None:
     id = fresh("closed")
-    async with _worker(lonely):
-        await lonely.saga("start", "trip", "--id", id, "--wait")
-    story = (await lonely.saga("--json", "show", id)).json
+    async with _worker(cli_without_worker):
+        await cli_without_worker.saga("start", "trip", "--id", id, "--wait")
+    story = (await cli_without_worker.saga("--json", "show", id)).json
     assert story["state"] == "COMPLETED"
     assert len(story["steps"]) == 3
 
 
-def _worker(shell: Shell) -> Any:
-    from tests.helpers.local_worker import lab
+def _worker(cli: CommandLine) -> Any:
+    from tests.helpers.local_worker import running_worker
 
-    return lab(shell.client.project)
+    return running_worker(cli.client.project)
 
 
-async def test_a_step_that_is_tried_again_and_again_says_why(shell: Shell) -> None:
+async def test_a_retried_step_shows_its_error(cli: CommandLine) -> None:
     """Only Temporal knows of attempts within a call that goes on: the saga itself has not heard of them."""
     id = fresh("retry")
-    (shell.folder / "down").touch()
-    await shell.saga("start", "trip", "--id", id, "--set", "mode=retry")
-    story = await tried(shell, id, "flight", lambda step: step["attempts"] >= 2)
+    (cli.folder / "down").touch()
+    await cli.saga("start", "trip", "--id", id, "--set", "mode=retry")
+    story = await tried(cli, id, "flight", lambda step: step["attempts"] >= 2)
     assert (story["state"], story["error"]["message"]) == ("RUNNING", "the airline does not answer")
-    shown = await shell.saga("show", id)
+    shown = await cli.saga("show", id)
     assert "attempts" in shown.out
     assert "the airline does not answer" in shown.out
-    watched = await shell.saga("watch", id, "--timeout", "1s")
+    watched = await cli.saga("watch", id, "--timeout", "1s")
     assert "attempts, the last one: the airline does not answer)" in watched.out
-    (shell.folder / "down").unlink()
-    ended = await shell.saga("--json", "watch", id, "--timeout", "60s")
+    (cli.folder / "down").unlink()
+    ended = await cli.saga("--json", "watch", id, "--timeout", "60s")
     assert ended.json["steps"][2]["attempts"] > story["attempts"]
     assert ended.json["state"] == "COMPLETED"
 
 
-async def tried(shell: Shell, id: str, step: str, holds: Callable[[Any], bool]) -> Any:
+async def tried(cli: CommandLine, id: str, step: str, holds: Callable[[Any], bool]) -> Any:
     end = time.monotonic() + 60
     while True:
-        story = (await shell.saga("--json", "show", id)).json
+        story = (await cli.saga("--json", "show", id)).json
         [row] = [one for one in story["steps"] if one["id"] == step] or [{"attempts": 0}]
         if holds(row) or time.monotonic() > end:
             return row

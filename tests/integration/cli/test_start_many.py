@@ -10,64 +10,64 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.conftest import Shell, fresh
+from tests.integration.cli.conftest import CommandLine, fresh
 from tests.integration.cli.test_start_and_show import until
 
 
-def write(shell: Shell, name: str, lines: list[str]) -> Path:
-    file = shell.folder / name
+def write(cli: CommandLine, name: str, lines: list[str]) -> Path:
+    file = cli.folder / name
     file.write_text("\n".join(lines) + "\n")
     return file
 
 
-async def test_a_row_a_saga_and_again_nothing(shell: Shell) -> None:
+async def test_each_row_starts_one_saga_and_a_rerun_starts_none(cli: CommandLine) -> None:
     rows = [json.dumps({"nights": number, "mode": "reject" if number == 7 else "ok"}) for number in range(40)]
-    file = write(shell, "trips.jsonl", rows)
-    first = await shell.saga("--json", "start", "trip", "--from", str(file), "--concurrency", "8")
+    file = write(cli, "trips.jsonl", rows)
+    first = await cli.saga("--json", "start", "trip", "--from", str(file), "--concurrency", "8")
     assert first.code == 1, first
     assert first.json["started"] == 40
     assert first.json["ended"] == {"COMPLETED": 39, "COMPENSATED": 1}
-    second = await shell.saga("--json", "start", "trip", "--from", str(file))
+    second = await cli.saga("--json", "start", "trip", "--from", str(file))
     assert second.code == 1, second
     assert (second.json["started"], second.json["there"]) == (0, 40)
     assert second.json["ended"] == first.json["ended"]
-    tolerant = await shell.saga("start", "trip", "--from", str(file), "--tolerate", "10%")
+    tolerant = await cli.saga("start", "trip", "--from", str(file), "--tolerate", "10%")
     assert tolerant.code == 0, tolerant
     assert "now: 1 COMPENSATED, 39 COMPLETED" in tolerant.out
 
 
-async def test_the_tolerated_failures_of_a_first_run_are_success(shell: Shell) -> None:
+async def test_tolerated_failures_of_an_earlier_run_count_as_success(cli: CommandLine) -> None:
     rows = [json.dumps({"nights": number, "mode": "reject" if number == 3 else "ok"}) for number in range(10)]
-    file = write(shell, "tolerated.jsonl", rows)
-    answer = await shell.saga("--json", "start", "trip", "--from", str(file), "--tolerate", "1")
+    file = write(cli, "tolerated.jsonl", rows)
+    answer = await cli.saga("--json", "start", "trip", "--from", str(file), "--tolerate", "1")
     assert answer.code == 0, answer
     assert answer.json["ended"] == {"COMPLETED": 9, "COMPENSATED": 1}
     assert (answer.json["running"], answer.json["not_started"]) == (0, 0)
 
 
-async def test_csv_cells_become_what_the_schema_says(shell: Shell) -> None:
-    file = write(shell, "trips.csv", ["mode,nights", "ok,3", "ok,"])
-    answer = await shell.saga("--json", "start", "trip", "--from", str(file), "--batch", "spring")
+async def test_csv_cells_are_converted_by_the_schema(cli: CommandLine) -> None:
+    file = write(cli, "trips.csv", ["mode,nights", "ok,3", "ok,"])
+    answer = await cli.saga("--json", "start", "trip", "--from", str(file), "--batch", "spring")
     assert answer.code == 0, answer
-    story = (await shell.saga("--json", "show", "spring-1")).json
+    story = (await cli.saga("--json", "show", "spring-1")).json
     assert story["input"] == {"mode": "ok", "nights": 3}
     assert story["labels"]["batch"] == "spring"
-    assert (await shell.saga("--json", "show", "spring-2")).json["input"] == {"mode": "ok"}
+    assert (await cli.saga("--json", "show", "spring-2")).json["input"] == {"mode": "ok"}
 
 
-async def test_ids_come_from_the_definition(shell: Shell) -> None:
-    file = write(shell, "orders.jsonl", ['{"number": "row-a"}', '{"number": "row-b"}'])
-    answer = await shell.saga("--json", "start", "order", "--from", str(file), "--detach")
+async def test_ids_come_from_the_definition(cli: CommandLine) -> None:
+    file = write(cli, "orders.jsonl", ['{"number": "row-a"}', '{"number": "row-b"}'])
+    answer = await cli.saga("--json", "start", "order", "--from", str(file), "--detach")
     assert answer.code == 0, answer
     for id in ("row-a", "row-b"):
-        assert (await shell.saga("signal", id, "delivered")).code == 0
-        assert (await shell.saga("watch", id)).code == 0
+        assert (await cli.saga("signal", id, "delivered")).code == 0
+        assert (await cli.saga("watch", id)).code == 0
 
 
-async def test_failures_above_the_tolerated_stop_the_starting(shell: Shell) -> None:
-    file = write(shell, "bad.jsonl", [json.dumps({"mode": "reject", "nights": number}) for number in range(50)])
+async def test_failures_above_the_tolerance_stop_the_bulk_start(cli: CommandLine) -> None:
+    file = write(cli, "bad.jsonl", [json.dumps({"mode": "reject", "nights": number}) for number in range(50)])
     words = ("start", "trip", "--from", str(file), "--concurrency", "1", "--tolerate", "4%")
-    answer = await shell.saga("--json", *words)
+    answer = await cli.saga("--json", *words)
     assert answer.code == 1
     assert answer.json["stopped"] == "failures"
     assert 3 <= answer.json["started"] < 10
@@ -75,7 +75,7 @@ async def test_failures_above_the_tolerated_stop_the_starting(shell: Shell) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "sentence"),
+    ("name", "lines", "message"),
     [
         ("a.jsonl", ["{}", '{"nights": "x"}'], "a.jsonl:2: the input of trip is not valid: input.nights"),
         ("b.jsonl", ["{}", "", "{nights}"], "b.jsonl:3: not JSON"),
@@ -85,45 +85,45 @@ async def test_failures_above_the_tolerated_stop_the_starting(shell: Shell) -> N
     ],
 )
 async def test_a_bad_row_names_its_line_and_starts_nothing(
-    shell: Shell, name: str, lines: list[str], sentence: str
+    cli: CommandLine, name: str, lines: list[str], message: str
 ) -> None:
-    file = write(shell, name, lines)
-    answer = await shell.saga("start", "trip", "--from", str(file), "--batch", f"none-{name[0]}")
+    file = write(cli, name, lines)
+    answer = await cli.saga("start", "trip", "--from", str(file), "--batch", f"none-{name[0]}")
     assert answer.code == 2
-    assert sentence in answer.err
-    assert (await shell.saga("show", f"none-{name[0]}-1")).code == 2
+    assert message in answer.err
+    assert (await cli.saga("show", f"none-{name[0]}-1")).code == 2
 
 
-async def test_two_rows_with_one_id_are_a_mistake(shell: Shell) -> None:
-    file = write(shell, "twice.jsonl", ['{"number": "same-1"}', '{"number": "same-1"}'])
-    answer = await shell.saga("start", "order", "--from", str(file))
+async def test_duplicate_row_ids_are_refused(cli: CommandLine) -> None:
+    file = write(cli, "twice.jsonl", ['{"number": "same-1"}', '{"number": "same-1"}'])
+    answer = await cli.saga("start", "order", "--from", str(file))
     assert answer.code == 2
     assert "twice.jsonl:2: the id same-1 was already that of" in answer.err
 
 
-async def test_ctrl_c_stops_the_starting_and_says_how_to_go_on(shell: Shell) -> None:
+async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: CommandLine) -> None:
     """Through the real executable: only a process of its own gets a signal of its own."""
-    file = write(shell, "long.jsonl", [json.dumps({"nights": number}) for number in range(2000)])
+    file = write(cli, "long.jsonl", [json.dumps({"nights": number}) for number in range(2000)])
     argv = [sys.executable, "-P", "-m", "saga_cli.main", "start", "trip", "--from", str(file), "--rate", "20"]
-    argv += ["--config", str(shell.folder / "saga.toml"), "--batch", "long"]
+    argv += ["--config", str(cli.folder / "saga.toml"), "--batch", "long"]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
-    await until(shell, ("list",), lambda rows: len(rows) >= 3)
+    await until(cli, ("list",), lambda rows: len(rows) >= 3)
     child.send_signal(signal.SIGINT)
     _, told = await asyncio.wait_for(child.communicate(), 30)
     assert child.returncode == 130, told
     assert "Run the same command again to go on" in told.decode()
-    assert (await shell.saga("show", "long-2000")).code == 2
+    assert (await cli.saga("show", "long-2000")).code == 2
 
 
-async def test_a_row_that_cannot_be_started_does_not_stop_the_others(shell: Shell) -> None:
+async def test_a_row_that_cannot_be_started_does_not_stop_the_others(cli: CommandLine) -> None:
     first, last = fresh("row"), fresh("row")
-    file = shell.folder / "orders.jsonl"
+    file = cli.folder / "orders.jsonl"
     file.write_text("".join(json.dumps({"number": one}) + "\n" for one in (first, f"{first}~undo", last)))
-    answer = await shell.saga("--json", "start", "order", "--from", str(file), "--concurrency", "1", "--detach")
+    answer = await cli.saga("--json", "start", "order", "--from", str(file), "--concurrency", "1", "--detach")
     assert answer.code == 1, answer
     assert (answer.json["started"], answer.json["refused"]) == (2, 1)
     assert "~undo" in answer.json["troubles"][0]
     for id in (first, last):
-        await shell.saga("signal", id, "delivered")
-        assert (await shell.saga("watch", id)).code == 0
+        await cli.saga("signal", id, "delivered")
+        assert (await cli.saga("watch", id)).code == 0

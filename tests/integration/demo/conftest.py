@@ -66,7 +66,7 @@ def actions(retail: Settings) -> Actions:
     return load_actions(retail.actions, retail.root)
 
 
-class Till:
+class ActionRunner:
     """Calls the shop's actions, each in a transaction of its own, as the guard would."""
 
     def __init__(self, engine: AsyncEngine, actions: Actions) -> None:
@@ -99,5 +99,5 @@ class Till:
 
 
 @pytest.fixture
-def till(engine: AsyncEngine, actions: Actions) -> Till:
-    return Till(engine, actions)
+def run_action(engine: AsyncEngine, actions: Actions) -> ActionRunner:
+    return ActionRunner(engine, actions)

@@ -13,7 +13,7 @@ import pytest
 from definitions.retail.demo.accounts import InvariantResult
 from definitions.retail.demo.day_accounts import DAY_INVARIANTS, ClosedDay, LakeContents, check_days
 from definitions.retail.demo.plan import DaySales, PlannedClose
-from tests.integration.demo.conftest import Till
+from tests.integration.demo.conftest import ActionRunner
 
 RATE = Decimal("0.02")
 DAY = date(2017, 12, 18)
@@ -36,19 +36,19 @@ def seen(order: int, **facts: Any) -> LakeContents:
     )
 
 
-async def close_one(till: Till) -> LakeContents:
+async def close_one(run_action: ActionRunner) -> LakeContents:
     line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
-    await till("inventory.reserve", **line)
-    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.98")
-    order = await till("orders.place", basket="b-1", charge="s/charge")
-    await till.run("insert into agency values ('Placements & Co', 1.00)")
+    await run_action("inventory.reserve", **line)
+    await run_action("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.98")
+    order = await run_action("orders.place", basket="b-1", charge="s/charge")
+    await run_action.run("insert into agency values ('Placements & Co', 1.00)")
     for saga in (GOOD.saga_id, UNDONE.saga_id):
-        paid = await till("finance.pay", key=f"{saga}/commission", day=str(DAY), amount="0.08")
+        paid = await run_action("finance.pay", key=f"{saga}/commission", day=str(DAY), amount="0.08")
         note = {"day": str(DAY), "sales": "3.98", "commission": paid.amount}
-        await till("finance.draft", key=f"{saga}/tell", saga=saga, **note)
-        await till("finance.send", key=f"{saga}/tell/confirm", saga=saga, **note)
-    await till("finance.correct", saga=UNDONE.saga_id, **note)
-    await till("finance.reclaim", commission=f"{UNDONE.saga_id}/commission")
+        await run_action("finance.draft", key=f"{saga}/tell", saga=saga, **note)
+        await run_action("finance.send", key=f"{saga}/tell/confirm", saga=saga, **note)
+    await run_action("finance.correct", saga=UNDONE.saga_id, **note)
+    await run_action("finance.reclaim", commission=f"{UNDONE.saga_id}/commission")
     return seen(order.order_id)
 
 
@@ -61,8 +61,8 @@ def rule(start: str) -> str:
     return found
 
 
-async def test_a_day_that_was_closed_in_order_has_no_findings(till: Till):
-    assert wrong(await check_days(till.engine, DAYS, await close_one(till), RATE)) == []
+async def test_a_correctly_closed_day_has_no_findings(run_action: ActionRunner):
+    assert wrong(await check_days(run_action.engine, DAYS, await close_one(run_action), RATE)) == []
 
 
 SPOILED: Mapping[str, Any] = {
@@ -81,14 +81,14 @@ SPOILED: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("start", SPOILED)
-async def test_a_lake_that_is_not_as_it_should_be_is_found(till: Till, start: str):
-    lake = SPOILED[start](await close_one(till))
-    assert wrong(await check_days(till.engine, DAYS, lake, RATE)) == [rule(start)]
+async def test_an_inconsistent_lake_is_found(run_action: ActionRunner, start: str):
+    lake = SPOILED[start](await close_one(run_action))
+    assert wrong(await check_days(run_action.engine, DAYS, lake, RATE)) == [rule(start)]
 
 
-async def test_what_a_refused_day_has_left_in_the_stage_is_found(till: Till):
+async def test_leftover_staged_files_of_a_refused_day_are_found(run_action: ActionRunner):
     left = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
-    [found] = [one for one in await check_days(till.engine, left, await close_one(till), RATE) if one.count]
+    [found] = [one for one in await check_days(run_action.engine, left, await close_one(run_action), RATE) if one.count]
     assert (found.invariant.subject, found.violations) == ("stage", ("abc/g1/e1/part-0.parquet",))
 
 
@@ -101,7 +101,7 @@ async def test_what_a_refused_day_has_left_in_the_stage_is_found(till: Till):
         ("update finance_note set state = 'sent'", "finance was told"),
     ],
 )
-async def test_finance_that_says_something_else_is_found(till: Till, damage: str, start: str):
-    lake = await close_one(till)
-    await till.run(damage)
-    assert wrong(await check_days(till.engine, DAYS, lake, RATE)) == [rule(start)]
+async def test_a_differing_finance_booking_is_found(run_action: ActionRunner, damage: str, start: str):
+    lake = await close_one(run_action)
+    await run_action.run(damage)
+    assert wrong(await check_days(run_action.engine, DAYS, lake, RATE)) == [rule(start)]

@@ -67,7 +67,7 @@ def second(first: subprocess.CompletedProcess[str], project: Path) -> subprocess
     return again
 
 
-def test_the_books_balance_and_the_parked_order_was_helped_on(first):
+def test_everything_reconciles_and_the_parked_order_was_resolved(first):
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)
     assert document["balanced"] is True
@@ -77,13 +77,13 @@ def test_the_books_balance_and_the_parked_order_was_helped_on(first):
     assert not any(check["wrong"] for check in document["checks"])
 
 
-def test_the_commands_that_were_typed_are_told(first):
+def test_the_demo_prints_the_commands_it_ran(first):
     assert "sql> insert into carrier" in first.stderr
     assert "$ saga resolve checkout-" in first.stderr
     assert "pack retry --reason" in first.stderr
 
 
-def test_the_ids_worth_a_look_are_there(first, project):
+def test_the_demo_prints_the_notable_saga_ids(first, project):
     [helped, undone, other] = json.loads(first.stdout)["worth_a_look"]
     story = show(project, helped)
     assert story["state"] == "COMPLETED"
@@ -107,7 +107,7 @@ def test_orders_events_and_bookings_agree(first):
     assert f"✔ {completed['orders']} orders COMPLETED = {completed['orders']} events" in first.stderr
 
 
-def test_notifications_arrived_although_the_web_site_was_down(first, project):
+def test_notifications_arrive_after_the_web_site_was_down(first, project):
     document = json.loads(first.stdout)
     notices = document["messages"]["notifications"]
     assert notices["delivered_after"] == {str(REFUSED_ATTEMPTS + 1): notices["total"]}
@@ -115,7 +115,7 @@ def test_notifications_arrived_although_the_web_site_was_down(first, project):
     assert (row["id"], row["state"], row["attempts"]) == ("notify-0-parked", "DELIVERED", REFUSED_ATTEMPTS + 1)
 
 
-def test_finance_and_topic_start_afresh_with_the_second_demo(first, second, project):
+def test_the_second_demo_resets_finance_and_the_topic(first, second, project):
     """Everything is in the topic, and finance has booked what the second one has sold alone."""
     before, after = (json.loads(one.stdout)["messages"]["orders"] for one in (first, second))
     assert after["topic"] == after["finance"] == after["shop"]
@@ -135,7 +135,7 @@ def test_the_three_sagas_took_part(first, project):
     assert {"checkout", "checkout-tcc", "weekly-order"} <= {one["saga"] for one in json.loads(listed.stdout)}
 
 
-def test_each_day_has_ended_as_it_had_to(first):
+def test_each_day_has_its_expected_outcome(first):
     days = json.loads(first.stdout)["days"]
     assert {day["role"]: day["state"] for day in days["closed"]} == {
         "good": "COMPLETED",
@@ -148,7 +148,7 @@ def test_each_day_has_ended_as_it_had_to(first):
     assert not any(check["wrong"] for check in days["checks"])
 
 
-def test_the_undone_day_was_published_and_each_refusal_has_its_reason(first, project):
+def test_the_undone_day_was_published_and_each_refusal_has_a_reason(first, project):
     stories = {day["role"]: show(project, day["id"]) for day in json.loads(first.stdout)["days"]["closed"]}
     assert stories["undone"]["committed_at"]
     assert stories["undone"]["reason"]["kind"] == "undone"
@@ -160,7 +160,7 @@ def test_the_undone_day_was_published_and_each_refusal_has_its_reason(first, pro
     assert Decimal(row["left"]["amount"]) - Decimal(row["right"]["amount"]) == TAMPERED_AMOUNT
 
 
-def test_the_lake_has_the_good_day_and_nothing_else(first, project):
+def test_the_lake_holds_the_good_day_only(first, project):
     """As another program would read it, with what `saga dev status` tells."""
     [good] = [day for day in json.loads(first.stdout)["days"]["closed"] if day["role"] == "good"]
     status = json.loads(saga(project, "dev", "status", "-o", "json").stdout)
@@ -173,7 +173,7 @@ def test_the_lake_has_the_good_day_and_nothing_else(first, project):
     assert sum(row["amount"] for row in facts) == sum(row["amount"] for row in totals) == Decimal(output["sales"])
 
 
-def test_the_deleted_order_was_found_and_the_rest_agrees(first):
+def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
     told = first.stderr
     assert told.count("$ saga reconcile --since") == 2
     assert told.index("✔ the books agree") < told.index("sql> delete from orders") < told.index("✖ 1 difference")
@@ -182,21 +182,21 @@ def test_the_deleted_order_was_found_and_the_rest_agrees(first):
     assert re.findall(r"([\d,]+) records of topics", told) == [str(events)] * 2
 
 
-def test_without_java_the_days_are_left_out_in_one_sentence(second):
+def test_without_java_the_days_are_skipped_with_a_one_line_note(second):
     assert "The days are not closed, because that takes Spark: Spark needs Java 17 or newer" in second.stderr
     days = json.loads(second.stdout)["days"]
     assert days["closed"] == []
     assert "Java" in days["left_out"]
 
 
-def test_a_second_demo_opens_the_shop_anew(first, second, project):
+def test_a_second_demo_resets_the_shop(first, second, project):
     before, after = json.loads(first.stdout), json.loads(second.stdout)
     assert after["round"] == before["round"] + 1
     assert after["baskets"] == 5
     assert show(project, before["worth_a_look"][0])["state"] == "COMPLETED"
 
 
-def test_the_guard_forgets_the_sagas_whose_goods_are_gone(first, second, project):
+def test_the_guard_purges_the_sagas_of_the_first_demo(first, second, project):
     """They are below its watermark: nothing of them can still arrive, and a reconciliation says nothing of them."""
     ended = max(
         datetime.fromisoformat(show(project, one)["ended_at"]) for one in json.loads(first.stdout)["worth_a_look"]
@@ -212,12 +212,12 @@ def test_the_guard_forgets_the_sagas_whose_goods_are_gone(first, second, project
 
 
 @pytest.mark.slow
-def test_the_books_agree_although_the_goods_of_the_first_demo_are_gone(second, project):
+def test_the_second_demo_reconciles_without_the_goods_of_the_first(second, project):
     done = saga(project, "reconcile", "-o", "json")
     assert (done.returncode, json.loads(done.stdout)["counts"]) == (0, {}), done.stderr
 
 
-def test_no_baskets_is_a_sentence(project):
+def test_zero_baskets_gives_a_one_line_error(project):
     refused = saga(project, "demo", "--baskets", "0")
     assert refused.returncode == 2
     assert "Traceback" not in refused.stderr

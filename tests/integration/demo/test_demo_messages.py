@@ -71,7 +71,7 @@ def test_the_web_site_refuses_first_and_accepts_then(site):
     assert shopfront.received == {"one": ReceivedEvent(REFUSED_ATTEMPTS + 1, True), "two": ReceivedEvent(1, False)}
 
 
-def test_what_is_not_signed_with_our_secret_is_turned_away(site, tmp_path):
+def test_a_wrong_signature_is_refused(site, tmp_path):
     shopfront, url, secret = site
     assert post(url, shared_secret(tmp_path / "other"), "one") == 401
     assert post(url, secret, "one", body=b"{}") == 401
@@ -79,7 +79,7 @@ def test_what_is_not_signed_with_our_secret_is_turned_away(site, tmp_path):
     assert shopfront.received == {}
 
 
-def test_the_secret_stays_and_nobody_listens_twice(site, tmp_path):
+def test_the_secret_is_kept_and_the_site_starts_once(site, tmp_path):
     _, url, secret = site
     assert shared_secret(tmp_path / "shopfront" / "secret") == secret
     assert open_shopfront(url, secret) is None

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from definitions.retail.demo.accounts import INVARIANTS, Accounts, BasketState, check_accounts, mismatches
-from tests.integration.demo.conftest import Till
+from tests.integration.demo.conftest import ActionRunner
 
 DONE = BasketState("b-1", "checkout", "COMPLETED", "committed")
 UNDONE = BasketState("b-2", "checkout", "COMPENSATED", "backward")
@@ -38,8 +38,8 @@ DAMAGE: dict[str, Sequence[str]] = {
 }
 
 
-async def test_a_shop_that_has_sold_one_basket_balances(till: Till):
-    books = await _sell_one(till)
+async def test_a_shop_with_one_sold_basket_reconciles(run_action: ActionRunner):
+    books = await _sell_one(run_action)
     assert books.balanced
     assert mismatches(books) == {}
     [completed] = [total for total in books.totals if total.state == "COMPLETED"]
@@ -48,52 +48,52 @@ async def test_a_shop_that_has_sold_one_basket_balances(till: Till):
 
 
 @pytest.mark.parametrize("check", INVARIANTS, ids=lambda check: check.rule)
-async def test_each_check_finds_its_damage(till: Till, check):
-    assert (await _sell_one(till)).balanced
+async def test_each_check_detects_its_corruption(run_action: ActionRunner, check):
+    assert (await _sell_one(run_action)).balanced
     [damage] = [how for start, how in DAMAGE.items() if check.rule.startswith(start)]
     for statement in damage:
-        await till.run(statement)
-    books = await check_accounts(till.engine, [DONE, UNDONE])
-    await _repair(till)
+        await run_action.run(statement)
+    books = await check_accounts(run_action.engine, [DONE, UNDONE])
+    await _repair(run_action)
     [finding] = [finding for finding in books.results if finding.invariant is check]
     assert finding.count > 0
     assert finding.violations
     assert not books.balanced
 
 
-async def test_a_saga_that_says_compensated_but_has_an_order_is_found(till: Till):
-    await _sell_one(till)
-    books = await check_accounts(till.engine, [BasketState("b-1", "checkout", "COMPENSATED", "backward")])
+async def test_a_compensated_saga_with_an_order_is_found(run_action: ActionRunner):
+    await _sell_one(run_action)
+    books = await check_accounts(run_action.engine, [BasketState("b-1", "checkout", "COMPENSATED", "backward")])
     wrong = {finding.invariant.subject for finding in books.results if finding.count}
     assert wrong == {"orders", "undone"}
 
 
-async def test_an_order_without_a_saga_is_found(till: Till):
-    await _sell_one(till)
-    books = await check_accounts(till.engine, [])
+async def test_an_order_without_a_saga_is_found(run_action: ActionRunner):
+    await _sell_one(run_action)
+    books = await check_accounts(run_action.engine, [])
     assert [finding.violations for finding in books.results if finding.count] == [("b-1",)]
     assert mismatches(books)["orders"] == (0, 1)
 
 
-async def _sell_one(till: Till) -> Accounts:
+async def _sell_one(run_action: ActionRunner) -> Accounts:
     line = {"basket": "b-1", "sku": "milk", "quantity": 2, "amount": "3.98"}
-    await till("inventory.reserve", **line)
-    await till("coupons.redeem", basket="b-1", household="rich", campaign="18", upc="51111", value="0.50")
-    await till("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.48")
-    order = await till("orders.place", basket="b-1", charge="s/charge")
-    await till("warehouse.pack", order=order.order_id)
-    await till("orders.announce", order=order.order_id, text="On its way.")
-    return await check_accounts(till.engine, [DONE, UNDONE])
+    await run_action("inventory.reserve", **line)
+    await run_action("coupons.redeem", basket="b-1", household="rich", campaign="18", upc="51111", value="0.50")
+    await run_action("payments.charge", key="s/charge", account="rich", basket="b-1", amount="3.48")
+    order = await run_action("orders.place", basket="b-1", charge="s/charge")
+    await run_action("warehouse.pack", order=order.order_id)
+    await run_action("orders.announce", order=order.order_id, text="On its way.")
+    return await check_accounts(run_action.engine, [DONE, UNDONE])
 
 
-async def _repair(till: Till) -> None:
+async def _repair(run_action: ActionRunner) -> None:
     """Put back the constraints that a damage dropped, for the next test."""
-    await till.run("truncate stock, account cascade")
-    await till.run(
+    await run_action.run("truncate stock, account cascade")
+    await run_action.run(
         "alter table stock drop constraint if exists every_unit_is_somewhere, "
         "add constraint every_unit_is_somewhere check (initial = on_shelf + reserved + sold)"
     )
-    await till.run(
+    await run_action.run(
         "alter table account drop constraint if exists every_cent_is_somewhere, "
         "add constraint every_cent_is_somewhere check (spending_limit = available + held + charged)"
     )

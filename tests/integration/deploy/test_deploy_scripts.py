@@ -70,7 +70,7 @@ async def test_the_namespace_is_created_once(temporal: TemporalServer) -> None:
     assert found.config.workflow_execution_retention_ttl.ToTimedelta().days == 30
 
 
-def test_an_unreachable_server_is_no_success() -> None:
+def test_an_unreachable_server_fails_the_script() -> None:
     made = run(
         "temporal/namespace.sh",
         Path(find_temporal()).parent,

@@ -16,7 +16,7 @@ import psycopg
 from tests.helpers.database_servers import HOST, free_port, postgres
 from tests.helpers.processes import TemporalServer
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 def status(url: str) -> int | None:
@@ -42,10 +42,10 @@ def test_setup_then_a_worker_that_is_ready_and_drains(temporal: TemporalServer, 
             "SAGA_CONNECTIONS__SHOP__URL": f"postgresql+psycopg://{server.user}@{HOST}:{server.port}/shop",
         }
         project = tmp_path / "shop"
-        subprocess.run([saga, "init", str(project)], check=True, capture_output=True, timeout=PATIENCE)
+        subprocess.run([saga, "init", str(project)], check=True, capture_output=True, timeout=TIMEOUT)
         for _ in range(2):
             made = subprocess.run(
-                [saga, "setup"], cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE
+                [saga, "setup"], cwd=project, env=environment, capture_output=True, text=True, timeout=TIMEOUT
             )
             assert made.returncode == 0, made.stderr
         with psycopg.connect(**where, dbname="shop") as shop:
@@ -58,14 +58,14 @@ def test_setup_then_a_worker_that_is_ready_and_drains(temporal: TemporalServer, 
             command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         try:
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + TIMEOUT
             while status(f"http://{HOST}:{port}/readyz") != 200:
                 assert worker.poll() is None, worker.communicate()[0]
                 assert time.monotonic() < end, "the worker did not become ready"
                 time.sleep(0.1)
             assert status(f"http://{HOST}:{port}/livez") == 200
             worker.send_signal(signal.SIGTERM)
-            output, _ = worker.communicate(timeout=PATIENCE)
+            output, _ = worker.communicate(timeout=TIMEOUT)
             assert worker.returncode == 0, output
             assert b"Traceback" not in output
         finally:

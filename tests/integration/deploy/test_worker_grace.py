@@ -65,7 +65,7 @@ async def make_client(folder: Path, temporal: TemporalServer, kind: str) -> Clie
     return Client(await connect(project.settings, env={}), project)
 
 
-async def test_a_pivot_ends_as_it_began_however_long_it_takes(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_a_pivot_attempt_is_never_cut_off_at_shutdown(temporal: TemporalServer, tmp_path: Path) -> None:
     client = await make_client(tmp_path, temporal, "pivot: true")
     with worker("first", tmp_path) as first:
         run = await client.start("slow", {}, id=f"slow-{uuid.uuid4()}")
@@ -81,7 +81,7 @@ async def test_a_pivot_ends_as_it_began_however_long_it_takes(temporal: Temporal
     assert not (tmp_path / "begun-2").exists()
 
 
-async def test_another_attempt_is_ended_after_its_grace_and_begun_again(
+async def test_other_attempts_are_cancelled_after_the_grace_and_repeated(
     temporal: TemporalServer, tmp_path: Path
 ) -> None:
     client = await make_client(tmp_path, temporal, "compensate: slow.take_back")

@@ -44,7 +44,7 @@ def test_a_catalog_without_uri_lives_on_the_embedded_postgresql(project: Project
     empty.close()
 
 
-def test_a_catalog_that_is_no_table_is_one_sentence(project: Project) -> None:
+def test_a_malformed_catalog_gives_a_one_line_error(project: Project) -> None:
     with (project.root / "saga.toml").open("a", encoding="utf-8") as file:
         file.write('[catalogs]\nlake = "sql"\n')
     done = project.call("dev", "status")

@@ -55,7 +55,7 @@ def with_kafka(project: Project) -> Project:
 
 
 @pytest.mark.slow
-def test_a_broker_of_the_projects_own(with_kafka: Project) -> None:
+def test_a_project_gets_its_own_broker(with_kafka: Project) -> None:
     project = with_kafka
     before = project.up("--only", "kafka")
     assert before["kafka"]["state"] == "running"
@@ -113,7 +113,7 @@ def test_a_project_without_kafka_starts_none(tmp_path: Path) -> None:
     assert stack._needed_services() == ["temporal", "postgres", "worker"]
 
 
-def test_a_broker_that_the_settings_name_is_not_ours_to_start(with_kafka: Project) -> None:
+def test_a_configured_broker_is_not_started(with_kafka: Project) -> None:
     settings = with_kafka.root / "saga.toml"
     settings.write_text(settings.read_text() + 'bootstrap_servers = "127.0.0.1:1"\n', encoding="utf-8")
     done = with_kafka.call("dev", "up", "--only", "kafka")
@@ -126,7 +126,9 @@ def test_a_broker_that_the_settings_name_is_not_ours_to_start(with_kafka: Projec
     assert with_kafka.status()["temporal"]["state"] == "stopped"
 
 
-def test_without_java_there_is_one_sentence_and_no_kafka(with_kafka: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_kafka_is_not_started_and_one_line_says_so(
+    with_kafka: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(with_kafka.root / "no-java"))
     done = with_kafka.call("dev", "up", "--only", "postgres,kafka")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
 
 
 @pytest.mark.parametrize(
-    ("value", "sentence", "help"),
+    ("value", "message", "help"),
     [
         (
             "spark",
@@ -27,10 +27,10 @@ NAMES = "the services are temporal, postgres, kafka, worker, relay, trigger"
         ("relay", "the relay cannot start without postgres and kafka: ", "--only postgres,kafka,relay"),
     ],
 )
-def test_a_wrong_value_is_one_sentence(project: Project, value: str, sentence: str, help: str) -> None:
+def test_a_wrong_value_gives_a_one_line_error(project: Project, value: str, message: str, help: str) -> None:
     done = project.call("dev", "up", "--only", value)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"error: {sentence}")
+    assert done.stderr.startswith(f"error: {message}")
     assert help in done.stderr
     assert done.stdout == ""
     assert {one["state"] for name, one in project.status().items() if "state" in one} == {"stopped"}

@@ -30,7 +30,7 @@ def write_saga(root: Path) -> None:
     )
 
 
-async def test_status_tells_whether_a_runner_lives(project: Project) -> None:
+async def test_status_shows_whether_a_runner_is_alive(project: Project) -> None:
     assert project.status()["spark"] == {"state": "stopped", "pid": None}
     pq.write_table(pa.table({"n": [1]}), project.root / "numbers.parquet")
     (project.root / "saga.toml").write_text('[spark]\nwork = "elsewhere"\n', encoding="utf-8")
@@ -76,7 +76,7 @@ async def findings(root: Path, text: str) -> dict[str, Any]:
     return {one.check: one for one in await check_spark(settings_of(root, text))}
 
 
-async def test_doctor_looks_at_what_the_first_job_needs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_doctor_checks_what_the_first_job_needs_without_side_effects(tmp_path: Path) -> None:
     catalog = tmp_path / "catalog.db"
     checks = await findings(
         tmp_path, f'{SPARK}[catalogs.lake]\ntype = "sql"\nuri = "sqlite:///{catalog}"\nwarehouse = "{tmp_path}"\n'
@@ -88,7 +88,7 @@ async def test_doctor_looks_at_what_the_first_job_needs_and_leaves_nothing_behin
         assert database.execute("select name from sqlite_master").fetchall() == []
 
 
-async def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
+async def test_doctor_reports_what_is_missing(tmp_path: Path) -> None:
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
@@ -110,7 +110,7 @@ async def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
     assert wrong["spark"].message == "[spark]: unknown setting mastr; did you mean master?"
 
 
-def test_java_is_asked_for_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_is_checked_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert spark_unavailable_reason(settings_of(tmp_path, "[connections.shop]\n")) is None
     assert spark_unavailable_reason(settings_of(tmp_path, '[spark]\nremote = "sc://host"\n')) is None

@@ -57,7 +57,7 @@ async def test_up_starts_everything_and_a_second_up_changes_nothing(project: Pro
     assert stat.S_IMODE((project.root / ".saga" / "dev.toml").stat().st_mode) == 0o600
 
 
-async def test_killed_servers_come_back_with_their_data_and_their_ports(project: Project) -> None:
+async def test_killed_servers_restart_with_their_data_and_ports(project: Project) -> None:
     before = project.up()
     sql(before, "insert into stock values ('apple')")
     client = await connect(load_settings(project.root, env={}))
@@ -79,7 +79,7 @@ async def test_killed_servers_come_back_with_their_data_and_their_ports(project:
 
 
 @pytest.mark.slow
-def test_a_frozen_server_is_started_anew(project: Project) -> None:
+def test_a_frozen_server_is_restarted(project: Project) -> None:
     before = project.up("--only", "temporal")
     os.kill(before["temporal"]["pid"], signal.SIGSTOP)
     after = project.up("--only", "temporal")
@@ -101,7 +101,7 @@ def test_down_keeps_the_data_and_wipe_deletes_it(project: Project) -> None:
     assert "nothing was running" in project.saga("dev", "down")
 
 
-def test_a_taken_port_is_left_to_its_owner(project: Project) -> None:
+def test_a_port_in_use_is_left_to_its_owner(project: Project) -> None:
     first = project.up("--only", "postgres")
     project.saga("dev", "down")
     port = int(first["postgres"]["address"].rpartition(":")[2])
@@ -115,7 +115,7 @@ def test_a_taken_port_is_left_to_its_owner(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_pid_that_now_belongs_to_another_program_is_never_touched(project: Project) -> None:
+def test_a_reused_pid_is_never_signalled(project: Project) -> None:
     project.up("--only", "postgres")
     project.saga("dev", "down")
     with subprocess.Popen(["sleep", "60"]) as stranger:
@@ -132,7 +132,7 @@ def test_a_pid_that_now_belongs_to_another_program_is_never_touched(project: Pro
 
 
 @pytest.mark.slow
-def test_a_process_whose_record_was_lost_is_found_again(project: Project) -> None:
+def test_a_process_without_its_record_is_rediscovered(project: Project) -> None:
     before = project.up("--only", "temporal")
     DevFolder(project.root).dev.joinpath("temporal.json").unlink()
     project.up("--only", "temporal")
@@ -153,7 +153,7 @@ def marks_of(name: str) -> list[str | None]:
 
 
 @pytest.mark.slow
-def test_two_up_at_once_start_one_stack(project: Project) -> None:
+def test_concurrent_up_commands_start_one_stack(project: Project) -> None:
     calls = [
         subprocess.Popen(
             [*SAGA, "dev", "up", "--only", "postgres", "--json"], cwd=project.root, stdout=subprocess.PIPE, text=True
@@ -167,7 +167,7 @@ def test_two_up_at_once_start_one_stack(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_copied_project_gets_a_stack_of_its_own(project: Project) -> None:
+def test_a_copied_project_gets_its_own_stack(project: Project) -> None:
     original = project.up("--only", "postgres")
     copy = Project(project.root.parent / "copy")
     shutil.copytree(project.root, copy.root)
@@ -179,7 +179,7 @@ def test_a_copied_project_gets_a_stack_of_its_own(project: Project) -> None:
     assert project.status() == original
 
 
-def test_a_server_that_the_settings_name_is_not_started_here(project: Project) -> None:
+def test_a_configured_server_is_not_started(project: Project) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -189,7 +189,7 @@ def test_a_server_that_the_settings_name_is_not_started_here(project: Project) -
         assert status["temporal"] == {"state": "running", "pid": None, "address": address, "web_ui": None}
 
 
-def test_a_bad_schema_file_is_one_sentence(project: Project) -> None:
+def test_an_invalid_schema_file_gives_a_one_line_error(project: Project) -> None:
     (project.root / "schema.sql").write_text("create tabel x ();", encoding="utf-8")
     done = project.call("dev", "up", "--only", "postgres")
     assert done.returncode == 1
@@ -206,7 +206,7 @@ def test_logs(project: Project) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a normal user runs every test here as a normal user")
-def test_a_normal_user(project: Project) -> None:
+def test_a_non_root_user_can_run_the_stack(project: Project) -> None:
     """PostgreSQL is started in another way for root; a user namespace makes this process a normal user."""
     user = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
     if subprocess.run([*user, "true"], check=False).returncode:
@@ -218,7 +218,7 @@ def test_a_normal_user(project: Project) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming the user nobody needs root")
-def test_root_without_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_user_namespaces_gets_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL runs as `nobody` then, who must be able to reach the project's folder."""
     with tempfile.TemporaryDirectory(prefix="saga nobody ") as name:
         project = Project(Path(name))
@@ -235,7 +235,7 @@ def test_root_without_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
             project.saga("dev", "down", "--wipe")
 
 
-def test_setup_can_be_repeated_and_doctor_is_content_with_the_servers(project: Project) -> None:
+def test_setup_is_repeatable_and_doctor_passes(project: Project) -> None:
     project.up()
     for _ in range(2):
         assert json.loads(project.saga("setup", "--json"))["done"][0] == "tables of shop"
@@ -258,7 +258,7 @@ def test_doctor_without_a_server(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_the_process_that_started_the_stack_may_be_killed(project: Project) -> None:
+def test_the_stack_outlives_the_process_that_started_it(project: Project) -> None:
     call = subprocess.Popen([*SAGA, "dev", "up", "--only", "temporal,postgres"], cwd=project.root)
     time.sleep(0.8)
     call.kill()
@@ -268,7 +268,7 @@ def test_the_process_that_started_the_stack_may_be_killed(project: Project) -> N
     assert sql(status, "select 1") == [(1,)]
 
 
-def test_the_worker_comes_back_and_notices_changes(project: Project) -> None:
+def test_the_worker_restarts_and_reloads_changes(project: Project) -> None:
     first = project.up("--only", "temporal,postgres,worker")
     assert {first[name]["state"] for name in ("temporal", "postgres", "worker")} == {"running"}
     os.kill(first["worker"]["pid"], signal.SIGKILL)
@@ -283,7 +283,7 @@ def test_the_worker_comes_back_and_notices_changes(project: Project) -> None:
     assert project.up("--only", "worker") == third
 
 
-def test_a_worker_that_cannot_start_says_why(project: Project) -> None:
+def test_a_worker_that_cannot_start_reports_why(project: Project) -> None:
     text = 'actions = ["./missing.py"]\n'
     (project.root / "saga.toml").write_text(text, encoding="utf-8")
     done = project.call("dev", "up", "--only", "temporal,worker")

@@ -26,7 +26,7 @@ def up_on_a_small_disk(project: Project, service: str, size: str) -> subprocess.
 
 
 @pytest.mark.parametrize(("service", "size"), [("kafka", "16k"), ("temporal", "200k")])
-def test_a_server_without_space_says_so(project: Project, service: str, size: str) -> None:
+def test_a_server_on_a_full_disk_reports_it(project: Project, service: str, size: str) -> None:
     if service == "kafka":
         try:
             fetch_jars(print)
@@ -42,7 +42,7 @@ def test_a_server_without_space_says_so(project: Project, service: str, size: st
     assert project.status()[service]["state"] == "failed"
 
 
-def test_a_cluster_of_postgresql_that_does_not_fit(project: Project) -> None:
+def test_initdb_on_a_full_disk_is_reported(project: Project) -> None:
     done = up_on_a_small_disk(project, "postgres", "1m")
     assert done.returncode == 1, done.stdout
     [message] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -50,7 +50,7 @@ def test_a_cluster_of_postgresql_that_does_not_fit(project: Project) -> None:
     assert message.endswith("No space left on device")
 
 
-def test_a_project_on_a_full_disk(project: Project) -> None:
+def test_up_on_a_full_disk_is_reported(project: Project) -> None:
     script = 'mount -t tmpfs -o size=4k tmpfs "$1" && head -c 4096 /dev/zero > "$1/fill"; shift; exec "$@"'
     (project.root / ".saga").mkdir()
     words = [

@@ -66,27 +66,27 @@ def down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, ("start", "greet")], ids=lambda words: words[0])
-def test_in_a_project_whose_stack_is_down(
-    words: tuple[str, ...], down: Project, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("args", [*COMMANDS, ("start", "greet")], ids=lambda words: words[0])
+def test_commands_fail_while_the_project_stack_is_down(
+    args: tuple[str, ...], down: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(words) == 2
+    assert main.run(args) == 2
     assert capsys.readouterr().err.startswith(f"error: {DOWN}\nhelp: or name another server: ")
 
 
-@pytest.mark.parametrize("words", SERVING, ids=lambda words: words[0])
-def test_what_serves_does_not_start_either(words: tuple[str, ...], down: Project) -> None:
-    done = down.call(*words)
+@pytest.mark.parametrize("args", SERVING, ids=lambda words: words[0])
+def test_services_do_not_start_while_the_stack_is_down(args: tuple[str, ...], down: Project) -> None:
+    done = down.call(*args)
     assert done.returncode == 2, done.stderr
     assert f"error: {DOWN}\n" in done.stderr
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_outside_of_any_project(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("args", COMMANDS, ids=lambda words: words[0])
+def test_commands_outside_a_project_fail(
+    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main.run(words) == 2
+    assert main.run(args) == 2
     assert capsys.readouterr().err.startswith(
         f"error: no Temporal server is named, and {tmp_path} belongs to no project: set TEMPORAL_ADDRESS\n"
     )
@@ -112,7 +112,7 @@ def test_the_environment_or_a_profile_names_the_server(
     assert "the Temporal profile empty names no address" in capsys.readouterr().err
 
 
-def test_doctor_says_so_too(
+def test_doctor_reports_the_missing_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "saga.toml").touch()
@@ -122,7 +122,7 @@ def test_doctor_says_so_too(
     assert (server["ok"], server["message"]) == (False, DOWN)
 
 
-def test_after_down_no_other_server_is_asked(project: Project) -> None:
+def test_after_down_no_other_server_is_contacted(project: Project) -> None:
     project.up()
     project.saga("list")
     project.saga("dev", "down")
@@ -130,14 +130,14 @@ def test_after_down_no_other_server_is_asked(project: Project) -> None:
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {DOWN}")
 
 
-def test_a_part_of_the_stack(project: Project) -> None:
+def test_a_stack_without_temporal_is_reported(project: Project) -> None:
     project.up("--only", "postgres")
     done = project.call("list")
     assert done.returncode == 2
     assert "the dev stack of this project runs without Temporal: saga dev up" in done.stderr
 
 
-def test_a_stranger_on_the_port_of_a_server_that_crashed(project: Project, other: Project) -> None:
+def test_a_foreign_server_on_the_port_of_a_crashed_one_is_not_used(project: Project, other: Project) -> None:
     before = project.up()
     for name in ("temporal", "postgres"):
         os.kill(before[name]["pid"], signal.SIGKILL)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import World, open_world
+from tests.integration.engine.environment import Environment, open_environment
 
 
 @pytest.fixture
-async def world(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
+async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """Actions that behave as the test says, and a database that remembers their effects."""
-    found = await open_world(tmp_path, temporal.address)
+    found = await open_environment(tmp_path, temporal.address)
     yield found
     await found.engine.dispose()

@@ -26,7 +26,7 @@ from saga_workers.client import Client
 from sagas import Step, action
 from sagas.settings.model import Connection
 from sagas.settings.project import Project
-from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.local_worker import finished, make_project, running_worker
 
 GRACE = timedelta(seconds=1)
 
@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass
-class World:
+class Environment:
     """What happened, and what is to happen."""
 
     folder: Path
@@ -65,7 +65,7 @@ class World:
         async with self.engine.connect() as connection:
             return sorted((await connection.execute(text("select what from effects"))).scalars())
 
-    async def play(self, step: Step, value: Any) -> Any:
+    async def perform(self, step: Step, value: Any) -> Any:
         what = f"{step.op} {step.id}"
         self.asked.append(Asked(what, step.key, step.attempt, step.generation, value))
         moves: list[Any] | None = self.plan.get(what)
@@ -82,11 +82,11 @@ class World:
     def actions(self) -> list[Callable[..., Any]]:
         """The actions of this world, for a project."""
 
-        async def play(step: Step, value: Any = None) -> Any:
-            return await self.play(step, value)
+        async def perform(step: Step, value: Any = None) -> Any:
+            return await self.perform(step, value)
 
         async def write(step: Step, value: Any = None) -> Any:
-            result = await self.play(step, value)
+            result = await self.perform(step, value)
             if step.op == "do":
                 await step.sql.execute("insert into effects values (:what)", what=step.id)
             elif step.op == "undo":
@@ -98,13 +98,13 @@ class World:
         loop = asyncio.get_running_loop()
 
         def plain(step: Step, value: Any = None) -> Any:
-            return asyncio.run_coroutine_threadsafe(self.play(step, value), loop).result()
+            return asyncio.run_coroutine_threadsafe(self.perform(step, value), loop).result()
 
         found: list[Callable[..., Any]] = []
         for name in ("work", "unwork", "settle", "look"):
 
             async def one(step: Step, value: Any = None) -> Any:
-                return await play(step, value)
+                return await perform(step, value)
 
             found.append(action(name)(one))
         for name in ("book", "unbook", "fix"):
@@ -115,7 +115,7 @@ class World:
             found.append(action(name, connection="shop")(other))
 
         async def careless(step: Step, value: Any = None) -> Any:
-            return await play(step, value)
+            return await perform(step, value)
 
         return [*found, action("plain")(plain), action("careless", idempotent=False)(careless)]
 
@@ -134,25 +134,25 @@ class World:
             variables=variables,
             outbox="shop",
         )
-        async with lab(self.project, **{"grace": GRACE, **options}) as client:
+        async with running_worker(self.project, **{"grace": GRACE, **options}) as client:
             yield client
 
     @contextlib.asynccontextmanager
     async def again(self, **options: Any) -> AsyncIterator[Client]:
         """Another worker for the same project, after (or beside) the first."""
         assert self.project is not None
-        async with lab(self.project, **{"grace": GRACE, **options}) as client:
+        async with running_worker(self.project, **{"grace": GRACE, **options}) as client:
             yield client
 
 
-async def open_world(folder: Path, address: str) -> World:
+async def open_environment(folder: Path, address: str) -> Environment:
     """A world with an empty database of its own."""
     url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
     engine = create_async_engine(url)
     await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text("create table effects (what text primary key)"))
-    return World(folder, address, url, engine)
+    return Environment(folder, address, url, engine)
 
 
 async def begin(client: Client, saga: str, input: Any = None, **options: Any) -> str:
@@ -161,7 +161,7 @@ async def begin(client: Client, saga: str, input: Any = None, **options: Any) ->
     return run.id
 
 
-async def play(client: Client, saga: str, input: Any = None, **options: Any) -> dict[str, Any]:
+async def run_saga(client: Client, saga: str, input: Any = None, **options: Any) -> dict[str, Any]:
     """Start a saga and wait until it is over or parked; gives its story."""
     return await finished(client, await begin(client, saga, input, **options))
 
@@ -185,9 +185,9 @@ def row(story: Mapping[str, Any], id: str) -> dict[str, Any]:
     return next(row for row in story["steps"] if row["id"] == id)
 
 
-async def until(condition: Callable[[], Any], patience: float = 20.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
     """Wait for a condition (or an awaitable one) to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + patience
+    end = asyncio.get_running_loop().time() + timeout
     while True:
         value = condition()
         if asyncio.iscoroutine(value):
@@ -210,6 +210,6 @@ def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:
     return move, begun, go
 
 
-async def soon(event: asyncio.Event) -> None:
+async def wait_for_event(event: asyncio.Event) -> None:
     """Wait for it, but not for ever."""
     await asyncio.wait_for(event.wait(), 20)

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionStatus
 from saga_workers.client import Client
 from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import World, begin, gate, handle, row, soon, states, until
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, states, until, wait_for_event
 
 LINE = """
     saga: line
@@ -28,16 +28,16 @@ FAILING = LINE.replace(
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("position", ["start", "a", "b", "c", "d", "e"])
-async def test_a_cancel_at_every_position(world: World, position: str, native: bool) -> None:
+async def test_a_cancel_at_every_position(env: Environment, position: str, native: bool) -> None:
     move, begun, go = gate()
     if position in "acde":
-        world.plan[f"do {position}"] = [move]
-    async with world.serving(LINE) as client:
+        env.plan[f"do {position}"] = [move]
+    async with env.serving(LINE) as client:
         saga = await begin(client, "line")
         if position == "b":
-            await until(lambda: "do a" in world.log())
+            await until(lambda: "do a" in env.log())
         elif position != "start":
-            await soon(begun)
+            await wait_for_event(begun)
         if native:
             await handle(client, saga).cancel()
             await until(lambda: _cancel_seen(client, saga)) if position not in "ed" else None
@@ -49,35 +49,35 @@ async def test_a_cancel_at_every_position(world: World, position: str, native: b
         status = (await handle(client, saga).describe()).status
     if position in "de":
         assert story["state"] == "COMPLETED", "only the pivot's own end decides"
-        assert await world.effects() == ["a", "c"]
+        assert await env.effects() == ["a", "c"]
         return
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
     assert status is (WorkflowExecutionStatus.CANCELED if native else WorkflowExecutionStatus.FAILED)
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_a_cancel_before_the_first_task_runs_nothing(world: World) -> None:
-    async with world.serving(LINE):
+async def test_a_cancel_before_the_first_task_runs_nothing(env: Environment) -> None:
+    async with env.serving(LINE):
         pass  # makes the project
-    assert world.project is not None
+    assert env.project is not None
     from temporalio.client import Client as Temporal
 
-    temporal = await Temporal.connect(world.address)
-    queue = world.project.settings.temporal.task_queue
+    temporal = await Temporal.connect(env.address)
+    queue = env.project.settings.temporal.task_queue
     run = await temporal.start_workflow("line", {}, id=f"before-{queue}", task_queue=queue)
     await run.cancel()
-    async with world.again() as client:
+    async with env.again() as client:
         story = await finished(client, run.id)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
-    assert world.asked == []
+    assert env.asked == []
 
 
-async def test_a_second_cancel_changes_nothing_and_says_so(world: World) -> None:
+async def test_a_second_cancel_is_a_reported_no_op(env: Environment) -> None:
     move, begun, go = gate()
-    world.plan["undo a"] = [move]
-    async with world.serving(FAILING) as client:
+    env.plan["undo a"] = [move]
+    async with env.serving(FAILING) as client:
         saga = await begin(client, "line")
-        await soon(begun)
+        await wait_for_event(begun)
         for _ in range(2):
             await handle(client, saga).cancel()
             assert await handle(client, saga).execute_update("cancel") == "already"
@@ -86,15 +86,15 @@ async def test_a_second_cancel_changes_nothing_and_says_so(world: World) -> None
         status = (await handle(client, saga).describe()).status
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected")
     assert status is WorkflowExecutionStatus.FAILED, "the cancel is not what led backward"
-    assert world.log()[-2:] == ["undo c", "undo a"]
+    assert env.log()[-2:] == ["undo c", "undo a"]
 
 
-async def test_a_native_cancel_after_a_cancel_by_update_is_not_what_led_backward(world: World) -> None:
+async def test_a_native_cancel_after_an_update_cancel_is_not_the_reason(env: Environment) -> None:
     move, begun, go = gate()
-    world.plan["do c"] = [move]
-    async with world.serving(LINE) as client:
+    env.plan["do c"] = [move]
+    async with env.serving(LINE) as client:
         saga = await begin(client, "line")
-        await soon(begun)
+        await wait_for_event(begun)
         assert await handle(client, saga).execute_update("cancel") == "accepted"
         await handle(client, saga).cancel()
         go.set()
@@ -103,17 +103,17 @@ async def test_a_native_cancel_after_a_cancel_by_update_is_not_what_led_backward
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_a_cancel_that_races_the_end_of_a_step_loses_no_effect(world: World, native: bool) -> None:
+async def test_a_cancel_that_races_the_end_of_a_step_loses_no_effect(env: Environment, native: bool) -> None:
     """The cancel and the end of the attempt often come in one workflow task: the end must not get lost."""
-    async with world.serving(LINE.replace("400ms", "1ms")) as client:
+    async with env.serving(LINE.replace("400ms", "1ms")) as client:
         for number in range(30):
-            await _race(world, client, number, native)
+            await _race(env, client, number, native)
 
 
-async def _race(world: World, client: Client, number: int, native: bool) -> None:
-    world.asked.clear()
+async def _race(env: Environment, client: Client, number: int, native: bool) -> None:
+    env.asked.clear()
     saga = await begin(client, "line")
-    await until(lambda: world.log() == ["do a"])
+    await until(lambda: env.log() == ["do a"])
     await asyncio.sleep((number % 15) * 0.001)
     if native:
         await handle(client, saga).cancel()
@@ -121,15 +121,15 @@ async def _race(world: World, client: Client, number: int, native: bool) -> None
         await handle(client, saga).execute_update("cancel")
     story = await finished(client, saga)
     if story["state"] == "COMPLETED":
-        assert await world.effects() == ["a", "c"]
-        async with world.engine.begin() as connection:
+        assert await env.effects() == ["a", "c"]
+        async with env.engine.begin() as connection:
             await connection.exec_driver_sql("delete from effects")
     else:
         assert story["state"] == "COMPENSATED"
-        assert await world.effects() == [], number
+        assert await env.effects() == [], number
 
 
-async def test_a_heartbeating_attempt_gets_the_cancel_and_its_answer_counts(world: World) -> None:
+async def test_a_heartbeating_attempt_receives_the_cancel_and_its_result_counts(env: Environment) -> None:
     definition = """
         saga: beating
         steps:
@@ -148,17 +148,17 @@ async def test_a_heartbeating_attempt_gets_the_cancel_and_its_answer_counts(worl
             return "stopped half way"
         return "not cancelled"
 
-    world.plan["do a"] = [beat]
-    async with world.serving(definition) as client:
+    env.plan["do a"] = [beat]
+    async with env.serving(definition) as client:
         saga = await begin(client, "beating")
-        await soon(begun)
+        await wait_for_event(begun)
         await client.cancel(saga)
         story = await finished(client, saga)
     assert (states(story)["a"], row(story, "a")["outcome"]) == ("COMPENSATED", "done")
     assert row(story, "a")["result"] == "stopped half way"
 
 
-async def test_a_heartbeating_attempt_that_gives_up_is_unknown_and_undone(world: World) -> None:
+async def test_a_heartbeating_attempt_that_stops_is_unknown_and_undone(env: Environment) -> None:
     definition = """
         saga: giving
         steps:
@@ -172,17 +172,17 @@ async def test_a_heartbeating_attempt_that_gives_up_is_unknown_and_undone(world:
             begun.set()
             await asyncio.sleep(0.05)
 
-    world.plan["do a"] = [beat]
-    async with world.serving(definition) as client:
+    env.plan["do a"] = [beat]
+    async with env.serving(definition) as client:
         saga = await begin(client, "giving")
-        await soon(begun)
+        await wait_for_event(begun)
         await client.cancel(saga)
         story = await finished(client, saga)
     assert (states(story)["a"], row(story, "a")["outcome"]) == ("COMPENSATED", "unknown")
-    assert world.log() == ["do a", "undo a"]
+    assert env.log() == ["do a", "undo a"]
 
 
-async def test_a_thread_cannot_be_interrupted_so_its_end_is_awaited(world: World) -> None:
+async def test_a_thread_cannot_be_interrupted_so_its_end_is_awaited(env: Environment) -> None:
     definition = """
         saga: thread
         steps:
@@ -197,19 +197,19 @@ async def test_a_thread_cannot_be_interrupted_so_its_end_is_awaited(world: World
             await asyncio.sleep(0.05)
         return "to the end"
 
-    world.plan["do a"] = [beat]
-    async with world.serving(definition) as client:
+    env.plan["do a"] = [beat]
+    async with env.serving(definition) as client:
         saga = await begin(client, "thread")
-        await soon(begun)
+        await wait_for_event(begun)
         await client.cancel(saga)
         await asyncio.sleep(1)
-        assert "undo a" not in world.log(), "no compensation while the action still runs"
+        assert "undo a" not in env.log(), "no compensation while the action still runs"
         go.set()
         story = await finished(client, saga)
     assert (row(story, "a")["outcome"], row(story, "a")["result"]) == ("done", "to the end")
 
 
-async def test_a_heartbeating_pivot_does_not_hear_of_the_cancel(world: World) -> None:
+async def test_a_heartbeating_pivot_does_not_receive_the_cancel(env: Environment) -> None:
     definition = """
         saga: deaf
         steps:
@@ -225,17 +225,17 @@ async def test_a_heartbeating_pivot_does_not_hear_of_the_cancel(world: World) ->
             await asyncio.sleep(0.05)
         return "done all the same"
 
-    world.plan["do p"] = [beat]
-    async with world.serving(definition) as client:
+    env.plan["do p"] = [beat]
+    async with env.serving(definition) as client:
         saga = await begin(client, "deaf")
-        await soon(begun)
+        await wait_for_event(begun)
         assert await handle(client, saga).execute_update("cancel") == "recorded"
         story = await finished(client, saga)
     assert (story["state"], row(story, "p")["result"]) == ("COMPLETED", "done all the same")
-    assert world.log() == ["do a", "do p"]
+    assert env.log() == ["do a", "do p"]
 
 
-async def test_a_cancelled_pivot_that_fails_is_sealed_and_the_saga_goes_backward(world: World) -> None:
+async def test_a_cancelled_pivot_that_fails_is_sealed_and_the_saga_compensates(env: Environment) -> None:
     definition = """
         saga: sealed
         steps:
@@ -249,55 +249,55 @@ async def test_a_cancelled_pivot_that_fails_is_sealed_and_the_saga_goes_backward
         await go.wait()
         raise ValueError("broken")
 
-    world.plan["do p"] = [fail]
-    async with world.serving(definition) as client:
+    env.plan["do p"] = [fail]
+    async with env.serving(definition) as client:
         saga = await begin(client, "sealed")
-        await soon(begun)
+        await wait_for_event(begun)
         assert await handle(client, saga).execute_update("cancel") == "recorded"
         go.set()
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
-    assert world.log() == ["do a", "do p", "undo a"]
-    assert await world.effects() == []
+    assert env.log() == ["do a", "do p", "undo a"]
+    assert await env.effects() == []
 
 
-async def test_a_cancel_while_an_attempt_waits_for_its_retry_starts_no_other(world: World) -> None:
+async def test_a_cancel_while_an_attempt_waits_for_its_retry_starts_no_other(env: Environment) -> None:
     definition = """
         saga: resting
         steps:
           - {id: a, uses: book, compensate: unbook, retry: {initial_interval: 1h, max_interval: 1h}}
     """
-    world.plan["do a"] = [ValueError("later")]
-    async with world.serving(definition) as client:
+    env.plan["do a"] = [ValueError("later")]
+    async with env.serving(definition) as client:
         saga = await begin(client, "resting")
-        await until(lambda: world.log() == ["do a"])
+        await until(lambda: env.log() == ["do a"])
         await asyncio.sleep(0.2)
         await client.cancel(saga)
         story = await finished(client, saga)
     assert story["state"] == "COMPENSATED"
-    assert world.log() == ["do a"], "the guard sealed it; there was nothing to undo"
+    assert env.log() == ["do a"], "the guard sealed it; there was nothing to undo"
     assert states(story)["a"] == "NOTHING_TO_UNDO"
 
 
-async def test_a_cancel_stops_a_parallel_for_each_and_undoes_what_was_done(world: World) -> None:
+async def test_a_cancel_stops_a_parallel_for_each_and_undoes_what_was_done(env: Environment) -> None:
     definition = """
         saga: wide
         steps:
           - {id: a, for_each: [1, 2, 3, 4, 5, 6], max_parallel: 2, uses: book, compensate: unbook}
     """
     move, begun, go = gate()
-    world.plan["do a#2"] = [move]
-    async with world.serving(definition) as client:
+    env.plan["do a#2"] = [move]
+    async with env.serving(definition) as client:
         saga = await begin(client, "wide")
-        await soon(begun)
+        await wait_for_event(begun)
         await client.cancel(saga)
         go.set()
         story = await finished(client, saga)
     assert story["state"] == "COMPENSATED"
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_a_rejection_and_a_cancel_at_once_have_one_reason(world: World) -> None:
+async def test_a_rejection_and_a_cancel_at_once_have_one_reason(env: Environment) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def refuse(_: Step) -> None:
@@ -305,10 +305,10 @@ async def test_a_rejection_and_a_cancel_at_once_have_one_reason(world: World) ->
         await go.wait()
         raise Rejected("no")
 
-    world.plan["do c"] = [refuse]
-    async with world.serving(LINE) as client:
+    env.plan["do c"] = [refuse]
+    async with env.serving(LINE) as client:
         saga = await begin(client, "line")
-        await soon(begun)
+        await wait_for_event(begun)
         assert await handle(client, saga).execute_update("cancel") == "accepted"
         go.set()
         story = await finished(client, saga)

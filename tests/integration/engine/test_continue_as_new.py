@@ -12,21 +12,31 @@ from temporalio.api.enums.v1 import EventType
 from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import World, begin, gate, handle, open_world, play, row, soon, until
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    open_environment,
+    row,
+    run_saga,
+    until,
+    wait_for_event,
+)
 from tests.replay.scenarios import EARLY, SCENARIOS, Scenario, perform, playing
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+def small_history_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A server that suggests a new run after some dozens of events."""
-    server = TemporalServer(tmp_path_factory.mktemp("impatient"), extra=[EARLY]).start()
+    server = TemporalServer(tmp_path_factory.mktemp("small-history"), extra=[EARLY]).start()
     yield server
     server.kill()
 
 
 @pytest.fixture
-async def world(impatient: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
-    found = await open_world(tmp_path, impatient.address)
+async def env(small_history_server: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
+    found = await open_environment(tmp_path, small_history_server.address)
     yield found
     await found.engine.dispose()
 
@@ -46,7 +56,7 @@ async def runs(client, saga: str) -> int:
 
 
 @pytest.mark.parametrize("parallel", [pytest.param(1, marks=pytest.mark.slow), 5])
-async def test_the_compensation_stack_moves_along(world: World, parallel: int) -> None:
+async def test_the_compensation_stack_survives_continue_as_new(env: Environment, parallel: int) -> None:
     definition = f"""
         saga: stack
         labels: {{kind: long}}
@@ -55,19 +65,19 @@ async def test_the_compensation_stack_moves_along(world: World, parallel: int) -
           - {{id: b, uses: work, effect: none}}
         input: {{type: object, properties: {{n: {{type: array}}}}}}
     """
-    world.plan["do b"] = [Rejected("no")]
-    async with world.serving(definition) as client:
-        story = await play(client, "stack", {"n": list(range(40))})
+    env.plan["do b"] = [Rejected("no")]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "stack", {"n": list(range(40))})
         assert story["state"] == "COMPENSATED"
         assert await runs(client, story["id"]) > 2
         described = await handle(client, story["id"]).describe()
         assert ["kind=long"] in [pair.value for pair in described.typed_search_attributes]
-    undone = [what for what in world.log() if what.startswith("undo")]
+    undone = [what for what in env.log() if what.startswith("undo")]
     assert undone == [f"undo a#{n}" for n in reversed(range(40))]
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_signals_timers_and_the_cancel_survive(world: World) -> None:
+async def test_signals_timers_and_the_cancel_survive(env: Environment) -> None:
     definition = """
         saga: moving
         deadline: 1h
@@ -78,10 +88,10 @@ async def test_signals_timers_and_the_cancel_survive(world: World) -> None:
         input: {type: object, properties: {n: {type: array}}}
     """
     move, begun, go = gate()
-    world.plan["do a#2"] = [move]
-    async with world.serving(definition) as client:
+    env.plan["do a#2"] = [move]
+    async with env.serving(definition) as client:
         saga = await begin(client, "moving", {"n": list(range(30))})
-        await soon(begun)
+        await wait_for_event(begun)
         await client.signal(saga, "early", 1)
         go.set()
         await until(lambda: _running(client, saga, "late"))
@@ -92,10 +102,10 @@ async def test_signals_timers_and_the_cancel_survive(world: World) -> None:
         await handle(client, saga).cancel()
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_a_cancel_in_the_run_before_counts_in_the_next(world: World) -> None:
+async def test_a_cancel_in_one_run_applies_in_the_next(env: Environment) -> None:
     definition = """
         saga: cancelling
         steps:
@@ -103,19 +113,19 @@ async def test_a_cancel_in_the_run_before_counts_in_the_next(world: World) -> No
         input: {type: object, properties: {n: {type: array}}}
     """
     move, begun, go = gate()
-    world.plan["do a#30"] = [move]
-    async with world.serving(definition) as client:
+    env.plan["do a#30"] = [move]
+    async with env.serving(definition) as client:
         saga = await begin(client, "cancelling", {"n": list(range(40))})
-        await soon(begun)
+        await wait_for_event(begun)
         await handle(client, saga).cancel()
         go.set()
         story = await finished(client, saga)
         status = (await handle(client, saga).describe()).status
     assert (story["state"], status.name if status else None) == ("COMPENSATED", "CANCELED")
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_no_new_run_while_a_nested_saga_runs(world: World) -> None:
+async def test_no_new_run_while_a_nested_saga_runs(env: Environment) -> None:
     parent = """
         saga: elder
         steps:
@@ -125,22 +135,22 @@ async def test_no_new_run_while_a_nested_saga_runs(world: World) -> None:
         input: {type: object, properties: {n: {type: array}}}
     """
     child = "        saga: younger\n        steps:\n          - {id: x, uses: wait, with: {signal: go}}\n"
-    async with world.serving(parent, child) as client:
+    async with env.serving(parent, child) as client:
         saga = await begin(client, "elder", {"n": list(range(20))})
-        await until(lambda: "do a#19" in world.log())
+        await until(lambda: "do a#19" in env.log())
         assert await runs(client, saga) == 1, "the child reports to this run; the items went on"
         await client.signal(f"{saga}/child", "go")
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
 @pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.long], ids=lambda scenario: scenario.name)
-async def test_every_task_replays_in_every_run(world: World, scenario: Scenario) -> None:
-    async with playing(world, scenario, max_cached_workflows=0) as client:
+async def test_every_task_replays_in_every_run(env: Environment, scenario: Scenario) -> None:
+    async with playing(env, scenario, max_cached_workflows=0) as client:
         saga, _ = await perform(client, scenario)
         assert await runs(client, saga) > 1
 
 
-async def test_parallel_items_with_large_arguments(world: World) -> None:
+async def test_parallel_items_with_large_arguments(env: Environment) -> None:
     definition = """
         saga: large
         steps:
@@ -157,15 +167,15 @@ async def test_parallel_items_with_large_arguments(world: World) -> None:
     async def small(step: Step) -> None:
         sizes.append(1)
 
-    world.plan |= {f"do a#{n}": [small] for n in range(60)}
-    async with world.serving(definition) as client:
-        story = await play(client, "large", {"n": list(range(60)), "text": "x" * 100_000})
+    env.plan |= {f"do a#{n}": [small] for n in range(60)}
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "large", {"n": list(range(60)), "text": "x" * 100_000})
     assert story["state"] == "COMPLETED"
     assert len(sizes) == 60
 
 
 @pytest.mark.slow
-async def test_five_thousand_items(world: World, temporal: TemporalServer) -> None:
+async def test_five_thousand_items(env: Environment, temporal: TemporalServer) -> None:
     """On the server as it is configured for everybody, with its own idea of a long history."""
     definition = """
         saga: thousands
@@ -174,13 +184,13 @@ async def test_five_thousand_items(world: World, temporal: TemporalServer) -> No
         output: "${{ size(steps.a.results) }}"
         input: {type: object, properties: {n: {type: array}}}
     """
-    world.address = temporal.address
-    async with world.serving(definition) as client:
+    env.address = temporal.address
+    async with env.serving(definition) as client:
         saga = await begin(client, "thousands", {"n": list(range(5000))})
         assert await asyncio.wait_for(handle(client, saga).result(), 300) == 5000
         assert await runs(client, saga) > 1
-    assert len(world.asked) == 5000
-    assert len({one.key for one in world.asked}) == 5000
+    assert len(env.asked) == 5000
+    assert len({one.key for one in env.asked}) == 5000
 
 
 async def _running(client, saga: str, step: str) -> bool:

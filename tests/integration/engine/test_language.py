@@ -12,13 +12,23 @@ import pytest
 from sagas import Absent, Done, Rejected, Unknown
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import World, begin, gate, handle, play, row, soon, states, until
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    row,
+    run_saga,
+    states,
+    until,
+    wait_for_event,
+)
 
 QUICK = "retry: {max_attempts: 2, initial_interval: 50ms, max_interval: 100ms}"
 FOREVER = "retry: {initial_interval: 10ms, max_interval: 50ms}"
 
 
-async def test_a_graph_runs_its_branches_at_once_and_is_undone_in_reverse(world: World) -> None:
+async def test_a_graph_runs_its_branches_at_once_and_is_undone_in_reverse(env: Environment) -> None:
     definition = """
         saga: graph
         steps:
@@ -27,20 +37,22 @@ async def test_a_graph_runs_its_branches_at_once_and_is_undone_in_reverse(world:
           - {id: c, uses: book, compensate: unbook, needs: [a]}
           - {id: d, uses: work, needs: [b, c], effect: none}
     """
-    world.plan["do d"] = [Rejected("no")]
-    async with world.serving(definition) as client:
-        story = await play(client, "graph")
+    env.plan["do d"] = [Rejected("no")]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "graph")
     assert story["state"] == "COMPENSATED"
-    log = world.log()
+    log = env.log()
     assert log[0] == "do a"
     assert set(log[1:3]) == {"do b", "do c"}
     assert set(log[4:6]) == {"undo b", "undo c"}
     assert log[6:] == ["undo a"]
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-async def test_for_each_gives_results_in_order_and_is_undone_from_the_last_item(world: World, parallel: int) -> None:
+async def test_for_each_gives_results_in_order_and_is_undone_from_the_last_item(
+    env: Environment, parallel: int
+) -> None:
     definition = f"""
         saga: items
         input: {{type: object, properties: {{lines: {{type: array, items: {{type: integer}}}}}}}}
@@ -54,36 +66,36 @@ async def test_for_each_gives_results_in_order_and_is_undone_from_the_last_item(
           - {{id: check, uses: require, with: {{that: "${{{{ steps.reserve.results.size() < 3 }}}}"}}}}
         output: {{values: "${{{{ steps.reserve.results.map(r, r.value) }}}}"}}
     """
-    async with world.serving(definition) as client:
-        good = await play(client, "items", {"lines": [3, 1]})
+    async with env.serving(definition) as client:
+        good = await run_saga(client, "items", {"lines": [3, 1]})
         assert (good["state"], good["output"]) == ("COMPLETED", {"values": [30, 11]})
-        async with world.engine.begin() as connection:
+        async with env.engine.begin() as connection:
             await connection.exec_driver_sql("delete from effects")
-        world.asked.clear()
-        bad = await play(client, "items", {"lines": [1, 2, 3]})
+        env.asked.clear()
+        bad = await run_saga(client, "items", {"lines": [1, 2, 3]})
     assert bad["state"] == "COMPENSATED"
-    undone = [what for what in world.log() if what.startswith("undo")]
+    undone = [what for what in env.log() if what.startswith("undo")]
     assert undone == ["undo reserve#2", "undo reserve#1", "undo reserve#0"]
-    undo = [one for one in world.asked if one.what == "undo reserve#1"]
+    undo = [one for one in env.asked if one.what == "undo reserve#1"]
     assert [one.value for one in undo] == [21], "the short form takes the forward arguments"
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_the_first_item_that_fails_stops_the_items_after_it(world: World) -> None:
+async def test_the_first_item_that_fails_stops_the_items_after_it(env: Environment) -> None:
     definition = """
         saga: stopped
         steps:
           - {id: a, for_each: [1, 2, 3], uses: book, compensate: unbook}
           - {id: b, uses: work, effect: none}
     """
-    world.plan["do a#1"] = [Rejected("no")]
-    async with world.serving(definition) as client:
-        story = await play(client, "stopped")
+    env.plan["do a#1"] = [Rejected("no")]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "stopped")
     assert states(story) == {"a#0": "COMPENSATED", "a#1": "REJECTED", "a#2": "PENDING", "b": "PENDING"}
     assert story["reason"]["step"] == "a#1"
 
 
-async def test_an_empty_list_is_done_and_a_false_if_is_skipped(world: World) -> None:
+async def test_an_empty_list_is_done_and_a_false_if_is_skipped(env: Environment) -> None:
     definition = """
         saga: empty
         steps:
@@ -92,38 +104,38 @@ async def test_an_empty_list_is_done_and_a_false_if_is_skipped(world: World) -> 
           - {id: c, uses: work, with: {value: "${{ steps.b.result == null }}"}, effect: none}
         output: {results: "${{ steps.a.results }}", state: "${{ steps.b.state }}"}
     """
-    async with world.serving(definition) as client:
-        story = await play(client, "empty")
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "empty")
     assert story["state"] == "COMPLETED"
     assert story["output"] == {"results": [], "state": "SKIPPED"}
-    assert world.asked[0].value is True
+    assert env.asked[0].value is True
 
 
-async def test_require_is_a_business_no(world: World) -> None:
+async def test_a_failed_require_rejects(env: Environment) -> None:
     definition = """
         saga: required
         steps:
           - {id: a, uses: book, compensate: unbook}
           - {id: b, uses: require, with: {that: "${{ false }}", message: "not on a Sunday"}}
     """
-    async with world.serving(definition) as client:
-        story = await play(client, "required")
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "required")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected")
     assert story["reason"]["message"] == "not on a Sunday"
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_waiting_for_a_length_of_time_and_until_a_moment(world: World) -> None:
+async def test_wait_for_a_duration_and_until_a_timestamp(env: Environment) -> None:
     definition = """
-        saga: patience
+        saga: waiting
         input: {type: object, properties: {moment: {type: string}}}
         steps:
           - {id: a, uses: wait, with: {for: 100ms}}
           - {id: b, uses: wait, with: {until: "${{ input.moment }}"}}
     """
     moment = datetime.now(UTC) + timedelta(seconds=1)
-    async with world.serving(definition) as client:
-        story = await play(client, "patience", {"moment": moment.isoformat()})
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "waiting", {"moment": moment.isoformat()})
     assert story["state"] == "COMPLETED"
     assert datetime.fromisoformat(story["ended_at"]) >= moment - timedelta(milliseconds=2)
 
@@ -144,14 +156,12 @@ def approval(timeout: str = "1h", then: str = "reject") -> str:
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_a_signal_answers_whether_it_comes_early_or_late_and_only_the_first_counts(
-    world: World, early: bool
-) -> None:
+async def test_early_and_late_signals_count_and_only_the_first_is_used(env: Environment, early: bool) -> None:
     move, begun, go = gate()
-    world.plan["do a"] = [move]
-    async with world.serving(approval()) as client:
+    env.plan["do a"] = [move]
+    async with env.serving(approval()) as client:
         saga = await begin(client, "approval")
-        await soon(begun)
+        await wait_for_event(begun)
         if not early:
             go.set()
             await until(lambda: _state(client, saga, "approve", "RUNNING"))
@@ -165,33 +175,33 @@ async def test_a_signal_answers_whether_it_comes_early_or_late_and_only_the_firs
     assert (result["data"], result["by"]) == ({"by": "mail"}, "ada")
 
 
-async def test_a_signal_of_a_foreign_client_is_plain_data(world: World) -> None:
-    async with world.serving(approval()) as client:
+async def test_a_signal_of_a_foreign_client_is_plain_data(env: Environment) -> None:
+    async with env.serving(approval()) as client:
         saga = await begin(client, "approval")
         await handle(client, saga).signal("approved", {"ok": 1})
         story = await finished(client, saga)
     assert row(story, "approve")["result"]["data"] == {"ok": 1}
 
 
-async def test_a_refusing_signal_is_a_business_no(world: World) -> None:
-    async with world.serving(approval()) as client:
+async def test_a_rejecting_signal_rejects_the_step(env: Environment) -> None:
+    async with env.serving(approval()) as client:
         saga = await begin(client, "approval")
         await client.signal(saga, "approved", who="ada", reject="too expensive")
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "too expensive")
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
 @pytest.mark.parametrize(("then", "state"), [("reject", "COMPENSATED"), ("continue", "COMPLETED"), ("park", "PARKED")])
-async def test_what_happens_when_no_signal_comes(world: World, then: str, state: str) -> None:
-    async with world.serving(approval("200ms", then)) as client:
-        story = await play(client, "approval")
+async def test_a_wait_without_a_signal_times_out(env: Environment, then: str, state: str) -> None:
+    async with env.serving(approval("200ms", then)) as client:
+        story = await run_saga(client, "approval")
         assert story["state"] == state
         if state == "PARKED":
             await handle(client, story["id"]).terminate()
 
 
-async def test_sql_from_yaml_with_a_row_that_must_be_there(world: World) -> None:
+async def test_sql_step_with_an_expected_row(env: Environment) -> None:
     definition = """
         saga: plainsql
         input: {type: object, properties: {what: {type: string}}}
@@ -218,16 +228,16 @@ async def test_sql_from_yaml_with_a_row_that_must_be_there(world: World) -> None
             pivot: true
         output: "${{ steps.insert.result }}"
     """
-    async with world.serving(definition) as client:
-        bad = await play(client, "plainsql", {"what": "y"})
+    async with env.serving(definition) as client:
+        bad = await run_saga(client, "plainsql", {"what": "y"})
         assert (bad["state"], bad["reason"]["kind"]) == ("COMPENSATED", "rejected")
-        assert await world.effects() == []
-        good = await play(client, "plainsql", {"what": "x"})
+        assert await env.effects() == []
+        good = await run_saga(client, "plainsql", {"what": "x"})
         assert good["state"] == "COMPLETED", good["reason"]
-    assert await world.effects() == ["x"]
+    assert await env.effects() == ["x"]
 
 
-async def test_try_confirm_cancel(world: World) -> None:
+async def test_try_confirm_cancel(env: Environment) -> None:
     definition = """
         saga: tcc
         input: {type: object, properties: {no: {type: boolean, default: false}}}
@@ -235,19 +245,19 @@ async def test_try_confirm_cancel(world: World) -> None:
           - {id: a, uses: book, confirm: fix, compensate: unbook}
           - {id: b, uses: require, with: {that: "${{ !input.no }}"}}
     """
-    async with world.serving(definition) as client:
-        good = await play(client, "tcc")
+    async with env.serving(definition) as client:
+        good = await run_saga(client, "tcc")
         assert (good["state"], states(good)["a"]) == ("COMPLETED", "CONFIRMED")
-        assert await world.effects() == ["a", "confirm a"]
-        async with world.engine.begin() as connection:
+        assert await env.effects() == ["a", "confirm a"]
+        async with env.engine.begin() as connection:
             await connection.exec_driver_sql("delete from effects")
-        bad = await play(client, "tcc", {"no": True})
+        bad = await run_saga(client, "tcc", {"no": True})
         assert (bad["state"], states(bad)["a"]) == ("COMPENSATED", "COMPENSATED")
-    assert await world.effects() == []
-    assert world.log() == ["do a", "confirm a", "do a", "undo a"]
+    assert await env.effects() == []
+    assert env.log() == ["do a", "confirm a", "do a", "undo a"]
 
 
-async def test_a_confirm_is_asked_again_until_it_is_done(world: World) -> None:
+async def test_a_confirm_is_retried_until_it_is_done(env: Environment) -> None:
     definition = f"""
         saga: confirms
         steps:
@@ -256,15 +266,15 @@ async def test_a_confirm_is_asked_again_until_it_is_done(world: World) -> None:
             confirm: {{uses: fix, {FOREVER}}}
             compensate: unbook
     """
-    world.plan["confirm a"] = [*[ValueError("broken")] * 5, None]
-    async with world.serving(definition) as client:
-        story = await play(client, "confirms")
+    env.plan["confirm a"] = [*[ValueError("broken")] * 5, None]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "confirms")
     assert story["state"] == "COMPLETED"
     assert row(story, "a")["confirmation"]["attempts"] == 6
-    assert await world.effects() == ["a", "confirm a"]
+    assert await env.effects() == ["a", "confirm a"]
 
 
-async def test_alternates_are_tried_in_their_order(world: World) -> None:
+async def test_alternates_are_tried_in_their_order(env: Environment) -> None:
     definition = """
         saga: alternates
         steps:
@@ -274,11 +284,11 @@ async def test_alternates_are_tried_in_their_order(world: World) -> None:
             compensate: [unwork, {uses: settle, with: {value: "${{ saga.reason.kind }}"}}]
           - {id: b, uses: require, with: {that: "${{ false }}"}}
     """
-    world.plan["undo a"] = [Rejected("not here"), "gone"]
-    async with world.serving(definition) as client:
-        story = await play(client, "alternates")
+    env.plan["undo a"] = [Rejected("not here"), "gone"]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "alternates")
     assert story["state"] == "COMPENSATED"
-    undo = [one for one in world.asked if one.what == "undo a"]
+    undo = [one for one in env.asked if one.what == "undo a"]
     assert [(one.key.rsplit("/", 1)[1], one.value) for one in undo] == [("undo", 7), ("undo.1", "rejected")]
     assert row(story, "a")["compensation"]["alternate"] == 1
 
@@ -297,31 +307,31 @@ PROBED = f"""
 """
 
 
-async def test_a_probe_finds_an_effect_whose_answer_was_lost(world: World) -> None:
-    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [Done({"found": True})]}
-    async with world.serving(PROBED) as client:
-        story = await play(client, "probed")
+async def test_a_probe_finds_an_effect_whose_response_was_lost(env: Environment) -> None:
+    env.plan |= {"do a": [ConnectionError("lost")], "probe a": [Done({"found": True})]}
+    async with env.serving(PROBED) as client:
+        story = await run_saga(client, "probed")
     assert (story["state"], story["output"]) == ("COMPLETED", {"a": {"found": True}})
 
 
-async def test_a_probe_that_says_absent_leads_backward_without_an_undo(world: World) -> None:
-    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [Absent()]}
-    async with world.serving(PROBED) as client:
-        story = await play(client, "probed")
+async def test_a_probe_that_finds_no_effect_skips_the_undo(env: Environment) -> None:
+    env.plan |= {"do a": [ConnectionError("lost")], "probe a": [Absent()]}
+    async with env.serving(PROBED) as client:
+        story = await run_saga(client, "probed")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "unknown")
-    assert "undo a" not in world.log()
+    assert "undo a" not in env.log()
     assert states(story)["a"] == "NOTHING_TO_UNDO"
 
 
-async def test_a_probe_that_cannot_tell_leaves_it_unknown_and_it_is_undone(world: World) -> None:
-    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [Unknown("no idea")]}
-    async with world.serving(PROBED) as client:
-        story = await play(client, "probed")
+async def test_an_inconclusive_probe_leaves_the_step_unknown_and_undone(env: Environment) -> None:
+    env.plan |= {"do a": [ConnectionError("lost")], "probe a": [Unknown("no idea")]}
+    async with env.serving(PROBED) as client:
+        story = await run_saga(client, "probed")
     assert story["state"] == "COMPENSATED"
-    assert world.log()[-1] == "undo a"
+    assert env.log()[-1] == "undo a"
 
 
-async def test_a_probe_with_expressions_over_an_ordinary_answer(world: World) -> None:
+async def test_a_probe_evaluates_expressions_over_a_plain_response(env: Environment) -> None:
     definition = f"""
         saga: asked
         steps:
@@ -336,29 +346,29 @@ async def test_a_probe_with_expressions_over_an_ordinary_answer(world: World) ->
               result: response.id
         output: {{id: "${{{{ default(steps.a.result, 0) }}}}"}}
     """
-    world.plan |= {"do a": [ConnectionError("lost")], "probe a": [{"status": "paid", "id": 42}]}
-    async with world.serving(definition) as client:
-        story = await play(client, "asked")
+    env.plan |= {"do a": [ConnectionError("lost")], "probe a": [{"status": "paid", "id": 42}]}
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "asked")
     assert (story["state"], story["output"]) == ("COMPLETED", {"id": 42})
 
 
-async def test_who_must_not_be_asked_twice_is_asked_again_only_when_the_probe_says_absent(world: World) -> None:
+async def test_a_non_idempotent_call_is_repeated_only_when_the_probe_finds_no_effect(env: Environment) -> None:
     definition = f"""
         saga: careful
         steps:
           - {{id: a, uses: careless, {QUICK}, settle: 50ms, probe: look, compensate: unwork}}
     """
-    world.plan |= {"do a": [ConnectionError("lost"), "second"], "probe a": [Absent()]}
-    async with world.serving(definition) as client:
-        story = await play(client, "careful")
+    env.plan |= {"do a": [ConnectionError("lost"), "second"], "probe a": [Absent()]}
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "careful")
     assert (story["state"], row(story, "a")["result"]) == ("COMPLETED", "second")
-    log = world.log()
+    log = env.log()
     assert (log[0], log[-1]) == ("do a", "do a")
     assert log.count("do a") == 2
     assert set(log[1:-1]) == {"probe a"}
 
 
-async def test_on_failure_park_and_continue(world: World) -> None:
+async def test_on_failure_park_and_continue(env: Environment) -> None:
     definition = f"""
         saga: failing
         steps:
@@ -367,20 +377,20 @@ async def test_on_failure_park_and_continue(world: World) -> None:
           - {{id: c, uses: book, compensate: unbook, on_failure: park, {QUICK}}}
         output: {{b: "${{{{ steps.b.result }}}}"}}
     """
-    world.plan |= {"do b": [ValueError("never")], "do c": [Rejected("no")]}
-    async with world.serving(definition) as client:
-        story = await play(client, "failing")
+    env.plan |= {"do b": [ValueError("never")], "do c": [Rejected("no")]}
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "failing")
         assert story["state"] == "PARKED"
         assert states(story) == {"a": "DONE", "b": "NOTHING_TO_UNDO", "c": "PARKED"}
         assert story["parked"][0]["decisions"] == ["retry", "done", "skip", "compensate"]
-        assert await world.effects() == ["a"]
+        assert await env.effects() == ["a"]
         await client.cancel(story["id"], reason="enough")
         story = await finished(client, story["id"])
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_recovery_forward_retries_and_refuses_cancel(world: World) -> None:
+async def test_recovery_forward_retries_and_refuses_cancel(env: Environment) -> None:
     definition = f"""
         saga: onward
         recovery: forward
@@ -389,18 +399,18 @@ async def test_recovery_forward_retries_and_refuses_cancel(world: World) -> None
           - {{id: b, uses: book, {FOREVER}}}
     """
     move, begun, go = gate()
-    world.plan |= {"do a": [*[ValueError("broken")] * 4, move], "do b": [None]}
-    async with world.serving(definition) as client:
+    env.plan |= {"do a": [*[ValueError("broken")] * 4, move], "do b": [None]}
+    async with env.serving(definition) as client:
         saga = await begin(client, "onward")
-        await soon(begun)
+        await wait_for_event(begun)
         assert await handle(client, saga).execute_update("cancel", {}) == "past the point of no return"
         go.set()
         story = await finished(client, saga)
     assert (story["state"], story["phase"]) == ("COMPLETED", "committed")
-    assert await world.effects() == ["a", "b"]
+    assert await env.effects() == ["a", "b"]
 
 
-async def test_a_deadline_leads_backward_and_warn_after_only_warns(world: World) -> None:
+async def test_a_deadline_leads_backward_and_warn_after_only_warns(env: Environment) -> None:
     definition = """
         saga: slow
         deadline: 400ms
@@ -409,16 +419,16 @@ async def test_a_deadline_leads_backward_and_warn_after_only_warns(world: World)
           - {id: a, uses: book, compensate: unbook}
           - {id: b, uses: wait, with: {signal: never}}
     """
-    async with world.serving(definition) as client:
+    async with env.serving(definition) as client:
         saga = await begin(client, "slow")
         await until(lambda: _overdue(client, saga))
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "deadline")
     assert story["overdue"] is True
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_priority_fairness_queue_labels_and_vars(world: World) -> None:
+async def test_priority_fairness_queue_labels_and_vars(env: Environment) -> None:
     definition = """
         saga: tenants
         id: "tenants-${{ input.tenant }}-${{ input.n }}"
@@ -432,9 +442,9 @@ async def test_priority_fairness_queue_labels_and_vars(world: World) -> None:
             fairness_key: "tenant-${{ input.tenant }}"
             effect: none
     """
-    async with world.serving(definition, variables={"limit": "50.00"}) as client:
+    async with env.serving(definition, variables={"limit": "50.00"}) as client:
         n = str(datetime.now(UTC).timestamp())
-        story = await play(client, "tenants", {"tenant": "acme", "n": n}, id=None)
+        story = await run_saga(client, "tenants", {"tenant": "acme", "n": n}, id=None)
         assert (story["id"], story["labels"]) == (f"tenants-acme-{n}", {"tenant": "acme"})
         described = await handle(client, story["id"]).describe()
         assert [(p.key.name, p.value) for p in described.typed_search_attributes if p.key.name == "SagaLabels"] == [
@@ -444,23 +454,23 @@ async def test_priority_fairness_queue_labels_and_vars(world: World) -> None:
     scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
     [priority] = [one.priority for one in scheduled if one.activity_id == "a"]
     assert (priority.priority_key, priority.fairness_key) == (2, "tenant-acme")
-    assert world.asked[0].value == "50.00"
+    assert env.asked[0].value == "50.00"
 
 
-async def test_a_fairness_key_that_temporal_would_refuse_fails_the_step_not_the_task(world: World) -> None:
+async def test_an_invalid_fairness_key_fails_the_step_not_the_workflow_task(env: Environment) -> None:
     definition = """
         saga: unfair
         input: {type: object, properties: {tenant: {type: string}}}
         steps:
           - {id: a, uses: work, fairness_key: "${{ input.tenant }}", effect: none}
     """
-    async with world.serving(definition) as client:
-        story = await play(client, "unfair", {"tenant": "x" * 65})
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "unfair", {"tenant": "x" * 65})
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "definition")
     assert "fairness key" in story["reason"]["message"]
 
 
-async def test_local_execution_is_guarded_as_well(world: World) -> None:
+async def test_local_execution_is_guarded_as_well(env: Environment) -> None:
     definition = """
         saga: near
         defaults: {execution: local, timeout: 2s}
@@ -468,20 +478,20 @@ async def test_local_execution_is_guarded_as_well(world: World) -> None:
           - {id: a, uses: book, compensate: unbook}
           - {id: b, uses: book, compensate: unbook}
     """
-    world.plan["do b"] = [ValueError("once"), "fine", Rejected("no")]
-    async with world.serving(definition) as client:
-        good = await play(client, "near")
+    env.plan["do b"] = [ValueError("once"), "fine", Rejected("no")]
+    async with env.serving(definition) as client:
+        good = await run_saga(client, "near")
         assert good["state"] == "COMPLETED"
         history = await handle(client, good["id"]).fetch_history()
         assert not any(e.HasField("activity_task_scheduled_event_attributes") for e in history.events)
-        async with world.engine.begin() as connection:
+        async with env.engine.begin() as connection:
             await connection.exec_driver_sql("delete from effects")
-        bad = await play(client, "near")
+        bad = await run_saga(client, "near")
     assert (bad["state"], bad["reason"]["kind"]) == ("COMPENSATED", "rejected")
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_intervals_are_the_waits_between_attempts(world: World) -> None:
+async def test_intervals_are_the_waits_between_attempts(env: Environment) -> None:
     definition = """
         saga: steady
         steps:
@@ -493,24 +503,24 @@ async def test_intervals_are_the_waits_between_attempts(world: World) -> None:
         moments.append(asyncio.get_running_loop().time())
         raise ValueError("again")
 
-    world.plan["do a"] = [note]
-    async with world.serving(definition) as client:
-        story = await play(client, "steady")
+    env.plan["do a"] = [note]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "steady")
     assert row(story, "a")["attempts"] == 3
     first, second = (later - earlier for earlier, later in itertools.pairwise(moments))
     assert first >= 0.09
     assert second >= 0.39
 
 
-async def test_a_plain_function_runs_in_a_thread(world: World) -> None:
+async def test_a_plain_function_runs_in_a_thread(env: Environment) -> None:
     definition = """
         saga: threads
         steps:
           - {id: a, for_each: [1, 2, 3], max_parallel: 3, uses: plain, with: {value: "${{ item }}"}, effect: none}
         output: "${{ steps.a.results.map(r, r.value) }}"
     """
-    async with world.serving(definition) as client:
-        assert (await play(client, "threads"))["output"] == [1, 2, 3]
+    async with env.serving(definition) as client:
+        assert (await run_saga(client, "threads"))["output"] == [1, 2, 3]
 
 
 async def _state(client, saga: str, step: str, wanted: str) -> bool:

@@ -21,8 +21,17 @@ from temporalio.worker import Worker
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import Rejected
 from sagas.errors import RefusedError
-from tests.helpers.local_worker import finished, lab
-from tests.integration.engine.environment import World, begin, gate, handle, play, soon, states, until
+from tests.helpers.local_worker import finished, running_worker
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    run_saga,
+    states,
+    until,
+    wait_for_event,
+)
 from tests.integration.engine.workers.user_workflow import Greeting, greet
 
 PLAIN = """
@@ -35,9 +44,9 @@ PLAIN = """
 """
 
 
-async def test_a_completed_saga_is_undone_as_one_story(world: World) -> None:
-    async with world.serving(PLAIN) as client:
-        saga = (await play(client, "plain"))["id"]
+async def test_a_completed_saga_and_its_undo_share_one_view(env: Environment) -> None:
+    async with env.serving(PLAIN) as client:
+        saga = (await run_saga(client, "plain"))["id"]
         run = await client.temporal.start_workflow(
             "plain",
             {"reason": "returned", "who": "ada"},
@@ -47,106 +56,106 @@ async def test_a_completed_saga_is_undone_as_one_story(world: World) -> None:
         await run.result()
         story = await client.show(saga)
     assert (story["state"], story["reason"]["kind"], story["id"]) == ("COMPENSATED", "undone", saga)
-    assert world.log() == ["do a", "do b", "undo b", "undo a"]
-    assert await world.effects() == []
+    assert env.log() == ["do a", "do b", "undo b", "undo a"]
+    assert await env.effects() == []
 
 
-async def test_past_a_pivot_nothing_is_undone(world: World) -> None:
+async def test_a_saga_past_its_pivot_cannot_be_undone(env: Environment) -> None:
     definition = "    saga: final\n    steps:\n      - {id: p, uses: book, pivot: true}\n"
-    async with world.serving(definition) as client:
-        saga = (await play(client, "final"))["id"]
+    async with env.serving(definition) as client:
+        saga = (await run_saga(client, "final"))["id"]
         queue = client.project.settings.temporal.task_queue
         run = await client.temporal.start_workflow("final", {}, id=f"{saga}~undo", task_queue=queue)
         with pytest.raises(WorkflowFailureError) as refused:
             await run.result()
     assert isinstance(refused.value.cause, ApplicationError)
     assert refused.value.cause.type == "SagaRefused"
-    assert await world.effects() == ["p"]
+    assert await env.effects() == ["p"]
 
 
-async def test_one_run_per_id_and_again_is_the_next_generation(world: World) -> None:
-    async with world.serving(PLAIN) as client:
-        world.plan["do b"] = [Rejected("no")]
-        saga = (await play(client, "plain"))["id"]
+async def test_again_starts_the_next_generation_of_an_id(env: Environment) -> None:
+    async with env.serving(PLAIN) as client:
+        env.plan["do b"] = [Rejected("no")]
+        saga = (await run_saga(client, "plain"))["id"]
         with pytest.raises(RefusedError, match="COMPENSATED"):
             await client.start("plain", {}, id=saga)
-        world.plan.clear()
+        env.plan.clear()
         run = await client.start("plain", {}, id=saga, again=True)
         assert run.started
         story = await finished(client, saga)
         assert (story["state"], story["generation"]) == ("COMPLETED", 2)
-        assert world.asked[-1].key == f"{saga}/b@2"
+        assert env.asked[-1].key == f"{saga}/b@2"
         again = await client.start("plain", {}, id=saga)
         assert (again.started, await again.result()) == (False, 1)
         with pytest.raises(RefusedError, match="another input"):
             await client.start("plain", {"n": 2}, id=saga)
-    assert await world.effects() == ["a", "b"]
+    assert await env.effects() == ["a", "b"]
 
 
-async def test_a_reset_run_gets_the_stored_results_and_never_doubles(world: World) -> None:
-    async with world.serving(PLAIN) as client:
-        saga = (await play(client, "plain"))["id"]
+async def test_a_reset_run_reuses_stored_results_without_duplicates(env: Environment) -> None:
+    async with env.serving(PLAIN) as client:
+        saga = (await run_saga(client, "plain"))["id"]
         await _reset(client.temporal, saga)
         story = await finished(client, saga)
         assert story["state"] == "COMPLETED"
-        assert world.log() == ["do a", "do b"], "the guard answered"
-    assert await world.effects() == ["a", "b"]
+        assert env.log() == ["do a", "do b"], "the guard answered"
+    assert await env.effects() == ["a", "b"]
 
 
-async def test_a_reset_of_an_undone_run_is_late_and_leads_backward(world: World) -> None:
-    world.plan["do b"] = [Rejected("no")]
-    async with world.serving(PLAIN) as client:
-        saga = (await play(client, "plain"))["id"]
-        world.plan.clear()
+async def test_a_reset_of_an_undone_run_is_late_and_compensates(env: Environment) -> None:
+    env.plan["do b"] = [Rejected("no")]
+    async with env.serving(PLAIN) as client:
+        saga = (await run_saga(client, "plain"))["id"]
+        env.plan.clear()
         await _reset(client.temporal, saga)
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"], states(story)["a"]) == ("COMPENSATED", "late", "COMPENSATED")
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_terminate_runs_nothing_and_says_so(world: World) -> None:
+async def test_terminate_compensates_nothing_and_says_so(env: Environment) -> None:
     move, begun, go = gate()
-    world.plan["do b"] = [move]
-    async with world.serving(PLAIN) as client:
+    env.plan["do b"] = [move]
+    async with env.serving(PLAIN) as client:
         saga = await begin(client, "plain")
-        await soon(begun)
+        await wait_for_event(begun)
         await handle(client, saga).terminate("enough")
         go.set()
         story = await client.show(saga)
         assert story["state"] == "TERMINATED"
         with pytest.raises(RefusedError, match="terminated"):
             await client.start("plain", {}, id=saga)
-    assert "undo a" not in world.log()
+    assert "undo a" not in env.log()
 
 
-async def test_sagas_beside_a_users_own_workflow_in_the_sandbox(world: World) -> None:
-    async with world.serving(PLAIN):
+async def test_sagas_run_next_to_a_user_workflow_in_the_sandbox(env: Environment) -> None:
+    async with env.serving(PLAIN):
         pass
-    assert world.project is not None
-    temporal = await Temporal.connect(world.address, plugins=[SagaPlugin(world.project)])
-    queue = world.project.settings.temporal.task_queue
+    assert env.project is not None
+    temporal = await Temporal.connect(env.address, plugins=[SagaPlugin(env.project)])
+    queue = env.project.settings.temporal.task_queue
     async with Worker(temporal, task_queue=queue, workflows=[Greeting], activities=[greet]):
         assert (
             await temporal.execute_workflow(Greeting.run, "ada", id=f"greet-{queue}", task_queue=queue) == "hello ada"
         )
         assert await temporal.execute_workflow("plain", {}, id=f"plain-{queue}", task_queue=queue) == 1
-    assert await world.effects() == ["a", "b"]
+    assert await env.effects() == ["a", "b"]
 
 
-async def test_a_running_saga_stays_on_its_build(world: World) -> None:
+async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
     definition = PLAIN.replace("      - {id: b,", "      - {id: w, uses: wait, with: {signal: go}}\n      - {id: b,")
     definition = definition.replace("unbook", "unwork").replace("book", "work")
-    async with world.serving(definition):
+    async with env.serving(definition):
         pass
-    assert world.project is not None
-    name = world.project.settings.temporal.task_queue
+    assert env.project is not None
+    name = env.project.settings.temporal.task_queue
     one, two = WorkerDeploymentVersion(name, "1.0"), WorkerDeploymentVersion(name, "2.0")
     short = timedelta(seconds=1)
-    async with lab(world.project, deployment=one, grace=short) as client:
+    async with running_worker(env.project, deployment=one, grace=short) as client:
         await _make_current(client.temporal, one)
         old = await begin(client, "plain")
-        await until(lambda: "do a" in world.log())
-        async with lab(world.project, deployment=two, grace=short):
+        await until(lambda: "do a" in env.log())
+        async with running_worker(env.project, deployment=two, grace=short):
             await _make_current(client.temporal, two)
             new = await begin(client, "plain")
             for saga in (old, new):

@@ -14,8 +14,8 @@ from temporalio.api.enums.v1 import EventType
 from saga_activities.guard.schema import create_tables
 from sagas import AlreadyCompensated, Rejected, Step, action
 from sagas.settings.project import Project
-from tests.helpers.local_worker import finished, lab, make_project
-from tests.integration.engine.environment import World, begin, gate, handle, play, row, states, until
+from tests.helpers.local_worker import finished, make_project, running_worker
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, states, until
 
 LOCAL = """
     saga: here
@@ -27,65 +27,65 @@ LOCAL = """
 """
 
 
-async def test_it_completes_without_one_event_of_a_remote_activity(world: World) -> None:
-    async with world.serving(LOCAL) as client:
+async def test_it_completes_without_one_event_of_a_remote_activity(env: Environment) -> None:
+    async with env.serving(LOCAL) as client:
         id = await begin(client, "here")
         story = await finished(client, id)
         history = await handle(client, id).fetch_history()
     assert (story["state"], story["output"]) == ("COMPLETED", {"a": None})
-    assert await world.effects() == ["a", "b"]
+    assert await env.effects() == ["a", "b"]
     kinds = [event.event_type for event in history.events]
     assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in kinds
     assert kinds.count(EventType.EVENT_TYPE_MARKER_RECORDED) == 2
 
 
-async def test_a_rejection_is_final_and_what_was_done_is_undone(world: World) -> None:
-    world.plan["do b"] = [Rejected("sold out", left=0)]
-    async with world.serving(LOCAL) as client:
-        story = await play(client, "here")
+async def test_a_rejection_is_final_and_what_was_done_is_undone(env: Environment) -> None:
+    env.plan["do b"] = [Rejected("sold out", left=0)]
+    async with env.serving(LOCAL) as client:
+        story = await run_saga(client, "here")
     assert story["state"] == "COMPENSATED"
     assert story["reason"]["kind"] == "rejected"
     assert story["reason"]["message"] == "sold out"
     assert story["reason"]["details"] == {"left": 0}
-    assert world.log() == ["do a", "do b", "undo a"]
-    assert await world.effects() == []
+    assert env.log() == ["do a", "do b", "undo a"]
+    assert await env.effects() == []
 
 
-async def test_a_failure_is_tried_again_and_then_undone(world: World) -> None:
-    world.plan["do b"] = [OSError("no route")]
-    async with world.serving(LOCAL) as client:
-        story = await play(client, "here")
+async def test_a_failure_is_retried_and_then_undone(env: Environment) -> None:
+    env.plan["do b"] = [OSError("no route")]
+    async with env.serving(LOCAL) as client:
+        story = await run_saga(client, "here")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "failed")
-    assert [one.attempt for one in world.asked if one.what == "do b"] == [1, 2, 3]
+    assert [one.attempt for one in env.asked if one.what == "do b"] == [1, 2, 3]
     assert row(story, "b")["attempts"] == 3
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_a_failure_that_passes_is_only_another_attempt(world: World) -> None:
-    world.plan["do b"] = [OSError("no route"), {"value": 7}]
-    async with world.serving(LOCAL) as client:
-        story = await play(client, "here")
+async def test_a_transient_failure_costs_one_attempt(env: Environment) -> None:
+    env.plan["do b"] = [OSError("no route"), {"value": 7}]
+    async with env.serving(LOCAL) as client:
+        story = await run_saga(client, "here")
     assert story["state"] == "COMPLETED"
     assert row(story, "b")["attempts"] == 2
-    assert await world.effects() == ["a", "b"]
+    assert await env.effects() == ["a", "b"]
 
 
-async def test_a_time_out_leaves_nothing_behind(world: World) -> None:
+async def test_a_timeout_leaves_no_effect(env: Environment) -> None:
     async def slow(step: Step) -> None:
         await asyncio.sleep(30)
 
-    world.plan["do b"] = [slow]
+    env.plan["do b"] = [slow]
     definition = LOCAL.replace("timeout: 2s", "timeout: 300ms").replace("max_attempts: 3", "max_attempts: 2")
-    async with world.serving(definition) as client:
-        story = await play(client, "here")
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "here")
     assert story["state"] == "COMPENSATED"
     assert story["reason"]["kind"] in ("failed", "unknown")
     assert story["reason"]["type"] == "Timeout"
-    assert world.log().count("do b") == 2
-    assert await world.effects() == []
+    assert env.log().count("do b") == 2
+    assert await env.effects() == []
 
 
-async def test_an_attempt_that_outlives_its_time_is_undone(world: World) -> None:
+async def test_an_attempt_that_exceeds_its_timeout_is_undone(env: Environment) -> None:
     """Nothing interrupts a plain `def` in its thread: Temporal's own clock ends the waiting, and nobody knows."""
 
     @action("stubborn", connection="shop")
@@ -100,16 +100,16 @@ steps:
   - {id: a, uses: book, compensate: unbook}
   - {id: b, uses: stubborn, compensate: unbook, execution: local, timeout: 400ms}
 """
-    async with lab(project_of(world, definition, stubborn)) as client:
-        story = await play(client, "outlives")
+    async with running_worker(project_of(env, definition, stubborn)) as client:
+        story = await run_saga(client, "outlives")
         assert (story["state"], story["reason"]["type"]) == ("COMPENSATED", "Timeout")
         assert states(story)["a"] == "COMPENSATED"
         # The thread may still be there, and must not write after everything has been undone.
         await asyncio.sleep(2)
-        assert await world.effects() == []
+        assert await env.effects() == []
 
 
-async def test_a_local_attempt_is_cancelled_when_its_neighbour_is_refused(world: World) -> None:
+async def test_a_local_attempt_is_cancelled_when_its_neighbour_is_refused(env: Environment) -> None:
     """The neighbour is guarded by another database: SQLite lets one transaction write at a time."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -125,7 +125,7 @@ async def test_a_local_attempt_is_cancelled_when_its_neighbour_is_refused(world:
         await begun.wait()
         raise Rejected("no")
 
-    world.plan["do b"] = [refuse]
+    env.plan["do b"] = [refuse]
     definition = """
 saga: neighbours
 defaults: {execution: local, timeout: 5s}
@@ -134,40 +134,40 @@ steps:
   - {id: b, uses: book, compensate: unbook, needs: [a]}
   - {id: c, uses: hold, compensate: hold, needs: [a]}
 """
-    other = f"sqlite+aiosqlite:///{world.folder / 'other.db'}"
+    other = f"sqlite+aiosqlite:///{env.folder / 'other.db'}"
     engine = create_async_engine(other)
     await create_tables(engine)
     await engine.dispose()
-    async with lab(project_of(world, definition, hold, other=other)) as client:
-        story = await play(client, "neighbours")
+    async with running_worker(project_of(env, definition, hold, other=other)) as client:
+        story = await run_saga(client, "neighbours")
     assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "no")
     # A repeated workflow task repeats a local attempt uncounted, so even a refusal is sealed before it is believed.
     assert states(story) == {"a": "COMPENSATED", "b": "NOTHING_TO_UNDO", "c": "NOTHING_TO_UNDO"}
     assert ended.is_set()
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-def project_of(world: World, definition: str, *more: Callable[..., Any], **connections: str) -> Project:
+def project_of(env: Environment, definition: str, *more: Callable[..., Any], **connections: str) -> Project:
     """The world's actions and ``more``, and one definition."""
     name = definition.split("saga:", 1)[1].split()[0]
     return make_project(
-        world.folder / name,
+        env.folder / name,
         {name: definition},
-        [*world.actions(), *more],
-        address=world.address,
-        connections={"shop": world.url, **connections},
+        [*env.actions(), *more],
+        address=env.address,
+        connections={"shop": env.url, **connections},
     )
 
 
 MIXED = LOCAL.replace("    output:", "      - {id: c, uses: work, compensate: unwork}\n    output:")
 
 
-async def test_a_cancel_is_heard_when_the_local_attempt_has_ended(world: World) -> None:
+async def test_a_cancel_is_processed_after_the_local_attempt(env: Environment) -> None:
     """Temporal brings no message while a workflow task runs, and local attempts run inside one."""
     local, begun, go = gate()
     remote, _, never = gate()
-    world.plan.update({"do b": [local], "do c": [remote]})
-    async with world.serving(MIXED) as client:
+    env.plan.update({"do b": [local], "do c": [remote]})
+    async with env.serving(MIXED) as client:
         id = await begin(client, "here")
         await begun.wait()
         request = {"who": "ada", "reason": "changed my mind"}
@@ -177,15 +177,15 @@ async def test_a_cancel_is_heard_when_the_local_attempt_has_ended(world: World) 
         never.set()
         story = await finished(client, id)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
-    assert {"undo a", "undo b"} <= set(world.log())
-    assert await world.effects() == []
+    assert {"undo a", "undo b"} <= set(env.log())
+    assert await env.effects() == []
 
 
-async def test_temporals_own_cancel_closes_the_run_canceled_with_everything_undone(world: World) -> None:
+async def test_a_native_cancel_undoes_everything_and_closes_the_run_canceled(env: Environment) -> None:
     local, begun, go = gate()
     remote, _, never = gate()
-    world.plan.update({"do b": [local], "do c": [remote]})
-    async with world.serving(MIXED) as client:
+    env.plan.update({"do b": [local], "do c": [remote]})
+    async with env.serving(MIXED) as client:
         id = await begin(client, "here")
         await begun.wait()
         await handle(client, id).cancel()
@@ -195,49 +195,49 @@ async def test_temporals_own_cancel_closes_the_run_canceled_with_everything_undo
         described = await handle(client, id).describe()
     assert described.status is not None
     assert described.status.name == "CANCELED"
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-@pytest.mark.parametrize("pause", ["3s", "1h"], ids=["within a workflow task", "by a timer"])
-async def test_temporals_own_cancel_ends_a_local_attempt_that_waits_for_its_retry(world: World, pause: str) -> None:
+@pytest.mark.parametrize("backoff", ["3s", "1h"], ids=["within a workflow task", "by a timer"])
+async def test_a_native_cancel_ends_a_local_attempt_waiting_for_its_retry(env: Environment, backoff: str) -> None:
     """A short wait is spent inside the workflow task, which hears of the cancel when it reports in after 8 s."""
-    retry = f"retry: {{max_attempts: 9, initial_interval: {pause}, backoff_coefficient: 1, max_interval: {pause}}}"
+    retry = f"retry: {{max_attempts: 9, initial_interval: {backoff}, backoff_coefficient: 1, max_interval: {backoff}}}"
     definition = LOCAL.replace("retry: {max_attempts: 3, initial_interval: 20ms, max_interval: 50ms}", retry)
     assert retry in definition
-    world.plan["do b"] = [OSError("no route")]
-    async with world.serving(definition) as client:
+    env.plan["do b"] = [OSError("no route")]
+    async with env.serving(definition) as client:
         id = await begin(client, "here")
-        await until(lambda: "do b" in world.log())
+        await until(lambda: "do b" in env.log())
         await handle(client, id).cancel()
         story = await finished(client, id)
         described = await handle(client, id).describe()
     assert described.status is not None
     assert (story["state"], described.status.name) == ("COMPENSATED", "CANCELED")
     assert states(story) == {"a": "COMPENSATED", "b": "NOTHING_TO_UNDO"}, "the guard sealed what nobody knew"
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
 @pytest.mark.parametrize("step", ["a", "b"])
-async def test_a_late_attempt_is_refused(world: World, step: str) -> None:
-    world.plan[f"do {step}"] = [AlreadyCompensated("it has been undone")]
-    async with world.serving(LOCAL) as client:
-        story = await play(client, "here")
+async def test_a_late_attempt_is_refused(env: Environment, step: str) -> None:
+    env.plan[f"do {step}"] = [AlreadyCompensated("it has been undone")]
+    async with env.serving(LOCAL) as client:
+        story = await run_saga(client, "here")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
     assert (row(story, step)["state"], row(story, step)["outcome"]) == ("COMPENSATED", "late")
-    assert f"undo {step}" not in world.log()
-    assert await world.effects() == []
+    assert f"undo {step}" not in env.log()
+    assert await env.effects() == []
 
 
-async def test_a_killed_attempt_is_repeated_and_finds_its_own_row(world: World) -> None:
+async def test_a_killed_attempt_is_repeated_and_finds_its_own_row(env: Environment) -> None:
     """The worker goes while a local attempt runs; the next one plays the whole task again, the guard once."""
     move, begun, go = gate()
-    world.plan["do b"] = [move, {"value": 2}]
-    async with world.serving(LOCAL) as client:
+    env.plan["do b"] = [move, {"value": 2}]
+    async with env.serving(LOCAL) as client:
         id = await begin(client, "here")
         await begun.wait()
-    async with world.again() as client:
+    async with env.again() as client:
         go.set()
         story = await finished(client, id)
     assert story["state"] == "COMPLETED"
-    assert await world.effects() == ["a", "b"]
-    assert await until(lambda: world.log().count("do b") >= 2)
+    assert await env.effects() == ["a", "b"]
+    assert await until(lambda: env.log().count("do b") >= 2)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.guard.schema import create_tables
 from sagas import Rejected, Step, action
-from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
 
 CHECKOUT = """
@@ -86,7 +86,7 @@ async def test_a_saga_completes_and_another_is_undone(temporal: TemporalServer, 
         address=temporal.address,
         connections={"shop": url},
     )
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         good = await client.start("checkout", {"sku": "apple", "quantity": 2, "limit": 10}, id=f"good-{uuid.uuid4()}")
         assert await good.result() == {"paid": 4}
         story = await good.story()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from sagas import Step
-from tests.integration.engine.environment import World, play, states
+from tests.integration.engine.environment import Environment, run_saga, states
 
 ASKED = """
     saga: asked-by-sql
@@ -25,23 +25,23 @@ ASKED = """
 """
 
 
-async def test_rows_tell_that_it_is_done(world: World) -> None:
+async def test_rows_mean_done(env: Environment) -> None:
     async def effect(step: Step) -> None:
-        async with world.engine.begin() as connection:
+        async with env.engine.begin() as connection:
             await connection.execute(
                 text("insert into effects values (:key) on conflict do nothing"), {"key": step.key}
             )
         raise ConnectionError("lost")
 
-    world.plan["do a"] = [effect]
-    async with world.serving(ASKED) as client:
-        story = await play(client, "asked-by-sql")
+    env.plan["do a"] = [effect]
+    async with env.serving(ASKED) as client:
+        story = await run_saga(client, "asked-by-sql")
     assert (story["state"], story["output"]) == ("COMPLETED", {"a": f"{story['id']}/a"})
 
 
-async def test_no_rows_tell_that_it_is_absent(world: World) -> None:
-    world.plan["do a"] = [ConnectionError("lost")]
-    async with world.serving(ASKED) as client:
-        story = await play(client, "asked-by-sql")
+async def test_no_rows_mean_absent(env: Environment) -> None:
+    env.plan["do a"] = [ConnectionError("lost")]
+    async with env.serving(ASKED) as client:
+        story = await run_saga(client, "asked-by-sql")
     assert (story["state"], states(story)["a"]) == ("COMPENSATED", "NOTHING_TO_UNDO")
-    assert "undo a" not in world.log()
+    assert "undo a" not in env.log()

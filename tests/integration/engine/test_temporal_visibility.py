@@ -17,7 +17,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from saga_workers.client import Client
 from sagas import Rejected
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import World, begin, handle, play, resolve
+from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga
 
 THREE = """
     saga: three
@@ -35,12 +35,12 @@ async def events(client: Client, saga: str) -> list[HistoryEvent]:
     return list((await handle(client, saga).fetch_history()).events)
 
 
-async def test_a_completed_saga_of_three_steps_costs_one_event_more_than_hand_written(world: World) -> None:
+async def test_a_completed_saga_costs_one_event_more_than_a_hand_written_workflow(env: Environment) -> None:
     @activity.defn
     async def nothing() -> None: ...
 
-    async with world.serving(THREE) as client:
-        story = await play(client, "three")
+    async with env.serving(THREE) as client:
+        story = await run_saga(client, "three")
         ours = await events(client, story["id"])
         queue = f"{story['id']}-hand"
         options: Any = {"workflows": [HandWritten], "activities": [nothing]}
@@ -62,9 +62,9 @@ class HandWritten:
             await workflow.execute_activity("nothing", start_to_close_timeout=timedelta(seconds=5))
 
 
-async def test_ids_and_sentences_of_the_rows(world: World) -> None:
-    async with world.serving(THREE) as client:
-        story = await play(client, "three", {"no": True})
+async def test_activity_ids_and_summaries(env: Environment) -> None:
+    async with env.serving(THREE) as client:
+        story = await run_saga(client, "three", {"no": True})
         rows = [
             (e.activity_task_scheduled_event_attributes, json.loads(e.user_metadata.summary.data))
             for e in await events(client, story["id"])
@@ -86,9 +86,9 @@ async def test_ids_and_sentences_of_the_rows(world: World) -> None:
     assert (await described.memo())["saga"]["state"] == "COMPENSATED"
 
 
-async def test_no_timeouts_and_no_retry_policy_on_the_run(world: World) -> None:
-    async with world.serving(THREE.replace("    steps:", "    deadline: 1h\n    steps:", 1)) as client:
-        story = await play(client, "three")
+async def test_the_run_has_no_timeouts_and_no_retry_policy(env: Environment) -> None:
+    async with env.serving(THREE.replace("    steps:", "    deadline: 1h\n    steps:", 1)) as client:
+        story = await run_saga(client, "three")
         started = (await events(client, story["id"]))[0].workflow_execution_started_event_attributes
     assert not started.workflow_execution_timeout.ToTimedelta()
     assert not started.workflow_run_timeout.ToTimedelta()
@@ -96,27 +96,27 @@ async def test_no_timeouts_and_no_retry_policy_on_the_run(world: World) -> None:
     assert len(started.input.payloads) == 1
 
 
-async def test_names_longer_than_temporal_takes_are_cut(world: World) -> None:
+async def test_names_above_the_temporal_limit_are_truncated(env: Environment) -> None:
     long = "Ä" * 390
-    async with world.serving(THREE.replace("Take the first", long)) as client:
-        story = await play(client, "three")
+    async with env.serving(THREE.replace("Take the first", long)) as client:
+        story = await run_saga(client, "three")
     assert story["state"] == "COMPLETED"
     assert story["steps"][0]["name"] == long
 
 
-async def test_a_long_definition_starts_all_the_same(world: World) -> None:
+async def test_a_long_definition_can_be_started(env: Environment) -> None:
     steps = "\n".join(
         f"      - {{id: s{n}, name: A rather long sentence about step {n}, uses: book, compensate: unbook}}"
         for n in range(300)
     )
-    async with world.serving(f"    saga: long\n    steps:\n{steps}\n") as client:
+    async with env.serving(f"    saga: long\n    steps:\n{steps}\n") as client:
         saga = await begin(client, "long")
         await handle(client, saga).terminate()
 
 
-async def test_how_each_end_closes(world: World) -> None:
-    world.plan["undo c"] = [Rejected("cannot")]
-    async with world.serving(THREE) as client:
+async def test_each_outcome_closes_the_run_with_its_status(env: Environment) -> None:
+    env.plan["undo c"] = [Rejected("cannot")]
+    async with env.serving(THREE) as client:
         saga = await begin(client, "three", {"no": True})
         story = await finished(client, saga)
         assert story["state"] == "PARKED"
@@ -132,31 +132,31 @@ async def test_how_each_end_closes(world: World) -> None:
         assert residue.details[0]["residue"][0]["kind"] == "effect_stays"
         assert (await attributes(client, saga))["SagaState"] == "RESIDUE"
 
-        world.plan.clear()
-        async with world.engine.begin() as connection:
+        env.plan.clear()
+        async with env.engine.begin() as connection:
             await connection.exec_driver_sql("delete from effects")
-        story = await play(client, "three", {"no": True})
+        story = await run_saga(client, "three", {"no": True})
         undone = await failure(client, story["id"])
         assert (undone.type, undone.non_retryable) == ("SagaCompensated", True)
         assert undone.details[0]["state"] == "COMPENSATED"
         assert undone.message == "undone: rejected at d: the requirement is not met"
         assert (await attributes(client, story["id"]))["SagaState"] == "COMPENSATED"
 
-        good = await play(client, "three")
+        good = await run_saga(client, "three")
         assert await handle(client, good["id"]).result() == "done"
         assert await attributes(client, good["id"]) == {}
         assert "This saga is over." in await details(client, good["id"])
 
 
-async def test_a_saga_that_was_parked_and_completes_does_not_look_parked(world: World) -> None:
+async def test_a_completed_saga_is_no_longer_shown_as_parked(env: Environment) -> None:
     definition = """
         saga: mended
         steps:
           - {id: a, uses: book, compensate: unbook, on_failure: park}
     """
-    world.plan["do a"] = [Rejected("not yet"), "now"]
-    async with world.serving(definition) as client:
-        story = await play(client, "mended")
+    env.plan["do a"] = [Rejected("not yet"), "now"]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "mended")
         assert story["state"] == "PARKED"
         story = await resolve(client, story["id"], "a", "retry")
         assert (story["state"], story["steps"][0]["generation"]) == ("COMPLETED", 2)
@@ -164,16 +164,16 @@ async def test_a_saga_that_was_parked_and_completes_does_not_look_parked(world: 
         assert (await attributes(client, story["id"]))["SagaState"] == "COMPLETED"
 
 
-async def test_show_needs_no_worker_when_the_saga_is_over(world: World) -> None:
-    async with world.serving(THREE) as client:
-        saga = (await play(client, "three"))["id"]
+async def test_show_needs_no_worker_when_the_saga_is_over(env: Environment) -> None:
+    async with env.serving(THREE) as client:
+        saga = (await run_saga(client, "three"))["id"]
     story = await client.show(saga)
     assert (story["state"], len(story["steps"])) == ("COMPLETED", 4)
 
 
-async def test_a_handwritten_client_sees_a_canceled_run(world: World) -> None:
+async def test_a_handwritten_client_sees_a_canceled_run(env: Environment) -> None:
     definition = "    saga: waiting\n    steps:\n      - {id: a, uses: wait, with: {signal: never}}\n"
-    async with world.serving(definition) as client:
+    async with env.serving(definition) as client:
         saga = await begin(client, "waiting")
         await handle(client, saga).cancel()
         with pytest.raises(WorkflowFailureError) as ended:

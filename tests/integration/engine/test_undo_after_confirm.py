@@ -26,7 +26,7 @@ from sagas.settings.model import Connection
 from tests.helpers.database_servers import HOST, DatabaseServer, postgres
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import World, begin, play, resolve, row, states, until
+from tests.integration.engine.environment import Environment, begin, resolve, row, run_saga, states, until
 
 SEATS = ("seat", "meal")
 TABLES = ("create table seats (what text primary key, state text)", "create table refunds (what text primary key)")
@@ -74,7 +74,7 @@ def server() -> Iterator[DatabaseServer]:
 
 
 @pytest_asyncio.fixture
-async def world(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
+async def env(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """A world on PostgreSQL: the databases `shop` and `books`, new for each test."""
     await asyncio.to_thread(_new_databases, server, ("shop", "books"))
     engines = [
@@ -86,9 +86,9 @@ async def world(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path
         async with engine.begin() as connection:
             for table in TABLES:
                 await connection.execute(text(table))
-    world = World(tmp_path, temporal.address, server.url("shop"), engines[0])
-    world.connections["books"] = Connection("books", "sql", tmp_path, url_setting=server.url("books"))
-    yield world
+    env = Environment(tmp_path, temporal.address, server.url("shop"), engines[0])
+    env.connections["books"] = Connection("books", "sql", tmp_path, url_setting=server.url("books"))
+    yield env
     for engine in engines:
         await engine.dispose()
 
@@ -121,8 +121,10 @@ def guarded(server: DatabaseServer, database: str = "shop") -> dict[str, str]:
     }
 
 
-async def test_a_completed_tcc_saga_is_undone_by_what_undoes_its_confirms(world: World, server: DatabaseServer) -> None:
-    async with world.serving(booking(step("seat"), step("meal"))) as client:
+async def test_a_completed_tcc_saga_is_undone_by_its_confirmed_compensations(
+    env: Environment, server: DatabaseServer
+) -> None:
+    async with env.serving(booking(step("seat"), step("meal"))) as client:
         saga = await begin(client, "booking")
         story = await finished(client, saga)
         assert (story["state"], states(story)["seat"]) == ("COMPLETED", "CONFIRMED")
@@ -143,20 +145,16 @@ async def test_a_completed_tcc_saga_is_undone_by_what_undoes_its_confirms(world:
             await client.undo(saga, reason="twice", who="ada")
 
 
-async def test_before_its_confirm_compensate_undoes_it_and_no_late_confirm_is_possible(
-    world: World, server: DatabaseServer
-) -> None:
-    async with world.serving(booking(step("seat"))) as client:
-        story = await play(client, "booking", {"go": False})
+async def test_compensation_before_the_confirm_fences_a_late_confirm(env: Environment, server: DatabaseServer) -> None:
+    async with env.serving(booking(step("seat"))) as client:
+        story = await run_saga(client, "booking", {"go": False})
     assert story["state"] == "COMPENSATED"
     assert (seats(server), refunds(server)) == ({}, [])
     assert guarded(server) == {"seat do": "do", "seat confirm": "undo", "seat undo": "undo"}
 
 
-async def test_what_undoes_a_confirmed_effect_may_live_in_another_database(
-    world: World, server: DatabaseServer
-) -> None:
-    async with world.serving(booking(step("seat", refund="books"))) as client:
+async def test_a_confirmed_compensation_may_use_another_database(env: Environment, server: DatabaseServer) -> None:
+    async with env.serving(booking(step("seat", refund="books"))) as client:
         saga = await begin(client, "booking")
         await finished(client, saga)
         await (await client.undo(saga, reason="returned", who="ada")).result()
@@ -167,8 +165,8 @@ async def test_what_undoes_a_confirmed_effect_may_live_in_another_database(
     assert guarded(server, "books") == {"seat own_undo": "undo"}, "a row of its own, so that a retry finds it"
 
 
-async def test_a_confirmed_step_without_it_refuses_to_be_undone(world: World, server: DatabaseServer) -> None:
-    async with world.serving(booking(step("seat"), step("meal", refund=None))) as client:
+async def test_a_confirmed_step_without_compensation_cannot_be_undone(env: Environment, server: DatabaseServer) -> None:
+    async with env.serving(booking(step("seat"), step("meal", refund=None))) as client:
         saga = await begin(client, "booking")
         await finished(client, saga)
         with pytest.raises(RefusedError, match="confirmed"):
@@ -184,8 +182,8 @@ async def test_a_confirmed_step_without_it_refuses_to_be_undone(world: World, se
     assert (seats(server), refunds(server)) == ({"meal": "sold", "seat": "sold"}, [])
 
 
-async def test_an_undo_that_is_refused_parks_and_a_person_goes_on(world: World, server: DatabaseServer) -> None:
-    async with world.serving(booking(step("seat"), step("meal"))) as client:
+async def test_a_refused_undo_parks_until_an_operator_decides(env: Environment, server: DatabaseServer) -> None:
+    async with env.serving(booking(step("seat"), step("meal"))) as client:
         saga = await begin(client, "booking")
         await finished(client, saga)
         change(server, "insert into refunds values ('seat')")  # in the way of the refund

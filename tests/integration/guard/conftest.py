@@ -44,7 +44,7 @@ def mariadb_server() -> Iterator[DatabaseServer]:
 
 
 @dataclass
-class Laboratory:
+class GuardDatabase:
     """One database with a guard, and a look at it from the outside."""
 
     connections: DatabaseConnections
@@ -129,13 +129,13 @@ def new_address(step: str = "charge") -> EntryKey:
     return EntryKey(f"saga-{uuid4()}", step)
 
 
-async def open_laboratory(kind: str, url: str, **settings: Any) -> Laboratory:
+async def open_guard_database(kind: str, url: str, **settings: Any) -> GuardDatabase:
     connections = DatabaseConnections({"shop": {"url": url, **settings}}, pool_size=10)
-    laboratory = Laboratory(connections, kind, url)
-    await create_tables(laboratory.engine)
-    async with laboratory.engine.connect() as connection:
+    guard_database = GuardDatabase(connections, kind, url)
+    await create_tables(guard_database.engine)
+    async with guard_database.engine.connect() as connection:
         await connection.exec_driver_sql(EFFECTS.replace("create table", "create table if not exists"))
-    return laboratory
+    return guard_database
 
 
 def database_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
@@ -149,9 +149,9 @@ def database_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str
 
 
 @pytest_asyncio.fixture(params=["postgres", "mariadb", "sqlite"])
-async def laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+async def guard_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GuardDatabase]:
     """The same test on each database."""
-    opened = await open_laboratory(request.param, database_url(request.param, request, tmp_path))
+    opened = await open_guard_database(request.param, database_url(request.param, request, tmp_path))
     yield opened
     await opened.connections.close()
 
@@ -160,17 +160,17 @@ LEVELS = [(kind, level) for kind in ("postgres", "mariadb") for level in ISOLATI
 
 
 @pytest_asyncio.fixture(params=LEVELS, ids=lambda param: "-".join(param))
-async def levels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+async def levels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GuardDatabase]:
     """PostgreSQL and MariaDB at each isolation level."""
     kind, level = request.param
-    opened = await open_laboratory(kind, database_url(kind, request, tmp_path), isolation=level)
+    opened = await open_guard_database(kind, database_url(kind, request, tmp_path), isolation=level)
     yield opened
     await opened.connections.close()
 
 
 @pytest_asyncio.fixture(params=["postgres", "mariadb"])
-async def server_laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Laboratory]:
+async def server_guard_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GuardDatabase]:
     """The databases that are servers, at their guard's own isolation level."""
-    opened = await open_laboratory(request.param, database_url(request.param, request, tmp_path))
+    opened = await open_guard_database(request.param, database_url(request.param, request, tmp_path))
     yield opened
     await opened.connections.close()

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
-from tests.integration.guard.conftest import Laboratory, clock, new_address, open_laboratory
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds another attempt waits for a lock."""
 
 ATTEMPT = 120.0
@@ -39,9 +39,9 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 @pytest_asyncio.fixture
-async def other(laboratory: Laboratory) -> AsyncIterator[Laboratory]:
+async def other(guard_database: GuardDatabase) -> AsyncIterator[GuardDatabase]:
     """The same database, seen through a pool that no attempt is cancelled in."""
-    opened = await open_laboratory(laboratory.kind, laboratory.url)
+    opened = await open_guard_database(guard_database.kind, guard_database.url)
     yield opened
     await opened.connections.close()
 
@@ -81,11 +81,11 @@ async def cancelled_at(suspension: int, attempt: Coroutine[Any, Any, Any]) -> bo
     return reached.is_set()
 
 
-async def nothing_is_left(other: Laboratory, address: EntryKey) -> None:
+async def nothing_is_left(other: GuardDatabase, address: EntryKey) -> None:
     """A seal of the same entry gets its locks, and soon no transaction is open."""
-    outcome = await other.guard.seal(address, **clock(PATIENCE))
+    outcome = await other.guard.seal(address, **clock(TIMEOUT))
     assert outcome.kind in ("done", "late"), outcome
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while left := await other.rows(_OPEN_TRANSACTIONS[other.kind]):
         if other.kind == "sqlite" and not left[0][0]:
             return  # the checkpoint found neither a writer nor a reader
@@ -93,8 +93,8 @@ async def nothing_is_left(other: Laboratory, address: EntryKey) -> None:
         await asyncio.sleep(0.05)
 
 
-def connections(laboratory: Laboratory) -> DatabaseConnections:
-    return DatabaseConnections({"shop": {"url": laboratory.url}}, pool_size=1)
+def connections(guard_database: GuardDatabase) -> DatabaseConnections:
+    return DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=1)
 
 
 async def act(sql: SqlSession) -> str:
@@ -108,15 +108,17 @@ async def act(sql: SqlSession) -> str:
 
 
 @pytest.mark.parametrize("pool", ["new", "used"])
-async def test_cancelled_at_every_point(laboratory: Laboratory, other: Laboratory, pool: str) -> None:
+async def test_a_cancel_at_every_suspension_point_leaves_nothing(
+    guard_database: GuardDatabase, other: GuardDatabase, pool: str
+) -> None:
     """``new``: connecting and SQLAlchemy's first questions are points, too."""
-    worker = connections(laboratory)
+    worker = connections(guard_database)
     suspension, reached = 0, True
     while reached:
         suspension += 1
         if pool == "new":
             await worker.close()
-            worker = connections(laboratory)
+            worker = connections(guard_database)
         address = new_address()
         reached = await cancelled_at(suspension, worker.guard("shop").do(address, "h", act, **clock(ATTEMPT)))
         await nothing_is_left(other, address)
@@ -132,17 +134,19 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("end", ["cancelled", "timed out"])
-async def test_in_the_middle_of_a_statement(laboratory: Laboratory, other: Laboratory, end: str) -> None:
+async def test_a_cancel_during_a_statement_leaves_nothing(
+    guard_database: GuardDatabase, other: GuardDatabase, end: str
+) -> None:
     address = new_address()
     reached = asyncio.Event()
 
     async def endless(sql: SqlSession) -> None:
         await act(sql)
         reached.set()
-        await sql.all(ENDLESS[laboratory.kind])
+        await sql.all(ENDLESS[guard_database.kind])
 
     time_left = clock(ATTEMPT if end == "cancelled" else 1.5)
-    attempt = asyncio.create_task(laboratory.guard.do(address, "h", endless, **time_left))
+    attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **time_left))
     await reached.wait()
     if end == "cancelled":
         attempt.cancel()
@@ -151,18 +155,20 @@ async def test_in_the_middle_of_a_statement(laboratory: Laboratory, other: Labor
     await nothing_is_left(other, address)
 
 
-async def test_a_plain_function_in_the_middle_of_a_statement(laboratory: Laboratory, other: Laboratory) -> None:
+async def test_a_cancel_of_a_plain_function_during_a_statement_leaves_nothing(
+    guard_database: GuardDatabase, other: GuardDatabase
+) -> None:
     """Its thread cannot be cancelled; its statement can."""
     address = new_address()
     threads: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
 
     async def endless(sql: SqlSession) -> None:
         await act(sql)
-        thread = asyncio.create_task(asyncio.to_thread(sql.sync().all, ENDLESS[laboratory.kind]))
+        thread = asyncio.create_task(asyncio.to_thread(sql.sync().all, ENDLESS[guard_database.kind]))
         threads.put_nowait(thread)
         await asyncio.shield(thread)
 
-    attempt = asyncio.create_task(laboratory.guard.do(address, "h", endless, **clock(ATTEMPT)))
+    attempt = asyncio.create_task(guard_database.guard.do(address, "h", endless, **clock(ATTEMPT)))
     thread = await threads.get()
     attempt.cancel()
     await asyncio.wait({attempt, thread})
@@ -171,7 +177,9 @@ async def test_a_plain_function_in_the_middle_of_a_statement(laboratory: Laborat
     await nothing_is_left(other, address)
 
 
-async def test_while_it_waits_for_a_lock(laboratory: Laboratory, other: Laboratory) -> None:
+async def test_a_cancel_while_waiting_for_a_lock_leaves_nothing(
+    guard_database: GuardDatabase, other: GuardDatabase
+) -> None:
     address = new_address()
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -181,11 +189,11 @@ async def test_while_it_waits_for_a_lock(laboratory: Laboratory, other: Laborato
 
     holder = asyncio.create_task(other.guard.do(address, "h", holds, **clock(ATTEMPT)))
     await reached.wait()
-    waiter = asyncio.create_task(laboratory.guard.undo(address, act, **clock(ATTEMPT)))
+    waiter = asyncio.create_task(guard_database.guard.undo(address, act, **clock(ATTEMPT)))
     done, _ = await asyncio.wait({waiter}, timeout=0.5)
     assert not done
     waiter.cancel()
-    if laboratory.kind != "sqlite":  # there the wait goes on in a thread, and a lock it gets is released at once
+    if guard_database.kind != "sqlite":  # there the wait goes on in a thread, and a lock it gets is released at once
         await asyncio.wait({waiter})
     go_on.set()
     assert (await holder).kind == "done"

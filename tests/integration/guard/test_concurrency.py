@@ -12,7 +12,7 @@ from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.transaction import RowOp, RowReason
 from sagas.errors import Rejected
 from sagas.protocol.outcomes import Outcome
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 
 class Gate:
@@ -49,15 +49,15 @@ async def still_waiting(task: asyncio.Task[Any]) -> bool:
     return not task.done()
 
 
-async def undo_waits(laboratory: Laboratory, then: Exception | None) -> tuple[Outcome, Outcome]:
-    guard = laboratory.guard
-    address = laboratory.current = new_address()
-    gate = Gate(laboratory.body("applied"), then)
+async def undo_waits(guard_database: GuardDatabase, then: Exception | None) -> tuple[Outcome, Outcome]:
+    guard = guard_database.guard
+    address = guard_database.current = new_address()
+    gate = Gate(guard_database.body("applied"), then)
     doing = asyncio.create_task(guard.do(address, "h", gate, **clock()))
     await gate.reached.wait()
 
     def undo() -> Any:
-        return guard.undo(address, laboratory.body("undone"), **clock())
+        return guard.undo(address, guard_database.body("undone"), **clock())
 
     undoing = asyncio.create_task(undo())
     assert await still_waiting(undoing), "the undo must wait for the open action"
@@ -66,31 +66,31 @@ async def undo_waits(laboratory: Laboratory, then: Exception | None) -> tuple[Ou
     return did, await settled(undoing, undo)
 
 
-async def test_an_undo_waits_for_an_open_action(server_laboratory: Laboratory) -> None:
-    did, undid = await undo_waits(server_laboratory, None)
+async def test_an_undo_waits_for_an_open_action(server_guard_database: GuardDatabase) -> None:
+    did, undid = await undo_waits(server_guard_database, None)
     assert (did.kind, undid.kind, undid.marker) == ("done", "done", None)
-    state = await server_laboratory.state(server_laboratory.current)
+    state = await server_guard_database.state(server_guard_database.current)
     assert (state.applied, state.undone) == (1, 1)
 
 
-async def test_an_undo_waits_for_an_action_that_is_refused(server_laboratory: Laboratory) -> None:
-    did, undid = await undo_waits(server_laboratory, Rejected("no"))
+async def test_an_undo_waits_for_a_rejected_action(server_guard_database: GuardDatabase) -> None:
+    did, undid = await undo_waits(server_guard_database, Rejected("no"))
     assert (did.kind, undid.marker) == ("rejected", "nothing_to_undo")
-    late = await server_laboratory.guard.do(
-        server_laboratory.current, "h", server_laboratory.body("applied"), **clock()
+    late = await server_guard_database.guard.do(
+        server_guard_database.current, "h", server_guard_database.body("applied"), **clock()
     )
     assert late.kind == "late"
-    assert (await server_laboratory.state(server_laboratory.current)).applied == 0
+    assert (await server_guard_database.state(server_guard_database.current)).applied == 0
 
 
-async def test_an_undo_waits_at_every_isolation_level(levels: Laboratory) -> None:
+async def test_an_undo_waits_at_every_isolation_level(levels: GuardDatabase) -> None:
     did, undid = await undo_waits(levels, None)
     assert (did.kind, undid.kind, undid.marker) == ("done", "done", None)
     state = await levels.state(levels.current)
     assert (state.applied, state.undone) == (1, 1)
 
 
-async def test_a_serialization_failure_is_infrastructure(levels: Laboratory) -> None:
+async def test_a_serialization_failure_is_infrastructure(levels: GuardDatabase) -> None:
     """PostgreSQL's waiter gets 40001 above READ COMMITTED: that is trouble, never an answer about the business."""
     guard = levels.guard
     address = levels.current = new_address()
@@ -108,11 +108,11 @@ async def test_a_serialization_failure_is_infrastructure(levels: Laboratory) -> 
         assert outcome.kind == "done" or outcome.infrastructure
 
 
-async def test_an_action_waits_for_a_seal(server_laboratory: Laboratory) -> None:
+async def test_an_action_waits_for_a_seal(server_guard_database: GuardDatabase) -> None:
     """The seal's transaction is held open by hand, between its insert and its COMMIT."""
-    laboratory, address = server_laboratory, new_address()
-    laboratory.current = address
-    async with laboratory.engine.connect() as connection:
+    guard_database, address = server_guard_database, new_address()
+    guard_database.current = address
+    async with guard_database.engine.connect() as connection:
         await connection.exec_driver_sql("BEGIN")
         await connection.exec_driver_sql(
             "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
@@ -120,49 +120,49 @@ async def test_an_action_waits_for_a_seal(server_laboratory: Laboratory) -> None
         )
 
         def do() -> Any:
-            return laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())
+            return guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())
 
         doing = asyncio.create_task(do())
         assert await still_waiting(doing), "the action must wait for the open seal"
         await connection.exec_driver_sql("COMMIT")
     assert (await settled(doing, do)).kind == "late"
-    assert (await laboratory.state(address)).applied == 0
+    assert (await guard_database.state(address)).applied == 0
 
 
-async def test_many_deliveries_at_once(laboratory: Laboratory) -> None:
+async def test_concurrent_deliveries_have_one_effect(guard_database: GuardDatabase) -> None:
     """Ten of everything at the same moment, on every database."""
-    guard = laboratory.guard
+    guard = guard_database.guard
     for _ in range(5):
-        address = laboratory.current = new_address()
-        dos = [lambda a=address: guard.do(a, "h", laboratory.body("applied"), **clock())] * 5
-        undos = [lambda a=address: guard.undo(a, laboratory.body("undone"), **clock())] * 3
+        address = guard_database.current = new_address()
+        dos = [lambda a=address: guard.do(a, "h", guard_database.body("applied"), **clock())] * 5
+        undos = [lambda a=address: guard.undo(a, guard_database.body("undone"), **clock())] * 3
         seals = [lambda a=address: guard.seal(a, **clock())] * 2
         calls = [*dos[:3], *undos[:1], *seals, *undos[1:], *dos[3:]]
         outcomes = await asyncio.gather(*(settled(call(), call) for call in calls))
-        state = await laboratory.state(address)
+        state = await guard_database.state(address)
         assert state.applied == state.undone <= 1, outcomes
         assert {outcome.kind for outcome in outcomes} <= {"done", "late"}, outcomes
 
 
-async def test_concurrent_confirm_and_undo(levels: Laboratory) -> None:
-    laboratory, guard = levels, levels.guard
+async def test_concurrent_confirm_and_undo(levels: GuardDatabase) -> None:
+    guard_database, guard = levels, levels.guard
     for _ in range(10):
-        address = laboratory.current = new_address()
-        await guard.do(address, "h", laboratory.body("applied"), **clock())
+        address = guard_database.current = new_address()
+        await guard.do(address, "h", guard_database.body("applied"), **clock())
 
         def confirm(a: Any = address) -> Any:
-            return guard.confirm(a, laboratory.body("confirmed"), **clock())
+            return guard.confirm(a, guard_database.body("confirmed"), **clock())
 
         def undo(a: Any = address) -> Any:
-            return guard.undo(a, laboratory.body("undone"), **clock())
+            return guard.undo(a, guard_database.body("undone"), **clock())
 
         confirmed, undone = await asyncio.gather(settled(confirm(), confirm), settled(undo(), undo))
         assert (confirmed.kind, undone.marker) in (("done", "confirmed"), ("late", None))
-        state = await laboratory.state(address)
+        state = await guard_database.state(address)
         assert state.confirmed + state.undone == 1
 
 
-async def test_concurrent_undos_of_a_confirmed_step(levels: Laboratory) -> None:
+async def test_concurrent_undos_of_a_confirmed_step(levels: GuardDatabase) -> None:
     """The row `confirm` is committed long ago, so no undo waits for its fence."""
     guard = levels.guard
     address = levels.current = new_address()
@@ -183,29 +183,29 @@ async def test_concurrent_undos_of_a_confirmed_step(levels: Laboratory) -> None:
     assert (await levels.state(address)).undone_confirmed == 1
 
 
-async def race_confirm_against_open_undo(laboratory: Laboratory) -> tuple[bool, int]:
+async def race_confirm_against_open_undo(guard_database: GuardDatabase) -> tuple[bool, int]:
     """Whether a confirm had to wait for an undo in flight, and how many of the two took effect."""
-    guard = laboratory.guard
-    address = laboratory.current = new_address()
-    await guard.do(address, "h", laboratory.body("applied"), **clock())
-    gate = Gate(laboratory.body("undone"))
+    guard = guard_database.guard
+    address = guard_database.current = new_address()
+    await guard.do(address, "h", guard_database.body("applied"), **clock())
+    gate = Gate(guard_database.body("undone"))
     undoing = asyncio.create_task(guard.undo(address, gate, **clock()))
     await gate.reached.wait()
-    confirming = asyncio.create_task(guard.confirm(address, laboratory.body("confirmed"), **clock()))
+    confirming = asyncio.create_task(guard.confirm(address, guard_database.body("confirmed"), **clock()))
     waited = await still_waiting(confirming)
     gate.open.set()
     await asyncio.gather(undoing, confirming)
-    state = await laboratory.state(address)
+    state = await guard_database.state(address)
     return waited, state.confirmed + state.undone
 
 
-async def test_a_confirm_waits_at_the_fence(server_laboratory: Laboratory) -> None:
-    assert await race_confirm_against_open_undo(server_laboratory) == (True, 1)
+async def test_a_confirm_waits_at_the_fence(server_guard_database: GuardDatabase) -> None:
+    assert await race_confirm_against_open_undo(server_guard_database) == (True, 1)
 
 
-@pytest.mark.parametrize("server_laboratory", ["postgres"], indirect=True)
-async def test_without_the_fence_row_both_take_effect(
-    server_laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("server_guard_database", ["postgres"], indirect=True)
+async def test_without_the_fence_row_confirm_and_undo_both_take_effect(
+    server_guard_database: GuardDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule taken out: an undo that does not insert the confirm row. (MariaDB's locking read would still wait for
     the open `undo` row.)"""
@@ -217,36 +217,36 @@ async def test_without_the_fence_row_both_take_effect(
         return await real(self, op, reason, **more)
 
     monkeypatch.setattr(PostgresTransaction, "insert", no_fence)
-    assert await race_confirm_against_open_undo(server_laboratory) == (False, 2)
+    assert await race_confirm_against_open_undo(server_guard_database) == (False, 2)
 
 
 async def test_without_the_waiting_insert_an_effect_leaks(
-    server_laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    server_guard_database: GuardDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule taken out: look first, and insert only what is not there (check, then act)."""
-    laboratory, address = server_laboratory, new_address()
-    laboratory.current = address
+    guard_database, address = server_guard_database, new_address()
+    guard_database.current = address
 
     async def undo_that_only_looks(self: Guard, *_: Any, **__: Any) -> Outcome:
-        found = await laboratory.rows("select op from saga_guard where saga_id = :s", s=address.saga_id)
+        found = await guard_database.rows("select op from saga_guard where saga_id = :s", s=address.saga_id)
         return Outcome.done(marker=None if found else "nothing_to_undo")
 
     monkeypatch.setattr(Guard, "undo", undo_that_only_looks)
-    gate = Gate(laboratory.body("applied"))
-    doing = asyncio.create_task(laboratory.guard.do(address, "h", gate, **clock()))
+    gate = Gate(guard_database.body("applied"))
+    doing = asyncio.create_task(guard_database.guard.do(address, "h", gate, **clock()))
     await gate.reached.wait()
-    told = await laboratory.guard.undo(address, laboratory.body("undone"), **clock())
+    told = await guard_database.guard.undo(address, guard_database.body("undone"), **clock())
     gate.open.set()
     await doing
     assert told.marker == "nothing_to_undo"
-    assert (await laboratory.state(address)).applied == 1, "nothing to undo, and the effect is there: a leak"
+    assert (await guard_database.state(address)).applied == 1, "nothing to undo, and the effect is there: a leak"
 
 
-async def test_a_deadlock_is_infrastructure(server_laboratory: Laboratory) -> None:
-    laboratory = server_laboratory
-    await laboratory.rows("delete from effects where kind in ('left', 'right')")
+async def test_a_deadlock_is_infrastructure(server_guard_database: GuardDatabase) -> None:
+    guard_database = server_guard_database
+    await guard_database.rows("delete from effects where kind in ('left', 'right')")
     for kind in ("left", "right"):
-        await laboratory.rows(
+        await guard_database.rows(
             f"insert into effects values ('{kind}', '{kind}', 1, '{kind}', 0)",
         )
     both = asyncio.Barrier(2)
@@ -263,8 +263,8 @@ async def test_a_deadlock_is_infrastructure(server_laboratory: Laboratory) -> No
         return act
 
     outcomes = await asyncio.gather(
-        laboratory.guard.do(new_address(), "h", crossing("left", "right"), **clock()),
-        laboratory.guard.do(new_address(), "h", crossing("right", "left"), **clock()),
+        guard_database.guard.do(new_address(), "h", crossing("left", "right"), **clock()),
+        guard_database.guard.do(new_address(), "h", crossing("right", "left"), **clock()),
     )
     assert sorted(outcome.kind for outcome in outcomes) == ["done", "failed"]
     assert [o.infrastructure for o in outcomes if o.kind == "failed"] == [True]

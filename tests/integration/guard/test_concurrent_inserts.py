@@ -14,13 +14,13 @@ from saga_spark import ledger
 from saga_spark.manifest import Target
 from saga_spark.staging.staging_attempt import transaction
 from sagas.protocol.outcomes import Outcome
-from tests.integration.guard.conftest import Laboratory, clock
+from tests.integration.guard.conftest import GuardDatabase, clock
 
 HERE = EntryKey("other-rows", "step")
 
 
 async def one_after_the_other(
-    laboratory: Laboratory, body: Callable[[SqlSession], Awaitable[Any]]
+    guard_database: GuardDatabase, body: Callable[[SqlSession], Awaitable[Any]]
 ) -> tuple[Outcome, Outcome]:
     """The outcomes of two transactions, of which the second begins while the first is open."""
     written, go_on = asyncio.Event(), asyncio.Event()
@@ -31,9 +31,9 @@ async def one_after_the_other(
         await go_on.wait()
         return result
 
-    first = asyncio.create_task(laboratory.guard.run_probe(HERE, held, **clock()))
+    first = asyncio.create_task(guard_database.guard.run_probe(HERE, held, **clock()))
     await written.wait()
-    second = asyncio.create_task(laboratory.guard.run_probe(HERE, body, **clock()))
+    second = asyncio.create_task(guard_database.guard.run_probe(HERE, body, **clock()))
     done, _ = await asyncio.wait({second}, timeout=0.3)
     assert not done, "the second must wait"
     go_on.set()
@@ -41,18 +41,18 @@ async def one_after_the_other(
     for _ in range(5):
         if not outcome.infrastructure:
             break
-        outcome = await laboratory.guard.run_probe(HERE, body, **clock())
+        outcome = await guard_database.guard.run_probe(HERE, body, **clock())
     return await first, outcome
 
 
-async def receive_twice(laboratory: Laboratory) -> None:
+async def receive_twice(guard_database: GuardDatabase) -> None:
     entry = inbox.InboxEntry("shop", str(uuid4()), "orders", 0, 7)
-    first, second = await one_after_the_other(laboratory, lambda sql: inbox.record(sql, entry, "DONE"))
+    first, second = await one_after_the_other(guard_database, lambda sql: inbox.record(sql, entry, "DONE"))
     assert (first.kind, first.result) == ("done", None)
     assert (second.kind, second.result) == ("done", inbox.Duplicate("DONE", None)), second
 
 
-async def ask_twice(laboratory: Laboratory) -> None:
+async def ask_twice(guard_database: GuardDatabase) -> None:
     key = str(uuid4())
     row = {"step_key": key, "saga_id": "s", "step": "a", "generation": 1, "op": "do", "created_at": 0.0}
 
@@ -61,34 +61,34 @@ async def ask_twice(laboratory: Laboratory) -> None:
         await kafka_request.register_waiter(sql, key, Waiter(b"token", 1))
         return found.is_new
 
-    first, second = await one_after_the_other(laboratory, ask)
+    first, second = await one_after_the_other(guard_database, ask)
     assert (first.kind, first.result) == ("done", True)
     assert (second.kind, second.result) == ("done", False), second
 
 
-async def test_a_message_received_twice_at_once(laboratory: Laboratory) -> None:
-    await receive_twice(laboratory)
+async def test_a_message_received_twice_concurrently(guard_database: GuardDatabase) -> None:
+    await receive_twice(guard_database)
 
 
-async def test_a_message_received_twice_at_every_isolation_level(levels: Laboratory) -> None:
+async def test_a_message_received_twice_at_every_isolation_level(levels: GuardDatabase) -> None:
     await receive_twice(levels)
 
 
-async def test_a_command_asked_for_twice_at_once(laboratory: Laboratory) -> None:
-    await ask_twice(laboratory)
+async def test_a_command_requested_twice_concurrently(guard_database: GuardDatabase) -> None:
+    await ask_twice(guard_database)
 
 
-async def test_a_command_asked_for_twice_at_every_isolation_level(levels: Laboratory) -> None:
+async def test_a_command_requested_twice_at_every_isolation_level(levels: GuardDatabase) -> None:
     await ask_twice(levels)
 
 
-async def test_two_attempts_take_an_output_over_at_once(laboratory: Laboratory) -> None:
-    await ledger.create_table(laboratory.engine)
+async def test_two_attempts_take_over_an_output_concurrently(guard_database: GuardDatabase) -> None:
+    await ledger.create_table(guard_database.engine)
     target = Target(f"saga-{uuid4()}", "day", 1)
     taken, go_on = asyncio.Event(), asyncio.Event()
 
     async def take_over(wait: bool) -> int:
-        async with transaction(laboratory.engine) as connection:
+        async with transaction(guard_database.engine) as connection:
             row = await ledger.take_over(connection, target, saga="day", place="facts", spec={}, together=False)
             taken.set()
             if wait:

@@ -25,7 +25,7 @@ from saga_activities.guard.tables import outbox_table
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, RowOp
 from saga_activities.guard.transaction_runner import GuardScript
 from sagas.protocol.outcomes import Outcome
-from tests.integration.guard.conftest import Laboratory, clock
+from tests.integration.guard.conftest import GuardDatabase, clock
 from tests.unit.guard.memory_guard import TIMES, Memory, MemoryGuard, body, now
 from tests.unit.guard.messages import MESSAGES
 from tests.unit.guard.model import State
@@ -148,13 +148,13 @@ class HoldingGuard(Guard):
         return await super().run(address, op, held, *more, **limits)
 
 
-async def send(laboratory: Laboratory, guard: Guard, case: Case, name: str, meeting: Meeting) -> Told:
+async def send(guard_database: GuardDatabase, guard: Guard, case: Case, name: str, meeting: Meeting) -> Told:
     """What the message is told in the end: after an infrastructure failure it is sent again."""
     _meeting.set(meeting)
     address = EntryKey(case.saga_id, "step")
 
     def make_body(kind: str | None) -> Any:
-        return laboratory.body(kind, address)
+        return guard_database.body(kind, address)
 
     outcome: Outcome | None = None
     for _ in range(20):
@@ -166,26 +166,26 @@ async def send(laboratory: Laboratory, guard: Guard, case: Case, name: str, meet
     raise AssertionError(f"{name} of {case.pair} after {case.before} never got through: {outcome}")
 
 
-async def test_every_pair_is_told_what_one_order_gives(laboratory: Laboratory) -> None:
-    pairs_at_once = PAIRS_AT_ONCE[laboratory.kind]
-    connections = DatabaseConnections({"shop": {"url": laboratory.url}}, pool_size=2 * pairs_at_once)
+async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase) -> None:
+    pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]
+    connections = DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=2 * pairs_at_once)
     guard = HoldingGuard("shop", connections.engine("shop"))
     cases = list(all_cases())
-    await _prepare(laboratory, cases)
+    await _prepare(guard_database, cases)
     places = asyncio.Semaphore(pairs_at_once)
     told: dict[str, tuple[Told, ...]] = {}
 
     async def run(case: Case) -> None:
         async with places:
-            meeting = Meeting(HOLD[laboratory.kind])
-            both = [send(laboratory, guard, case, name, meeting) for name in case.pair]
+            meeting = Meeting(HOLD[guard_database.kind])
+            both = [send(guard_database, guard, case, name, meeting) for name in case.pair]
             told[case.saga_id] = tuple(await asyncio.gather(*both))
 
     async with asyncio.TaskGroup() as group:
         for case in cases:
             group.create_task(run(case))
     await connections.close()
-    found = await _read(laboratory)
+    found = await _read(guard_database)
     ended = {case: (told[case.saga_id], found.get(case.saga_id, ({}, State()))) for case in cases}
     wrong = [
         f"{case.pair} after {case.before}: {end}\n  is neither of {case.serial}"
@@ -195,28 +195,28 @@ async def test_every_pair_is_told_what_one_order_gives(laboratory: Laboratory) -
     assert not wrong, f"{len(wrong)} of {len(cases)}, for instance\n" + "\n".join(wrong[:5])
 
 
-async def _prepare(laboratory: Laboratory, cases: Sequence[Case]) -> None:
+async def _prepare(guard_database: GuardDatabase, cases: Sequence[Case]) -> None:
     """Send the messages before the pairs once for each state, and copy what they leave for every pair."""
     copies: dict[sa.FromClause, list[dict[str, Any]]] = {rows: [], effects: [], outbox_table: []}
     states = {case.before for case in cases}
-    left = {before: await _left_by(laboratory, before) for before in states}
+    left = {before: await _left_by(guard_database, before) for before in states}
     for case in cases:
         for table, found in left[case.before].items():
             new = ({**row, "saga_id": case.saga_id} for row in found)
             copies[table] += ({**row, "event_id": str(uuid4())} for row in new) if table is outbox_table else new
-    async with laboratory.engine.connect() as connection:
+    async with guard_database.engine.connect() as connection:
         await connection.exec_driver_sql("BEGIN")
         for table, copied in copies.items():
             await connection.execute(sa.insert(table), copied)  # pyright: ignore[reportArgumentType]
         await connection.exec_driver_sql("COMMIT")
 
 
-async def _left_by(laboratory: Laboratory, messages: Sequence[str]) -> dict[sa.FromClause, list[dict[str, Any]]]:
+async def _left_by(guard_database: GuardDatabase, messages: Sequence[str]) -> dict[sa.FromClause, list[dict[str, Any]]]:
     address = EntryKey(f"before-{uuid4()}", "step")
     for name in messages:
-        await MESSAGES[name](laboratory.guard, address, lambda kind: laboratory.body(kind, address), clock())
+        await MESSAGES[name](guard_database.guard, address, lambda kind: guard_database.body(kind, address), clock())
     found: dict[sa.FromClause, list[dict[str, Any]]] = {}
-    async with laboratory.engine.connect() as connection:
+    async with guard_database.engine.connect() as connection:
         for table in (rows, effects, outbox_table):
             columns = [column for column in table.c if column.name != "id"]
             query = sa.select(*columns).where(table.c.saga_id == address.saga_id)
@@ -224,14 +224,14 @@ async def _left_by(laboratory: Laboratory, messages: Sequence[str]) -> dict[sa.F
     return found
 
 
-async def _read(laboratory: Laboratory) -> dict[str, Found]:
+async def _read(guard_database: GuardDatabase) -> dict[str, Found]:
     """What each case has left; the copies go, so that other tests find small tables."""
     found: dict[str, tuple[dict[RowOp, GuardRow], State]] = {}
 
     def of(row: Any) -> tuple[dict[RowOp, GuardRow], State]:
         return found.setdefault(row["saga_id"], ({}, State()))
 
-    async with laboratory.engine.connect() as connection:
+    async with guard_database.engine.connect() as connection:
         for table in (rows, effects, outbox_table):
             ours = table.c.saga_id.like("pair-%")
             for row in (await connection.execute(sa.select(table).where(ours))).mappings():

@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from saga_activities.guard import EntryKey
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.unit.guard.memory_guard import answer, deliver
 from tests.unit.guard.model import EVENTS, Event, State, Watch, violations, watched
 from tests.unit.guard.model import deliver as model_deliver
 
 
-async def test_every_operation_in_every_state(laboratory: Laboratory) -> None:
+async def test_every_operation_in_every_state(guard_database: GuardDatabase) -> None:
     paths: dict[State, tuple[Event, ...]] = {State(): ()}
     waiting = [State()]
     transitions = 0
     while waiting:
         state = waiting.pop(0)
         for event in EVENTS:
-            address = await _prepared(laboratory, paths[state])
+            address = await _prepared(guard_database, paths[state])
             expected, wanted = model_deliver(state, event)
-            outcome = await deliver(laboratory.guard, address, event, laboratory.body, clock())
+            outcome = await deliver(guard_database.guard, address, event, guard_database.body, clock())
             assert answer(outcome) == expected, (*paths[state], event)
-            assert await laboratory.state(address) == wanted, (*paths[state], event)
+            assert await guard_database.state(address) == wanted, (*paths[state], event)
             if outcome.kind == "done" and event == "do":
                 assert outcome.result == {"effect": "applied"}, "a later delivery gets the stored result"
             transitions += 1
@@ -40,14 +40,14 @@ async def test_every_operation_in_every_state(laboratory: Laboratory) -> None:
     assert transitions == len(paths) * len(EVENTS)
 
 
-async def _prepared(laboratory: Laboratory, path: Sequence[Event]) -> EntryKey:
-    address = laboratory.current = new_address()
+async def _prepared(guard_database: GuardDatabase, path: Sequence[Event]) -> EntryKey:
+    address = guard_database.current = new_address()
     for event in path:
-        await deliver(laboratory.guard, address, event, laboratory.body, clock())
+        await deliver(guard_database.guard, address, event, guard_database.body, clock())
     return address
 
 
-async def test_random_orders_over_two_generations(laboratory: Laboratory) -> None:
+async def test_random_orders_over_two_generations(guard_database: GuardDatabase) -> None:
     dice = random.Random(7)
     for _ in range(40):
         first = new_address()
@@ -57,12 +57,12 @@ async def test_random_orders_over_two_generations(laboratory: Laboratory) -> Non
             generation = dice.choice((1, 2) if watches[1].gone else (1,))
             event = dice.choice(EVENTS)
             path.append(f"{event}{generation}")
-            laboratory.current = replace(first, generation=generation)
+            guard_database.current = replace(first, generation=generation)
             before = states[generation]
             told = answer(
-                await deliver(laboratory.guard, laboratory.current, event, laboratory.body, clock()),
+                await deliver(guard_database.guard, guard_database.current, event, guard_database.body, clock()),
             )
-            after = await laboratory.state(laboratory.current)
+            after = await guard_database.state(guard_database.current)
             assert (told, after) == model_deliver(before, event), path
             assert violations(before, event, told, after, watches[generation]) == [], path
             states[generation] = after

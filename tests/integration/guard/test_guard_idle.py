@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from saga_activities.guard import SqlSession
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 PUBLISHER = """
 import asyncio, sys, time
@@ -31,13 +31,13 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_frozen_process_loses_its_transaction_long_before_its_attempt_is_over(
-    server_laboratory: Laboratory,
+async def test_a_frozen_process_loses_its_transaction_before_its_attempt_ends(
+    server_guard_database: GuardDatabase,
 ) -> None:
-    laboratory, address = server_laboratory, new_address()
-    laboratory.current = address
+    guard_database, address = server_guard_database, new_address()
+    guard_database.current = address
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PUBLISHER, laboratory.url, address.saga_id),
+        *(sys.executable, "-c", PUBLISHER, guard_database.url, address.saga_id),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
@@ -45,7 +45,7 @@ async def test_a_frozen_process_loses_its_transaction_long_before_its_attempt_is
         assert worker.stdout is not None
         assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"busy\n"
         worker.send_signal(signal.SIGSTOP)
-        outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(60))
+        outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(60))
         assert outcome.marker == "nothing_to_undo"
         worker.send_signal(signal.SIGCONT)
         assert (await asyncio.wait_for(worker.stdout.readline(), 60)).strip() == b"failed True"
@@ -54,26 +54,26 @@ async def test_a_frozen_process_loses_its_transaction_long_before_its_attempt_is
             worker.send_signal(signal.SIGCONT)
             worker.kill()
         await worker.wait()
-    assert (await laboratory.state(address)).do == "undo"
+    assert (await guard_database.state(address)).do == "undo"
 
 
-async def test_a_busy_process_keeps_its_transaction(laboratory: Laboratory) -> None:
+async def test_a_busy_process_keeps_its_transaction(guard_database: GuardDatabase) -> None:
     """Also one that says something itself meanwhile; and the next transaction of its connection has its own limits."""
-    address = laboratory.current = new_address()
+    address = guard_database.current = new_address()
 
     async def busy(sql: SqlSession) -> str:
         for _ in range(2):
-            await laboratory.body("applied")(sql)
+            await guard_database.body("applied")(sql)
             await asyncio.sleep(1.2)
         return "done"
 
-    outcome = await laboratory.guard.do(address, "h", busy, **clock(60), idle_limit=1.0)
+    outcome = await guard_database.guard.do(address, "h", busy, **clock(60), idle_limit=1.0)
     assert (outcome.kind, outcome.result) == ("done", "done")
 
     async def silent(sql: SqlSession) -> None:
-        await laboratory.body("confirmed")(sql)
+        await guard_database.body("confirmed")(sql)
         await asyncio.sleep(1.8)
 
-    assert (await laboratory.guard.confirm(address, silent, **clock(60))).kind == "done"
-    state = await laboratory.state(address)
+    assert (await guard_database.guard.confirm(address, silent, **clock(60))).kind == "done"
+    state = await guard_database.state(address)
     assert (state.applied, state.confirmed) == (2, 1)

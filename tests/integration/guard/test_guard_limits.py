@@ -15,7 +15,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.guard.result_codec import MAX_RESULT_BYTES
 from sagas.errors import Rejected
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 FROZEN_WORKER = """
 import asyncio, sys, time
@@ -36,12 +36,12 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_laboratory: Laboratory) -> None:
-    laboratory, address = server_laboratory, new_address()
-    laboratory.current = address
+async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_guard_database: GuardDatabase) -> None:
+    guard_database, address = server_guard_database, new_address()
+    guard_database.current = address
     root = str(Path(__file__).parents[3])
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", FROZEN_WORKER, laboratory.url, address.saga_id),
+        *(sys.executable, "-c", FROZEN_WORKER, guard_database.url, address.saga_id),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": root},
     )
@@ -49,7 +49,7 @@ async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_laboratory: L
         assert worker.stdout is not None
         assert await asyncio.wait_for(worker.stdout.readline(), 30) == b"open\n"
         worker.send_signal(signal.SIGSTOP)
-        outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(30))
+        outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(30))
         assert outcome.marker == "nothing_to_undo"
         worker.send_signal(signal.SIGCONT)
         assert (await asyncio.wait_for(worker.stdout.readline(), 30)).strip() in (b"failed", b"late")
@@ -58,100 +58,100 @@ async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_laboratory: L
             worker.send_signal(signal.SIGCONT)
             worker.kill()
         await worker.wait()
-    state = await laboratory.state(address)
+    state = await guard_database.state(address)
     assert (state.applied, state.do) == (0, "undo")
 
 
-async def test_waiting_too_long_is_infrastructure(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
+async def test_waiting_too_long_is_infrastructure(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
     reached, done = asyncio.Event(), asyncio.Event()
 
     async def slow(sql: SqlSession) -> None:
         reached.set()
         await done.wait()
 
-    doing = asyncio.create_task(laboratory.guard.do(address, "h", slow, **clock()))
+    doing = asyncio.create_task(guard_database.guard.do(address, "h", slow, **clock()))
     await reached.wait()
-    outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(2))
+    outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(2))
     done.set()
     assert (await doing).kind == "done"
     assert (outcome.kind, outcome.infrastructure) == ("failed", True)
 
 
-async def test_an_action_that_takes_too_long_is_taken_back(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
+async def test_an_action_that_exceeds_its_timeout_is_rolled_back(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
 
     async def slow(sql: SqlSession) -> None:
-        await laboratory.body("applied")(sql)
+        await guard_database.body("applied")(sql)
         await asyncio.sleep(10)
 
-    outcome = await laboratory.guard.do(address, "h", slow, **clock(0.5))
+    outcome = await guard_database.guard.do(address, "h", slow, **clock(0.5))
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.type) == ("failed", "Timeout")
-    assert (await laboratory.state(address)).applied == 0
-    assert (await laboratory.guard.do(address, "h", slow, **clock(-1))).kind == "failed"
+    assert (await guard_database.state(address)).applied == 0
+    assert (await guard_database.guard.do(address, "h", slow, **clock(-1))).kind == "failed"
 
 
-async def test_a_cancelled_attempt_is_taken_back(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
+async def test_a_cancelled_attempt_is_rolled_back(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
     reached = asyncio.Event()
 
     async def slow(sql: SqlSession) -> None:
-        await laboratory.body("applied")(sql)
+        await guard_database.body("applied")(sql)
         reached.set()
         await asyncio.sleep(10)
 
-    doing = asyncio.create_task(laboratory.guard.do(address, "h", slow, **clock()))
+    doing = asyncio.create_task(guard_database.guard.do(address, "h", slow, **clock()))
     await reached.wait()
     doing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await doing
-    assert (await laboratory.guard.seal(address, **clock())).marker == "sealed"
-    assert (await laboratory.state(address)).applied == 0
+    assert (await guard_database.guard.seal(address, **clock())).marker == "sealed"
+    assert (await guard_database.state(address)).applied == 0
 
 
-async def test_a_swallowed_error_dooms_the_transaction(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
+async def test_a_swallowed_error_dooms_the_transaction(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
 
     async def careless(sql: SqlSession) -> str:
-        await laboratory.body("applied")(sql)
+        await guard_database.body("applied")(sql)
         with pytest.raises(Exception, match="no_such_table"):
             await sql.execute("insert into no_such_table values (1)")
         return "all is well"
 
-    outcome = await laboratory.guard.do(address, "h", careless, **clock())
+    outcome = await guard_database.guard.do(address, "h", careless, **clock())
     assert (outcome.kind, outcome.infrastructure) == ("failed", False)
-    assert (await laboratory.state(address)).applied == 0
+    assert (await guard_database.state(address)).applied == 0
 
 
-async def test_transaction_control_and_ddl_are_refused(laboratory: Laboratory) -> None:
+async def test_transaction_control_and_ddl_are_refused(guard_database: GuardDatabase) -> None:
     for statement in ("commit", "/* x */ ROLLBACK", "create table leak (a int)", "select 1; commit"):
-        address = laboratory.current = new_address()
+        address = guard_database.current = new_address()
 
         async def breaks_out(sql: SqlSession, statement: str = statement) -> None:
-            await laboratory.body("applied")(sql)
+            await guard_database.body("applied")(sql)
             await sql.execute(statement)
 
-        outcome = await laboratory.guard.do(address, "h", breaks_out, **clock())
+        outcome = await guard_database.guard.do(address, "h", breaks_out, **clock())
         assert outcome.failure is not None
         assert (outcome.kind, outcome.failure.type) == ("failed", "RefusedStatement")
-        assert (await laboratory.state(address)).applied == 0
+        assert (await guard_database.state(address)).applied == 0
 
 
-async def test_a_result_that_is_too_large_is_refused_before_commit(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
+async def test_a_result_that_is_too_large_is_refused_before_commit(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
 
     async def large(sql: SqlSession) -> str:
-        await laboratory.body("applied")(sql)
+        await guard_database.body("applied")(sql)
         return "x" * MAX_RESULT_BYTES
 
-    outcome = await laboratory.guard.do(address, "h", large, **clock())
+    outcome = await guard_database.guard.do(address, "h", large, **clock())
     assert (outcome.kind, outcome.retryable) == ("failed", False)
-    assert (await laboratory.state(address)).applied == 0
+    assert (await guard_database.state(address)).applied == 0
 
 
-async def test_a_plain_function_uses_the_same_transaction(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
+async def test_a_plain_function_uses_the_same_transaction(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
 
     async def act(sql: SqlSession) -> int:
         handle = sql.sync()
@@ -162,12 +162,12 @@ async def test_a_plain_function_uses_the_same_transaction(laboratory: Laboratory
 
         return await asyncio.to_thread(plain)
 
-    assert (await laboratory.guard.do(address, "h", act, **clock())).result == 1
-    assert (await laboratory.state(address)).applied == 1
+    assert (await guard_database.guard.do(address, "h", act, **clock())).result == 1
+    assert (await guard_database.state(address)).applied == 1
 
 
-async def test_a_full_pool_is_infrastructure(laboratory: Laboratory) -> None:
-    connections = DatabaseConnections({"shop": {"url": laboratory.url}}, pool_size=1)
+async def test_a_full_pool_is_infrastructure(guard_database: GuardDatabase) -> None:
+    connections = DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=1)
     guard, free = connections.guard("shop"), asyncio.Event()
     reached = asyncio.Event()
 
@@ -184,15 +184,15 @@ async def test_a_full_pool_is_infrastructure(laboratory: Laboratory) -> None:
     await connections.close()
 
 
-async def test_a_person_settles_and_a_row_wins(laboratory: Laboratory) -> None:
-    guard = laboratory.guard
-    first = laboratory.current = new_address()
+async def test_an_existing_row_wins_over_a_manual_result(guard_database: GuardDatabase) -> None:
+    guard = guard_database.guard
+    first = guard_database.current = new_address()
     assert (await guard.record_manual_result(first, "do", {"id": 7}, **clock())).result == {"id": 7}
-    assert (await guard.do(first, "h", laboratory.body("applied"), **clock())).result == {"id": 7}
+    assert (await guard.do(first, "h", guard_database.body("applied"), **clock())).result == {"id": 7}
     assert (await guard.record_manual_result(first, "do", {"id": 8}, **clock())).result == {"id": 7}
     assert (await guard.record_manual_result(first, "undo", "by hand", **clock())).result == "by hand"
     assert (await guard.record_manual_result(first, "do", {"id": 9}, **clock())).kind == "late"
-    assert (await laboratory.state(first)).applied == 0
+    assert (await guard_database.state(first)).applied == 0
 
 
 async def test_missing_tables_name_the_command(tmp_path: Path) -> None:
@@ -207,31 +207,33 @@ async def test_missing_tables_name_the_command(tmp_path: Path) -> None:
     await connections.close()
 
 
-async def test_times_are_read_from_the_attempt(laboratory: Laboratory) -> None:
-    address = laboratory.current = new_address()
-    await laboratory.guard.do(address, "h", laboratory.body("applied"), scheduled_at=500.0, deadline=time.time() + 9)
-    (row,) = await laboratory.rows("select created_at from saga_guard where saga_id = :s", s=address.saga_id)
+async def test_timestamps_come_from_the_attempt(guard_database: GuardDatabase) -> None:
+    address = guard_database.current = new_address()
+    await guard_database.guard.do(
+        address, "h", guard_database.body("applied"), scheduled_at=500.0, deadline=time.time() + 9
+    )
+    (row,) = await guard_database.rows("select created_at from saga_guard where saga_id = :s", s=address.saga_id)
     assert row.created_at == 500.0
 
 
-async def test_a_statement_cut_short_leaves_no_lock(server_laboratory: Laboratory) -> None:
+async def test_a_statement_cut_short_leaves_no_lock(server_guard_database: GuardDatabase) -> None:
     """The attempt is cancelled while the server works on a statement: its transaction must not live on there."""
-    laboratory, address = server_laboratory, new_address()
-    laboratory.current = address
-    sleep = "select pg_sleep(20)" if laboratory.kind == "postgres" else "select sleep(20)"
+    guard_database, address = server_guard_database, new_address()
+    guard_database.current = address
+    sleep = "select pg_sleep(20)" if guard_database.kind == "postgres" else "select sleep(20)"
     reached = asyncio.Event()
 
     async def slow(sql: SqlSession) -> None:
-        await laboratory.body("applied")(sql)
+        await guard_database.body("applied")(sql)
         reached.set()
         await sql.execute(sleep)
 
-    doing = asyncio.create_task(laboratory.guard.do(address, "h", slow, **clock()))
+    doing = asyncio.create_task(guard_database.guard.do(address, "h", slow, **clock()))
     await reached.wait()
     await asyncio.sleep(0.3)
     doing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await doing
-    outcome = await laboratory.guard.undo(address, laboratory.body("undone"), **clock(4))
+    outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(4))
     assert outcome.marker == "nothing_to_undo"
-    assert (await laboratory.state(address)).applied == 0
+    assert (await guard_database.state(address)).applied == 0

@@ -10,39 +10,39 @@ from temporalio.client import Client as Temporal
 from saga_workers.devstack.ports import choose_ports
 from saga_workers.relay.held_events import MAX_UNANSWERED, CheckBack, CheckIntervals, decide_event, list_undecided
 from sagas.errors import RefusedError
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 
-async def test_asking_in_vain_and_deciding(laboratory: Laboratory) -> None:
+async def test_held_events_are_listed_and_decided(guard_database: GuardDatabase) -> None:
     nobody = f"127.0.0.1:{choose_ports({'nobody': None}, {}, ())['nobody']}"
     back = CheckBack(lambda: Temporal.connect(nobody), CheckIntervals(first=0.0))
-    await laboratory.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")  # of other tests
-    address = laboratory.current = new_address()
-    assert (await laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())).kind == "done"
+    await guard_database.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")  # of other tests
+    address = guard_database.current = new_address()
+    assert (await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())).kind == "done"
     mine = "select event_id, status, checks, next_check_at, note from saga_outbox where saga_id = :s"
     for times in range(1, MAX_UNANSWERED + 1):
-        assert await back.check("shop", laboratory.engine) == 1
-        [row] = await laboratory.rows(mine, s=address.saga_id)
+        assert await back.check("shop", guard_database.engine) == 1
+        [row] = await guard_database.rows(mine, s=address.saga_id)
         assert (row.status, row.checks) == ("HELD", times)
         assert row.note.startswith("Temporal does not answer")
-        assert await list_undecided(laboratory.engine) == [] or times == MAX_UNANSWERED
-        await laboratory.rows("update saga_outbox set next_check_at = 0 where saga_id = :s", s=address.saga_id)
-    [found] = await list_undecided(laboratory.engine)
+        assert await list_undecided(guard_database.engine) == [] or times == MAX_UNANSWERED
+        await guard_database.rows("update saga_outbox set next_check_at = 0 where saga_id = :s", s=address.saga_id)
+    [found] = await list_undecided(guard_database.engine)
     assert (found.saga_id, found.step, found.topic, found.key) == (address.saga_id, address.entry, "charged", "k")
     assert abs(found.since - time.time()) < 600
-    said = await decide_event(laboratory.engine, found.event_id, "release", reason="it was charged", who="ada")
+    said = await decide_event(guard_database.engine, found.event_id, "release", reason="it was charged", who="ada")
     assert said is not None
-    [row] = await laboratory.rows(mine, s=address.saga_id)
+    [row] = await guard_database.rows(mine, s=address.saga_id)
     assert (row.status, row.note) == ("NEW", "release: ada: it was charged")
     with pytest.raises(RefusedError):
-        await decide_event(laboratory.engine, found.event_id, "drop", reason="no", who="ada")
+        await decide_event(guard_database.engine, found.event_id, "drop", reason="no", who="ada")
 
 
-async def test_an_event_waits_for_its_turn(laboratory: Laboratory) -> None:
+async def test_held_events_are_polled_in_order(guard_database: GuardDatabase) -> None:
     async def nobody() -> Temporal:
         raise AssertionError("nothing is due, so nobody is asked")
 
-    await laboratory.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")
-    address = laboratory.current = new_address()
-    await laboratory.guard.do(address, "h", laboratory.body("applied"), **clock())
-    assert await CheckBack(nobody).check("shop", laboratory.engine) == 0
+    await guard_database.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")
+    address = guard_database.current = new_address()
+    await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())
+    assert await CheckBack(nobody).check("shop", guard_database.engine) == 0

@@ -14,18 +14,18 @@ from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from sagas.protocol.payloads import Invocation
 from sagas.step import Event
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 
 @pytest.fixture
-async def rows(laboratory: Laboratory) -> OutboxTable:
-    async with laboratory.engine.connect() as connection:
+async def rows(guard_database: GuardDatabase) -> OutboxTable:
+    async with guard_database.engine.connect() as connection:
         for table in ("saga_outbox", "saga_relay_lease"):
             await connection.execute(text(f"delete from {table}"))
-    return OutboxTable(laboratory.engine)
+    return OutboxTable(guard_database.engine)
 
 
-async def emit(laboratory: Laboratory, *events: Event, traceparent: str | None = None) -> list[str]:
+async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str | None = None) -> list[str]:
     address = new_address()
     invocation = Invocation("emit", {}, str(address), address.saga_id, address.entry, "do", 1)
 
@@ -33,22 +33,24 @@ async def emit(laboratory: Laboratory, *events: Event, traceparent: str | None =
         assert sql is not None
         return [await insert_event(sql, event, invocation, traceparent=traceparent) for event in events]
 
-    outcome = await laboratory.guard.do(address, "h", act, **clock())
+    outcome = await guard_database.guard.do(address, "h", act, **clock())
     assert outcome.kind == "done", outcome.failure
     return outcome.result
 
 
-async def test_the_trace_of_the_attempt_goes_along(laboratory: Laboratory, rows: OutboxTable) -> None:
+async def test_the_trace_context_of_the_attempt_is_stored(guard_database: GuardDatabase, rows: OutboxTable) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    await emit(laboratory, Event("a", "k", 1), Event("a", "k", 2, {"traceparent": "own"}), traceparent=trace)
+    await emit(guard_database, Event("a", "k", 1), Event("a", "k", 2, {"traceparent": "own"}), traceparent=trace)
     [shard] = await rows.shards_with_events(range((await rows.read_identity()).shards))
     headers = [json.loads(row.headers) for row in await rows.scan(shard, 10)]
     assert [one["traceparent"] for one in headers] == [trace, "own"]
     assert all(one["sagakey"] for one in headers)
 
 
-async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: Laboratory, rows: OutboxTable) -> None:
-    ids = await emit(laboratory, *(Event("a", "k", n) for n in range(4)), Event("b", None, "é", hold=True))
+async def test_rows_are_read_in_order_marked_refused_and_purged(
+    guard_database: GuardDatabase, rows: OutboxTable
+) -> None:
+    ids = await emit(guard_database, *(Event("a", "k", n) for n in range(4)), Event("b", None, "é", hold=True))
     home = await rows.read_identity()
     [shard] = await rows.shards_with_events(range(home.shards))
     found = await rows.scan(shard, 10)
@@ -59,20 +61,20 @@ async def test_rows_are_read_in_order_marked_refused_and_forgotten(laboratory: L
     assert await rows.mark_events_published(ids[:2]) == 0
     await rows.refuse(ids[2], "too large")
     assert [row.event_id for row in await rows.scan(shard, 10)] == [ids[3]]
-    lag = await read_lag(laboratory.engine)
+    lag = await read_lag(guard_database.engine)
     assert {status: lag.total(status).events for status in ("NEW", "HELD", "REFUSED")} == {
         "NEW": 1,
         "HELD": 1,
         "REFUSED": 1,
     }
     assert 0 <= lag.total("NEW").oldest < 600
-    assert await topics_used(laboratory.engine) == ["a", "b"]
+    assert await topics_used(guard_database.engine) == ["a", "b"]
     assert await rows.purge(shard, before=0.0) == 0
     assert await rows.purge(shard, before=1e12) == 2
 
 
-async def test_a_lease_has_one_owner_until_it_ends(laboratory: Laboratory, rows: OutboxTable) -> None:
-    first, second = Leases(laboratory.engine, "one"), Leases(laboratory.engine, "two")
+async def test_a_lease_has_one_owner_until_it_ends(guard_database: GuardDatabase, rows: OutboxTable) -> None:
+    first, second = Leases(guard_database.engine, "one"), Leases(guard_database.engine, "two")
     lease = await first.acquire(0)
     assert lease is not None
     assert await second.acquire(0) is None
@@ -86,16 +88,16 @@ async def test_a_lease_has_one_owner_until_it_ends(laboratory: Laboratory, rows:
     assert await first.acquire(0) is None
 
 
-async def test_the_lease_of_a_dead_process_is_free_at_once(laboratory: Laboratory, rows: OutboxTable) -> None:
-    machine, pid, began, world = process_identity().rsplit("/", 3)
-    dead = f"{machine}/{pid}/{float(began) - 100:.2f}/{world}"  # its number is ours by now
+async def test_the_lease_of_a_dead_process_is_free_at_once(guard_database: GuardDatabase, rows: OutboxTable) -> None:
+    machine, pid, began, env = process_identity().rsplit("/", 3)
+    dead = f"{machine}/{pid}/{float(began) - 100:.2f}/{env}"  # its number is ours by now
     assert int(pid) == os.getpid()
-    assert await Leases(laboratory.engine, dead).acquire(1) is not None
-    alive = Leases(laboratory.engine, process_identity())
+    assert await Leases(guard_database.engine, dead).acquire(1) is not None
+    alive = Leases(guard_database.engine, process_identity())
     assert await alive.acquire(1) is not None
-    assert await Leases(laboratory.engine, "another").acquire(1) is None
+    assert await Leases(guard_database.engine, "another").acquire(1) is None
 
 
-async def test_a_lease_that_is_not_renewed_expires(laboratory: Laboratory, rows: OutboxTable) -> None:
-    assert await Leases(laboratory.engine, "one", term=-1.0).acquire(2) is not None
-    assert await Leases(laboratory.engine, "two").acquire(2) is not None
+async def test_a_lease_that_is_not_renewed_expires(guard_database: GuardDatabase, rows: OutboxTable) -> None:
+    assert await Leases(guard_database.engine, "one", term=-1.0).acquire(2) is not None
+    assert await Leases(guard_database.engine, "two").acquire(2) is not None

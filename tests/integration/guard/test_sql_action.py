@@ -9,55 +9,55 @@ import pytest
 from saga_activities.sql_action import sql_body
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from tests.integration.guard.conftest import Laboratory, clock, new_address
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 INSERT = "insert into effects values (:saga, 'charge', 1, 'applied', 1.5)"
 COUNT = "select kind, count(*) as n from effects where saga_id = :saga group by kind"
 
 
-async def perform(laboratory: Laboratory, run: Any, **more: Any) -> Outcome:
-    address = laboratory.current = new_address()
+async def perform(guard_database: GuardDatabase, run: Any, **more: Any) -> Outcome:
+    address = guard_database.current = new_address()
     invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "do", 1)
     arguments = {"run": run, "params": {"saga": address.saga_id}, **more}
     if isinstance(run, list):
         arguments["run"] = [{**one, "params": {"saga": address.saga_id}} for one in run]
 
-    return await laboratory.guard.do(address, "h", sql_body(arguments, invocation), **clock())
+    return await guard_database.guard.do(address, "h", sql_body(arguments, invocation), **clock())
 
 
-async def test_the_result_is_the_rows_of_the_last_query(laboratory: Laboratory) -> None:
-    outcome = await perform(laboratory, [{"sql": INSERT}, {"sql": COUNT}, {"sql": INSERT}])
+async def test_the_result_is_the_rows_of_the_last_query(guard_database: GuardDatabase) -> None:
+    outcome = await perform(guard_database, [{"sql": INSERT}, {"sql": COUNT}, {"sql": INSERT}])
     assert outcome.result == [{"kind": "applied", "n": 1}]
-    assert (await laboratory.state(laboratory.current)).applied == 2
+    assert (await guard_database.state(guard_database.current)).applied == 2
 
 
-async def test_one_statement(laboratory: Laboratory) -> None:
-    assert (await perform(laboratory, INSERT, expect_rows=1)).result == []
+async def test_one_statement(guard_database: GuardDatabase) -> None:
+    assert (await perform(guard_database, INSERT, expect_rows=1)).result == []
 
 
-async def test_rows_that_were_not_met_reject_everything(laboratory: Laboratory) -> None:
+async def test_rows_that_were_not_met_reject_everything(guard_database: GuardDatabase) -> None:
     update = "update effects set at_time = 0 where saga_id = :saga and kind = 'no such kind'"
     run = [{"sql": INSERT}, {"sql": update, "expect_rows": 1, "rejected": "sold out"}]
-    outcome = await perform(laboratory, run)
+    outcome = await perform(guard_database, run)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.message) == ("rejected", "sold out")
     assert outcome.failure.details == {"rows": 0, "expected": 1}
-    assert (await laboratory.state(laboratory.current)).applied == 0
+    assert (await guard_database.state(guard_database.current)).applied == 0
 
 
-async def test_an_event_is_a_row_of_the_same_transaction(laboratory: Laboratory) -> None:
+async def test_an_event_is_a_row_of_the_same_transaction(guard_database: GuardDatabase) -> None:
     event = {"topic": "orders", "key": 7, "value": {"n": "1.10"}}
-    assert (await perform(laboratory, INSERT, emit=[event])).kind == "done"
+    assert (await perform(guard_database, INSERT, emit=[event])).kind == "done"
     found = "select topic, event_key, value, status from saga_outbox where saga_id = :s"
-    (row,) = await laboratory.rows(found, s=laboratory.current.saga_id)
+    (row,) = await guard_database.rows(found, s=guard_database.current.saga_id)
     assert tuple(row) == ("orders", "7", '{"n": "1.10"}', "NEW")
-    refused = await perform(laboratory, "update effects set at_time = 0 where saga_id = :saga", expect_rows=5)
+    refused = await perform(guard_database, "update effects set at_time = 0 where saga_id = :saga", expect_rows=5)
     assert refused.kind == "rejected"
-    assert await laboratory.rows(found, s=laboratory.current.saga_id) == []
+    assert await guard_database.rows(found, s=guard_database.current.saga_id) == []
 
 
 @pytest.mark.parametrize("statement", ["commit", "drop table effects"])
-async def test_control_is_refused(laboratory: Laboratory, statement: str) -> None:
-    outcome = await perform(laboratory, [{"sql": INSERT}, {"sql": statement}])
+async def test_control_is_refused(guard_database: GuardDatabase, statement: str) -> None:
+    outcome = await perform(guard_database, [{"sql": INSERT}, {"sql": statement}])
     assert outcome.kind == "failed"
-    assert (await laboratory.state(laboratory.current)).applied == 0
+    assert (await guard_database.state(guard_database.current)).applied == 0

@@ -88,7 +88,7 @@ async def _one(engine: AsyncEngine, statement: str) -> tuple[object, ...]:
         return tuple((await connection.execute(sa.text(statement))).one())
 
 
-async def test_tables_of_version_2_get_what_they_lack(empty: tuple[str, AsyncEngine]) -> None:
+async def test_version_2_tables_are_upgraded(empty: tuple[str, AsyncEngine]) -> None:
     kind, engine = empty
     await _version_2(kind, engine)
     await create_tables(engine)
@@ -102,7 +102,7 @@ async def test_tables_of_version_2_get_what_they_lack(empty: tuple[str, AsyncEng
     await create_tables(engine)
 
 
-async def test_three_workers_change_them_at_once(empty: tuple[str, AsyncEngine]) -> None:
+async def test_three_workers_upgrade_the_tables_concurrently(empty: tuple[str, AsyncEngine]) -> None:
     kind, engine = empty
     await _version_2(kind, engine)
     await asyncio.gather(*(create_tables(engine) for _ in range(3)))
@@ -111,7 +111,7 @@ async def test_three_workers_change_them_at_once(empty: tuple[str, AsyncEngine])
     assert await _one(engine, "select count(*) from saga_outbox_home") == (1,)
 
 
-async def test_the_home_of_an_outbox_never_changes(empty: tuple[str, AsyncEngine]) -> None:
+async def test_the_identity_of_an_outbox_never_changes(empty: tuple[str, AsyncEngine]) -> None:
     _, engine = empty
     await create_tables(engine)
     home = await _one(engine, "select home, shards from saga_outbox_home")
@@ -130,7 +130,7 @@ async def test_the_number_of_shards_is_decided_when_the_tables_are_made(empty: t
     assert await _one(engine, "select shards from saga_outbox_home") == (7,)
 
 
-async def test_tables_of_a_newer_engine_are_left_alone(empty: tuple[str, AsyncEngine]) -> None:
+async def test_tables_of_a_newer_engine_are_not_changed(empty: tuple[str, AsyncEngine]) -> None:
     _, engine = empty
     await create_tables(engine)
     async with engine.connect() as connection:
@@ -162,7 +162,7 @@ async def test_the_printed_sql_makes_the_same_tables(empty: tuple[str, AsyncEngi
     assert await _one(engine, "select count(*) from saga_outbox_home") == (1,)
 
 
-async def test_an_action_meets_tables_of_version_2(empty: tuple[str, AsyncEngine]) -> None:
+async def test_an_action_on_version_2_tables_is_an_infrastructure_error(empty: tuple[str, AsyncEngine]) -> None:
     """The worker was updated before `saga setup` ran: its attempts are retried, and say what to do."""
     kind, engine = empty
     await create_tables(engine)

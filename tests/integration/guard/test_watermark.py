@@ -11,7 +11,7 @@ import pytest
 from saga_activities.guard import watermark
 from saga_activities.guard.mysql_sqlite import SqliteTransaction
 from saga_activities.guard.schema import create_tables, ddl
-from tests.integration.guard.conftest import Laboratory, new_address, open_laboratory
+from tests.integration.guard.conftest import GuardDatabase, new_address, open_guard_database
 
 SOON = {"longest_transaction": 0.05}
 
@@ -23,24 +23,24 @@ def at(scheduled_at: float) -> Any:
 @pytest.fixture
 async def own(tmp_path: Path) -> Any:
     """A database of its own: the watermark holds for everybody in it."""
-    opened = await open_laboratory("sqlite", f"sqlite:///{tmp_path / 'own.db'}")
+    opened = await open_guard_database("sqlite", f"sqlite:///{tmp_path / 'own.db'}")
     yield opened
     await opened.connections.close()
 
 
-def test_how_high_it_may_be() -> None:
+def test_the_watermark_has_an_upper_bound() -> None:
     assert watermark.highest_allowed(None, now=100.0, retention=30.0) == 70.0
     assert watermark.highest_allowed(50.0, now=100.0, retention=30.0) == 50.0
     assert watermark.highest_allowed(90.0, now=100.0, retention=30.0) == 70.0
 
 
-async def test_it_never_goes_down(own: Laboratory) -> None:
+async def test_the_watermark_never_decreases(own: GuardDatabase) -> None:
     assert await watermark.raise_to(own.engine, 50.0) == 50.0
     assert await watermark.raise_to(own.engine, 40.0) == 50.0
     assert await watermark.read(own.engine) == 50.0
 
 
-async def story(own: Laboratory) -> tuple[int, str, int]:
+async def story(own: GuardDatabase) -> tuple[int, str, int]:
     """A saga ends, is forgotten, and a zombie of its step comes back."""
     address = own.current = new_address()
     await own.guard.do(address, "h", own.body("applied"), **at(10.0))
@@ -50,29 +50,29 @@ async def story(own: Laboratory) -> tuple[int, str, int]:
     return forgotten, zombie.kind, (await own.state(address)).net
 
 
-async def test_a_zombie_of_a_forgotten_saga_is_refused(own: Laboratory) -> None:
+async def test_a_late_attempt_of_a_purged_saga_is_refused(own: GuardDatabase) -> None:
     assert await story(own) == (1, "late", 0)
     for call in (own.guard.undo, own.guard.confirm):
         assert (await call(new_address(), own.body("undone"), **at(10.0))).kind == "late"
     assert (await own.guard.seal(new_address(), **at(10.0))).kind == "late"
 
 
-async def test_without_the_watermark_a_forgotten_step_happens_again(
-    own: Laboratory, monkeypatch: pytest.MonkeyPatch
+async def test_without_the_watermark_a_purged_step_runs_again(
+    own: GuardDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule taken out: the first insert does not look at the watermark."""
     monkeypatch.setattr(SqliteTransaction, "_insert_first_row", SqliteTransaction._insert_row)
     assert await story(own) == (1, "done", 1)
 
 
-async def test_an_open_saga_is_not_forgotten(own: Laboratory) -> None:
+async def test_an_open_saga_is_not_purged(own: GuardDatabase) -> None:
     address = own.current = new_address()
     await own.guard.do(address, "h", own.body("applied"), **at(10.0))
     assert await watermark.clean_up(own.engine, oldest_open=9.0, now=1000.0, retention=100.0, **SOON) == 0
     assert (await own.guard.undo(address, own.body("undone"), **at(950.0))).kind == "done"
 
 
-async def test_a_saga_is_forgotten_whole_or_not_at_all(own: Laboratory) -> None:
+async def test_a_saga_is_purged_completely_or_not_at_all(own: GuardDatabase) -> None:
     address = own.current = new_address()
     await own.guard.do(address, "h", own.body("applied"), **at(10.0))
     await own.guard.undo(address, own.body("undone"), **at(990.0))
@@ -80,16 +80,16 @@ async def test_a_saga_is_forgotten_whole_or_not_at_all(own: Laboratory) -> None:
     assert (await own.state(address)).do == "do"
 
 
-async def test_it_holds_on_every_database(laboratory: Laboratory) -> None:
-    await watermark.raise_to(laboratory.engine, 100.0)
-    address = laboratory.current = new_address()
-    assert (await laboratory.guard.do(address, "h", laboratory.body("applied"), **at(99.0))).kind == "late"
-    assert (await laboratory.guard.do(address, "h", laboratory.body("applied"), **at(100.0))).kind == "done"
-    assert await watermark.clean_up(laboratory.engine, oldest_open=100.0, now=1e9, **SOON) >= 0
-    assert (await laboratory.state(address)).applied == 1
+async def test_the_watermark_is_enforced_on_every_database(guard_database: GuardDatabase) -> None:
+    await watermark.raise_to(guard_database.engine, 100.0)
+    address = guard_database.current = new_address()
+    assert (await guard_database.guard.do(address, "h", guard_database.body("applied"), **at(99.0))).kind == "late"
+    assert (await guard_database.guard.do(address, "h", guard_database.body("applied"), **at(100.0))).kind == "done"
+    assert await watermark.clean_up(guard_database.engine, oldest_open=100.0, now=1e9, **SOON) >= 0
+    assert (await guard_database.state(address)).applied == 1
 
 
-async def test_tables_can_be_created_again(laboratory: Laboratory) -> None:
-    await create_tables(laboratory.engine)
-    await create_tables(laboratory.engine)
-    assert "saga_guard" in ddl(laboratory.engine.dialect.name)
+async def test_tables_can_be_created_again(guard_database: GuardDatabase) -> None:
+    await create_tables(guard_database.engine)
+    await create_tables(guard_database.engine)
+    assert "saga_guard" in ddl(guard_database.engine.dialect.name)

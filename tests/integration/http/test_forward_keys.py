@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from sagas import Rejected, Step, action
 from sagas.settings.model import Connection
-from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
 
@@ -38,7 +38,7 @@ steps:
 """
 
 
-async def test_what_was_made_under_the_forward_key_is_found(
+async def test_an_effect_under_the_forward_key_is_found(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
     calls: list[tuple[str, dict[str, Any]]] = []
@@ -56,7 +56,7 @@ async def test_what_was_made_under_the_forward_key_is_found(
     assert project.diagnostics == []
     id = f"move-{uuid.uuid4()}"
     given = {"lines": ["a", "b"], "from": "A3", "fail": True}
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         await client.start("move", given, id=id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         await client.start("move", {**given, "fail": False}, id=id, again=True)
@@ -76,7 +76,7 @@ def addressed(requests: list[dict[str, Any]], method: str) -> list[str]:
     return sorted(parse_qs(urlsplit(one["path"]).query)["id"][0] for one in requests if one["method"] == method)
 
 
-async def test_probes_and_alternates_know_it_too(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_probes_and_alternates_get_the_forward_key(temporal: TemporalServer, tmp_path: Path) -> None:
     seen: list[tuple[str, str, str]] = []
 
     @action("hold")
@@ -103,7 +103,7 @@ async def test_probes_and_alternates_know_it_too(temporal: TemporalServer, tmp_p
     """
     project = make_project(tmp_path, {"asked": definition}, [hold, told], address=temporal.address)
     id = f"asked-{uuid.uuid4()}"
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         await client.start("asked", {}, id=id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert seen[0] == ("do", f"{id}/a", f"{id}/a")

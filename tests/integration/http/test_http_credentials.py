@@ -138,7 +138,7 @@ async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"auth": {"bearer": "abc"}}, "where the secret is, not what it is"),
         ({"auth": {"basic": {"user": "a", "password": "b"}}}, "where the secret is"),
@@ -152,10 +152,10 @@ async def test_oauth2_with_a_wrong_secret_sends_nothing(connect: Any, monkeypatc
         ({"headers": {"a": 1}}, "table of texts"),
     ],
 )
-def test_wrong_settings_are_one_sentence(connect: Any, options: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_one_sentence(connect: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         connect("http://127.0.0.1:1", **options)
-    assert words in refused.value.message
+    assert message in refused.value.message
 
 
 @pytest.mark.parametrize("url", ["crm.example.com", "http://u:p@crm.example.com", "http://crm.example.com/?a=1"])

@@ -73,7 +73,7 @@ async def test_429_is_no_effect_of_this_attempt(
     assert (outcome.kind, outcome.retryable, outcome.retry_after) == (kind, True, 7.0)
 
 
-async def test_503_says_when_to_come_back(server: PaymentServer, crm: HttpConnection) -> None:
+async def test_retry_after_of_a_503_is_honoured(server: PaymentServer, crm: HttpConnection) -> None:
     server.faults({"status": 503, "headers": {"Retry-After": "3"}})
     outcome = await call(crm, CHARGE)
     assert (outcome.kind, outcome.retry_after) == ("unknown", 3.0)
@@ -91,7 +91,7 @@ async def test_503_says_when_to_come_back(server: PaymentServer, crm: HttpConnec
         ({"cut": True}, "HttpConnection", True),
     ],
 )
-async def test_no_whole_answer_is_unknown_whether_or_not_it_took_effect(
+async def test_an_incomplete_response_is_unknown(
     server: PaymentServer, crm: HttpConnection, fault: dict[str, Any], type: str, charged: bool
 ) -> None:
     server.faults(fault)
@@ -118,7 +118,7 @@ async def test_refused_connection_sent_nothing(connect: Any, attempt: int, kind:
     assert failure(outcome).startswith("crm cannot be reached for POST /charges: ")
 
 
-async def test_a_killed_server_and_its_return(connect: Any) -> None:
+async def test_a_killed_server_is_retried_after_its_restart(connect: Any) -> None:
     with PaymentServer() as server:
         crm, port = connect(server.url), server.url.rpartition(":")[2]
         assert (await call(crm, CHARGE)).kind == "done"
@@ -179,7 +179,7 @@ async def test_redirects_are_followed_for_reads_within_the_origin(server: Paymen
     assert len([sent for sent in server.ledger()["requests"] if sent["path"] == "/moved"]) == 6
 
 
-async def test_done_and_rejected_are_the_authors(server: PaymentServer, crm: HttpConnection) -> None:
+async def test_done_and_rejected_statuses_are_configurable(server: PaymentServer, crm: HttpConnection) -> None:
     gone = {"path": "/charges/7", "method": "DELETE"}
     assert (await call(crm, {**gone, "done": ["2xx", 404]})).kind == "done"
     assert (await call(crm, {**gone, "rejected": [404]})).kind == "rejected"

@@ -83,7 +83,7 @@ async def test_failure_details_hold_the_beginning_of_a_text(server: PaymentServe
     assert outcome.failure.details == {"status": 500, "body": "e" * 500}
 
 
-async def test_a_probe_gets_the_answer_whatever_its_status(server: PaymentServer, crm: HttpConnection) -> None:
+async def test_a_probe_gets_the_response_whatever_its_status(server: PaymentServer, crm: HttpConnection) -> None:
     question = {"path": "/charges", "query": {"key": "checkout-1/charge"}, "result": "response.json.id"}
     absent = await call(crm, question, op="probe")
     assert (absent.kind, absent.result["status"], absent.result["json"]) == ("done", 404, {"error": "no such charge"})
@@ -100,7 +100,7 @@ async def test_a_probe_never_sends_the_key(server: PaymentServer, crm: HttpConne
     assert "idempotency-key" not in request["headers"]
 
 
-async def test_a_probe_of_a_huge_answer_keeps_the_status(crm: HttpConnection) -> None:
+async def test_a_probe_of_a_huge_response_keeps_the_status(crm: HttpConnection) -> None:
     outcome = await call(crm, {"path": "/large", "query": {"bytes": 3 * MAX_BODY_BYTES}}, op="probe")
     assert outcome.result["status"] == 200
     assert (outcome.result["json"], outcome.result["text"], outcome.result["omitted"]) == (None, None, "size")

@@ -10,7 +10,7 @@ import pytest
 
 from sagas import Rejected, Step, action
 from sagas.settings.model import Connection
-from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
 
@@ -61,7 +61,7 @@ async def pay(
 ) -> dict[str, Any]:
     crm = Connection("crm", "http", folder, url_setting=server.url)
     project = make_project(folder, {"pay": definition}, [ship], address=temporal.address, options={"crm": crm})
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         run = await client.start(
             "pay", {"account": "h-1", "amount": "12.50", "ship": True, **changed}, id=f"pay-{uuid.uuid4()}"
         )
@@ -104,7 +104,7 @@ async def test_declined(temporal: TemporalServer, server: PaymentServer, tmp_pat
         [{"status": 429, "headers": {"Retry-After": "1"}}],
     ],
 )
-async def test_trouble_on_the_way_charges_once(
+async def test_network_errors_charge_once(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path, faults: list[dict[str, Any]]
 ) -> None:
     server.faults({}, *faults)  # the first request is the read before the charge
@@ -113,7 +113,7 @@ async def test_trouble_on_the_way_charges_once(
     assert server.ledger()["balance"] == "12.50"
 
 
-async def test_a_lost_answer_is_found_by_the_probe(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_the_probe_finds_a_lost_response(temporal: TemporalServer, tmp_path: Path) -> None:
     """The participant ignores keys: the charge is made once although its answer was lost, because nobody repeats it."""
     careful = PAY.replace("    timeout: 2s\n", "    timeout: 2s\n    idempotent: false\n    settle: 1s\n")
     with PaymentServer("--ignore-keys") as server:
@@ -123,7 +123,7 @@ async def test_a_lost_answer_is_found_by_the_probe(temporal: TemporalServer, tmp
         assert server.ledger()["balance"] == "12.50"
 
 
-async def test_when_retries_end_the_probe_knows(
+async def test_the_probe_decides_when_retries_are_exhausted(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
     server.faults({}, {"drop": "after"}, *[{"status": 503}] * 3)
@@ -132,7 +132,7 @@ async def test_when_retries_end_the_probe_knows(
     assert step(story, "charge")["outcome"] == "done"
 
 
-async def test_what_nobody_knows_is_undone_by_its_key(
+async def test_an_unknown_charge_is_undone_by_its_key(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
     """The charge was made, its answer was lost, and the probe fails: the undo has no charge id, only the key."""

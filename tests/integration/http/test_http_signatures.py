@@ -44,7 +44,7 @@ async def test_reads_and_probes_are_not_signed(server: PaymentServer, connect: A
     assert not {"webhook-id", "webhook-signature"} & last(server)["headers"].keys()
 
 
-async def test_nobody_else_sets_these_headers(server: PaymentServer, connect: Any, tmp_path: Path) -> None:
+async def test_signature_headers_cannot_be_overridden(server: PaymentServer, connect: Any, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     crm = connect(server.url, signing_secret={"file": "secret"})
     given = {**SEND, "headers": {"Webhook-Id": "forged"}}
@@ -54,7 +54,7 @@ async def test_nobody_else_sets_these_headers(server: PaymentServer, connect: An
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "is empty or holds"),
         ("whsec_", "is no secret of Standard Webhooks"),
@@ -63,7 +63,7 @@ async def test_nobody_else_sets_these_headers(server: PaymentServer, connect: An
     ],
 )
 async def test_without_a_usable_secret_nothing_is_sent(
-    server: PaymentServer, connect: Any, tmp_path: Path, text: str | None, says: str
+    server: PaymentServer, connect: Any, tmp_path: Path, text: str | None, message: str
 ) -> None:
     if text is not None:
         (tmp_path / "secret").write_text(text)
@@ -71,10 +71,10 @@ async def test_without_a_usable_secret_nothing_is_sent(
     outcome = await run_http(SEND, key=KEY, connection=crm, timeout=5.0)
     assert outcome.failure is not None
     assert (outcome.kind, outcome.failure.type) == ("failed", "HttpCredentials")
-    assert says in outcome.failure.message
+    assert message in outcome.failure.message
     assert server.ledger()["requests"] == []
 
 
-def test_the_secret_itself_does_not_belong_into_the_settings(connect: Any) -> None:
+def test_a_literal_secret_in_the_settings_is_refused(connect: Any) -> None:
     with pytest.raises(UsageError, match="must say where the secret is"):
         connect("http://crm.example", signing_secret=SECRET)

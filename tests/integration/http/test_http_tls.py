@@ -81,7 +81,7 @@ async def test_mutual_tls(certificates: Path, connect: Any, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("mtls", "words"),
+    ("mtls", "message"),
     [
         ({"certificate": "client.pem", "key": "nowhere.key"}, "cannot be used"),
         ({"certificate": "client.pem", "key": "server.key"}, "cannot be used"),
@@ -90,7 +90,7 @@ async def test_mutual_tls(certificates: Path, connect: Any, monkeypatch: pytest.
     ],
 )
 async def test_unusable_files_send_nothing(
-    certificates: Path, connect: Any, mtls: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+    certificates: Path, connect: Any, mtls: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
     paths = {name: str(certificates / value) if isinstance(value, str) else value for name, value in mtls.items()}
@@ -98,5 +98,5 @@ async def test_unusable_files_send_nothing(
         outcome = await call(connect(server.url, verify=str(certificates / "ca.pem"), auth={"mtls": paths}))
         assert (outcome.kind, outcome.retryable) == ("failed", True)
         assert outcome.failure is not None
-        assert words in outcome.failure.message
+        assert message in outcome.failure.message
         assert server.ledger()["requests"] == []

@@ -17,10 +17,10 @@ from sagas.settings.model import Connection
 from tests.helpers.database_servers import free_port
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import World, open_world
+from tests.integration.engine.environment import Environment, open_environment
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass
@@ -42,21 +42,21 @@ class Receiver:
 
 
 @pytest.fixture
-async def world(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
+async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """Actions that behave as the test says; ``world.connections`` takes the receiver."""
-    found = await open_world(tmp_path, temporal.address)
+    found = await open_environment(tmp_path, temporal.address)
     yield found
     await found.engine.dispose()
 
 
 @pytest.fixture
-def receiver(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+def receiver(env: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """Not started yet: ``receiver.server.start()``. The connection ``hook`` leads to it."""
     monkeypatch.setenv("HOOK_SECRET", SECRET)
     port = free_port()
     server = PaymentServer("--port", str(port))
     options = {"signing_secret": {"env": "HOOK_SECRET"}}
-    world.connections["hook"] = Connection("hook", "http", world.folder, f"http://127.0.0.1:{port}", options)
+    env.connections["hook"] = Connection("hook", "http", env.folder, f"http://127.0.0.1:{port}", options)
     yield Receiver(server)
     server.stop()
 
@@ -68,7 +68,7 @@ def notified(story: dict[str, Any]) -> dict[str, str]:
 
 async def settled(client: Client, saga_id: str) -> dict[str, Any]:
     """The story when no notification is under way any more."""
-    end = asyncio.get_running_loop().time() + PATIENCE
+    end = asyncio.get_running_loop().time() + TIMEOUT
     while True:
         story = await client.show(saga_id)
         if "PENDING" not in notified(story).values():

@@ -13,7 +13,7 @@ from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.engine.environment import until
-from tests.integration.notify.conftest import PATIENCE, SECRET, Receiver, notified, settled
+from tests.integration.notify.conftest import SECRET, TIMEOUT, Receiver, notified, settled
 
 TOML = """
 actions = ["./actions.py"]
@@ -45,7 +45,7 @@ notify:
 """
 
 
-async def test_it_is_delivered_again_under_the_same_id(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_a_notification_is_redelivered_under_the_same_id(temporal: TemporalServer, tmp_path: Path) -> None:
     with PaymentServer() as server:
         receiver = Receiver(server)
         server.faults({"delay_before": 5})  # it has the request, and its answer comes too late for anybody
@@ -60,7 +60,7 @@ async def test_it_is_delivered_again_under_the_same_id(temporal: TemporalServer,
             settings = load_settings(tmp_path)
             client = Client(await connect(settings), Project(settings))
             run = await client.start("told", {})
-            await until(receiver.heard, PATIENCE)
+            await until(receiver.heard, TIMEOUT)
             worker.kill()
             assert (await finished(client, run.id))["state"] == "COMPLETED", "the saga does not wait for it"
             again.start()

@@ -18,7 +18,7 @@ from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
-from tests.integration.engine.environment import World, begin, handle, play, resolve, until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga, until
 from tests.integration.notify.conftest import Receiver, notified, settled
 
 SOON = "intervals: [50ms, 50ms, 50ms, 50ms, 50ms]"
@@ -43,10 +43,10 @@ async def listed(client: Client) -> list[str]:
     return [one["id"] async for one in query_sagas(client.temporal, SagaFilter(task_queue=queue), limit=10)]
 
 
-async def test_a_receiver_that_was_down_hears_of_it_once(world: World, receiver: Receiver) -> None:
+async def test_a_receiver_that_was_down_is_notified_once(env: Environment, receiver: Receiver) -> None:
     definition = TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[50ms, 50ms, 50ms, 200ms, 1s, 5s, 10s]")
-    async with world.serving(definition) as client:
-        story = await play(client, "told")
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "told")
         assert story["state"] == "COMPLETED"
 
         async def down() -> Any:
@@ -79,10 +79,10 @@ async def test_a_receiver_that_was_down_hears_of_it_once(world: World, receiver:
         assert await listed(client) == [story["id"]], "a notification is no saga"
 
 
-async def test_an_answer_that_is_no_yes_is_tried_again_under_the_same_id(world: World, receiver: Receiver) -> None:
+async def test_an_error_response_is_retried_under_the_same_id(env: Environment, receiver: Receiver) -> None:
     receiver.server.start().faults({"status": 500}, {"status": 404}, {"drop": "before"}, {"status": 409})
-    async with world.serving(TOLD) as client:
-        story = await settled(client, (await play(client, "told"))["id"])
+    async with env.serving(TOLD) as client:
+        story = await settled(client, (await run_saga(client, "told"))["id"])
     [row] = story["notifications"]
     assert (row["state"], row["attempts"], row["error"]) == ("DELIVERED", 5, None)
     assert {event["id"] for event in receiver.heard()} == {row["event"]}
@@ -92,9 +92,9 @@ async def test_an_answer_that_is_no_yes_is_tried_again_under_the_same_id(world: 
     assert len(set(receiver.headers("webhook-signature"))) == len(set(stamps)), "signed anew when the time is another"
 
 
-async def test_who_never_answers_is_given_up_and_can_be_told_later(world: World, receiver: Receiver) -> None:
-    async with world.serving(TOLD) as client:
-        story = await settled(client, (await play(client, "told"))["id"])
+async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: Environment, receiver: Receiver) -> None:
+    async with env.serving(TOLD) as client:
+        story = await settled(client, (await run_saga(client, "told"))["id"])
         [row] = story["notifications"]
         assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
         assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
@@ -120,9 +120,9 @@ async def test_who_never_answers_is_given_up_and_can_be_told_later(world: World,
         assert [event["id"] for event in receiver.heard()] == [row["event"]] * 2, "a receiver knows the repetition"
 
 
-async def test_what_waits_is_tried_now_when_a_person_wants_it(world: World, receiver: Receiver) -> None:
-    async with world.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
-        saga = (await play(client, "told"))["id"]
+async def test_a_waiting_notification_can_be_sent_immediately(env: Environment, receiver: Receiver) -> None:
+    async with env.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
+        saga = (await run_saga(client, "told"))["id"]
 
         async def waits() -> bool:
             return (await client.show(saga))["notifications"][0]["attempts"] == 1
@@ -134,17 +134,17 @@ async def test_what_waits_is_tried_now_when_a_person_wants_it(world: World, rece
         assert notified(await settled(client, saga)) == {ID: "DELIVERED"}
 
 
-async def test_gone_stops_it(world: World, receiver: Receiver) -> None:
+async def test_status_410_stops_the_notification(env: Environment, receiver: Receiver) -> None:
     receiver.server.start().faults({"status": 410})
-    async with world.serving(TOLD) as client:
-        story = await settled(client, (await play(client, "told"))["id"])
+    async with env.serving(TOLD) as client:
+        story = await settled(client, (await run_saga(client, "told"))["id"])
     [row] = story["notifications"]
     assert (row["state"], row["attempts"]) == ("EXHAUSTED", 1)
     assert "410" in row["error"]["message"]
     assert story["state"] == "COMPLETED"
 
 
-async def test_every_moment_is_told_once(world: World) -> None:
+async def test_every_event_is_notified_once(env: Environment) -> None:
     definition = """
         saga: moments
         warn_after: 10ms
@@ -155,11 +155,11 @@ async def test_every_moment_is_told_once(world: World) -> None:
         notify:
           - {when: [completed, compensated, parked, residue, overdue], uses: work, with: {value: "${{ event.type }}"}}
     """
-    world.plan["do a"] = [Rejected("no"), Rejected("still no"), 1]
-    world.plan["do c"] = [Rejected("no")]
-    world.plan["undo a"] = [Rejected("cannot")]
-    async with world.serving(definition) as client:
-        story = await play(client, "moments")
+    env.plan["do a"] = [Rejected("no"), Rejected("still no"), 1]
+    env.plan["do c"] = [Rejected("no")]
+    env.plan["undo a"] = [Rejected("cannot")]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "moments")
         await resolve(client, story["id"], "a", "retry")
         story = await resolve(client, story["id"], "a", "retry")
         assert (story["state"], story["parked"][0]["op"]) == ("PARKED", "undo")
@@ -167,14 +167,14 @@ async def test_every_moment_is_told_once(world: World) -> None:
         story = await settled(client, story["id"])
     assert story["state"] == "RESIDUE"
     assert set(notified(story).values()) == {"DELIVERED"}
-    told = sorted(one.value for one in world.asked if one.what.startswith("do notify"))
+    told = sorted(one.value for one in env.asked if one.what.startswith("do notify"))
     assert told == ["saga.overdue", "saga.parked", "saga.parked", "saga.parked", "saga.residue"]
 
 
-async def test_an_undo_tells_that_it_was_compensated(world: World, receiver: Receiver) -> None:
+async def test_an_undo_notifies_compensated(env: Environment, receiver: Receiver) -> None:
     receiver.server.start()
-    async with world.serving(TOLD) as client:
-        story = await play(client, "told")
+    async with env.serving(TOLD) as client:
+        story = await run_saga(client, "told")
         queue = client.project.settings.temporal.task_queue
         request = {"reason": "returned", "who": "ada"}
         undo = await client.temporal.start_workflow("told", request, id=f"{story['id']}~undo", task_queue=queue)
@@ -184,7 +184,7 @@ async def test_an_undo_tells_that_it_was_compensated(world: World, receiver: Rec
     assert [event["type"] for event in receiver.heard()] == ["saga.completed", "saga.compensated"]
 
 
-async def test_an_expression_that_fails_is_told_and_changes_nothing(world: World) -> None:
+async def test_a_failing_expression_is_reported_and_changes_nothing(env: Environment) -> None:
     definition = """
         saga: wrong
         input: {type: object, additionalProperties: true}
@@ -194,8 +194,8 @@ async def test_an_expression_that_fails_is_told_and_changes_nothing(world: World
           - {when: completed, uses: work, with: {value: "${{ input.nothing.there }}"}}
           - {when: completed, uses: work, with: {value: "${{ [input.large, input.large] }}"}}
     """
-    async with world.serving(definition) as client:
-        story = await play(client, "wrong", {"large": "x" * 1_200_000})
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "wrong", {"large": "x" * 1_200_000})
         story = await settled(client, story["id"])
     assert story["state"] == "COMPLETED"
     first, second = story["notifications"]
@@ -204,7 +204,7 @@ async def test_an_expression_that_fails_is_told_and_changes_nothing(world: World
     assert "Temporal takes" in second["error"]["message"]
 
 
-async def test_a_guarded_action_tells_once_and_rejected_means_enough(world: World) -> None:
+async def test_a_guarded_action_notifies_once_and_a_rejection_ends_it(env: Environment) -> None:
     definition = f"""
         saga: acts
         steps:
@@ -215,11 +215,11 @@ async def test_a_guarded_action_tells_once_and_rejected_means_enough(world: Worl
           - {{when: completed, uses: look, with: {{}}, {SOON}}}
           - {{when: completed, uses: nobody.knows, with: {{}}, task_queue: elsewhere, {SOON}}}
     """
-    world.plan["do notify-0-completed"] = [ValueError("once"), 1]
-    world.plan["do notify-1-completed"] = [Rejected("told enough")]
-    world.plan["do notify-2-completed"] = [ValueError("always")]
-    async with world.serving(definition) as client:
-        saga = (await play(client, "acts"))["id"]
+    env.plan["do notify-0-completed"] = [ValueError("once"), 1]
+    env.plan["do notify-1-completed"] = [Rejected("told enough")]
+    env.plan["do notify-2-completed"] = [ValueError("always")]
+    async with env.serving(definition) as client:
+        saga = (await run_saga(client, "acts"))["id"]
 
         async def three() -> bool:
             return list(notified(await client.show(saga)).values()).count("PENDING") == 1
@@ -228,14 +228,14 @@ async def test_a_guarded_action_tells_once_and_rejected_means_enough(world: Worl
         story = await client.show(saga)
     assert list(notified(story).values()) == ["DELIVERED", "EXHAUSTED", "EXHAUSTED", "PENDING"]
     assert [row["attempts"] for row in story["notifications"]][:3] == [2, 1, 6]
-    assert await world.effects() == ["notify-0-completed"]
-    assert {one.key for one in world.asked if one.what == "do notify-2-completed"} == {f"{saga}/notify-2-completed"}
-    assert [one.attempt for one in world.asked if one.what == "do notify-2-completed"] == [1, 2, 3, 4, 5, 6]
+    assert await env.effects() == ["notify-0-completed"]
+    assert {one.key for one in env.asked if one.what == "do notify-2-completed"} == {f"{saga}/notify-2-completed"}
+    assert [one.attempt for one in env.asked if one.what == "do notify-2-completed"] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_one_that_was_terminated_in_temporal_can_be_sent_again(world: World, receiver: Receiver) -> None:
-    async with world.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
-        story = await play(client, "told")
+async def test_a_terminated_notification_can_be_resent(env: Environment, receiver: Receiver) -> None:
+    async with env.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
+        story = await run_saga(client, "told")
         run = story["notifications"][0]["run"]
         with pytest.raises(UsageError, match=f"is a notification of {story['id']}, and no saga"):
             await read_view(client.temporal, run)
@@ -247,7 +247,7 @@ async def test_one_that_was_terminated_in_temporal_can_be_sent_again(world: Worl
         assert notified(await settled(client, story["id"])) == {ID: "DELIVERED"}
 
 
-async def test_a_child_tells_of_itself(world: World) -> None:
+async def test_a_child_sends_its_own_notifications(env: Environment) -> None:
     child = """
         saga: child
         steps:
@@ -259,14 +259,14 @@ async def test_a_child_tells_of_itself(world: World) -> None:
         steps:
           - {id: c, uses: saga, with: {name: child}}
     """
-    async with world.serving(parent, child) as client:
+    async with env.serving(parent, child) as client:
         saga = await begin(client, "parent")
         await handle(client, saga).result()
         [one] = (await client.show(saga))["children"]
         assert notified(await settled(client, one["id"])) == {ID: "DELIVERED"}
 
 
-async def test_an_event_is_written_once_into_the_outbox(world: World) -> None:
+async def test_an_event_is_written_once_into_the_outbox(env: Environment) -> None:
     definition = """
         saga: emits
         steps:
@@ -277,13 +277,13 @@ async def test_an_event_is_written_once_into_the_outbox(world: World) -> None:
             uses: outbox.emit
             with: {connection: shop, events: [{topic: other, value: {s: "${{ saga.state }}"}}]}
     """
-    async with world.serving(definition) as client:
-        story = await settled(client, (await play(client, "emits"))["id"])
+    async with env.serving(definition) as client:
+        story = await settled(client, (await run_saga(client, "emits"))["id"])
         assert notified(story) == {ID: "DELIVERED", "notify-1-completed": "DELIVERED"}
         await resend(client.temporal, story, ID)
         story = await settled(client, story["id"])
     assert notified(story)[ID] == "DELIVERED"
-    async with world.engine.connect() as connection:
+    async with env.engine.connect() as connection:
         rows = (
             await connection.execute(text("select topic, event_key, value, step from saga_outbox order by topic"))
         ).all()

@@ -25,7 +25,7 @@ from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, 
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
 from tests.helpers.database_servers import DatabaseServer, postgres
-from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import make_shop
 
@@ -113,7 +113,7 @@ async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Pa
         address=temporal.address,
         connections={"shop": url},
     )
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         yield client, connections
     await connections.close()
 
@@ -156,7 +156,7 @@ async def remembered(connections: DatabaseConnections) -> set[str]:
         return set((await connection.execute(text("select distinct saga_id from saga_guard"))).scalars())
 
 
-async def test_what_ended_long_ago_is_forgotten_and_what_comes_later_still_is_late(shop: Shop) -> None:
+async def test_old_sagas_are_purged_and_later_attempts_are_late(shop: Shop) -> None:
     _, connections = shop
     guard, now = connections.guard("shop"), time.time()
     assert await old_do(guard, "ancient", now - 40 * DAY) == "done"
@@ -173,7 +173,7 @@ async def test_what_ended_long_ago_is_forgotten_and_what_comes_later_still_is_la
     assert await old_do(guard, "recent", now - 20 * DAY) == "done"  # its stored result
 
 
-async def test_a_saga_that_waits_holds_the_watermark_down(quiet_shop: Shop) -> None:
+async def test_a_waiting_saga_holds_back_the_watermark(quiet_shop: Shop) -> None:
     client, connections = quiet_shop
     run = await client.start("waiting", {}, id=f"waiting-{uuid.uuid4()}")
     began = await begin_of(client, run.id)
@@ -189,7 +189,7 @@ async def test_a_saga_that_waits_holds_the_watermark_down(quiet_shop: Shop) -> N
     assert (await finished(client, run.id))["state"] == "COMPLETED"
 
 
-async def test_what_can_be_undone_holds_it_down_and_what_cannot_does_not(quiet_shop: Shop) -> None:
+async def test_only_undoable_sagas_hold_back_the_watermark(quiet_shop: Shop) -> None:
     client, _ = quiet_shop
     final = await client.start("final", {}, id=f"final-{uuid.uuid4()}")
     await final.result()
@@ -204,13 +204,13 @@ async def test_what_can_be_undone_holds_it_down_and_what_cannot_does_not(quiet_s
     assert await retention_horizon(client.temporal, before=began - 1) is None
 
 
-async def test_a_saga_continued_as_a_new_run_began_when_its_first_run_did(tmp_path: Path) -> None:
+async def test_a_continued_saga_counts_from_its_first_run(tmp_path: Path) -> None:
     server = TemporalServer(tmp_path / "temporal", extra=["limit.historyCount.suggestContinueAsNew=40"])
     server.start()
     try:
         project = make_project(tmp_path / "project", {"long": LONG}, [look], address=server.address)
         plugin = SagaPlugin(project)
-        async with lab(project, plugin=plugin) as client:
+        async with running_worker(project, plugin=plugin) as client:
             run = await client.start("long", {"numbers": list(range(40))}, id=f"long-{uuid.uuid4()}")
             handle = client.temporal.get_workflow_handle(run.id, run_id=run.run_id)
             first = (await handle.describe()).start_time.timestamp()
@@ -236,7 +236,7 @@ async def test_a_saga_continued_as_a_new_run_began_when_its_first_run_did(tmp_pa
     assert counted["saga_duration_seconds_sum"] == pytest.approx(seconds, abs=2.0)
 
 
-async def test_a_worker_begins_with_a_round(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_a_worker_starts_with_a_retention_round(temporal: TemporalServer, tmp_path: Path) -> None:
     project = await make_shop(tmp_path / "shop", temporal)
     connections = DatabaseConnections({"shop": {"kind": "sql", "url": project.settings.connection("shop").url}})
     engine = connections.engine("shop")
@@ -264,7 +264,7 @@ async def seen(client: Client, saga_id: str, status: str = "Running") -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_two_workers_at_once_do_no_harm(shop: Shop) -> None:
+async def test_concurrent_retention_rounds_are_safe(shop: Shop) -> None:
     _, connections = shop
     for number in range(20):
         await old_do(connections.guard("shop"), f"ancient-{number}", time.time() - 40 * DAY)
@@ -272,7 +272,7 @@ async def test_two_workers_at_once_do_no_harm(shop: Shop) -> None:
     assert not {one for one in await remembered(connections) if one.startswith("ancient")}
 
 
-async def test_a_database_that_is_down_is_one_sentence(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     client, _ = shop
     down = DatabaseConnections({"shop": {"kind": "sql", "url": "postgresql+psycopg://saga@127.0.0.1:1/shop"}})
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
@@ -282,7 +282,7 @@ async def test_a_database_that_is_down_is_one_sentence(shop: Shop, caplog: pytes
     assert record.exc_info is None
 
 
-async def test_the_wait_covers_the_longest_attempt(shop: Shop) -> None:
+async def test_the_retention_covers_the_longest_attempt(shop: Shop) -> None:
     client, _ = shop
     assert longest_attempt(client.project.definitions.values()) == 120.0 + 60.0
     assert watermark.RETENTION == 30 * DAY

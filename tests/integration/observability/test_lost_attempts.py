@@ -56,7 +56,7 @@ steps:
 }
 
 
-class World:
+class Environment:
     """A project with a database of its own, and the client of its sagas."""
 
     def __init__(self, folder: Path, client: Client) -> None:
@@ -81,7 +81,7 @@ async def eventually(holds: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.fixture
-async def world(temporal: TemporalServer, tmp_path: Path) -> World:
+async def env(temporal: TemporalServer, tmp_path: Path) -> Environment:
     folder = tmp_path / "project"
     folder.mkdir()
     url = f"sqlite+aiosqlite:///{folder / 'books.db'}"
@@ -98,44 +98,44 @@ async def world(temporal: TemporalServer, tmp_path: Path) -> World:
         await connection.exec_driver_sql("create table effect (step text)")
     await engine.dispose()
     project = Project(load_settings(config=str(folder / "saga.toml")))
-    return World(folder, await Client.connect(project))
+    return Environment(folder, await Client.connect(project))
 
 
-async def test_a_killed_worker_is_known_long_before_the_timeout(world: World) -> None:
-    with WorkerProcess("worker", world.folder) as worker:
-        saga_id = await world.started("dies")
+async def test_a_killed_worker_is_detected_before_the_timeout(env: Environment) -> None:
+    with WorkerProcess("worker", env.folder) as worker:
+        saga_id = await env.started("dies")
         worker.kill()
         worker.start()
-        story = await finished(world.client, saga_id)  # within a minute, where the timeout is ten
+        story = await finished(env.client, saga_id)  # within a minute, where the timeout is ten
     assert story["state"] == "COMPLETED"
     assert story["steps"][0]["result"] == 2
-    assert world.effects() == ["a"]
-    assert await lost_attempts(world, saga_id) == [TimeoutType.TIMEOUT_TYPE_HEARTBEAT]
+    assert env.effects() == ["a"]
+    assert await lost_attempts(env, saga_id) == [TimeoutType.TIMEOUT_TYPE_HEARTBEAT]
 
 
-async def test_a_slow_attempt_is_not_taken_for_lost(world: World) -> None:
-    with WorkerProcess("worker", world.folder):
-        saga_id = await world.started("slow")
-        story = await finished(world.client, saga_id)
+async def test_a_slow_attempt_is_not_considered_lost(env: Environment) -> None:
+    with WorkerProcess("worker", env.folder):
+        saga_id = await env.started("slow")
+        story = await finished(env.client, saga_id)
     assert [step["attempts"] for step in story["steps"]] == [1, 1]
-    assert await lost_attempts(world, saga_id) == []
+    assert await lost_attempts(env, saga_id) == []
 
 
-async def test_an_attempt_that_the_worker_itself_keeps_alive_hears_no_cancel(world: World) -> None:
+async def test_an_attempt_kept_alive_by_the_worker_receives_no_cancel(env: Environment) -> None:
     """Only heartbeats that the author asked for bring a cancel to an attempt; this one ends, and is undone."""
-    with WorkerProcess("worker", world.folder):
-        saga_id = await world.started("slow")
-        await world.client.cancel(saga_id, reason="a test")
-        story = await finished(world.client, saga_id)
+    with WorkerProcess("worker", env.folder):
+        saga_id = await env.started("slow")
+        await env.client.cancel(saga_id, reason="a test")
+        story = await finished(env.client, saga_id)
     assert story["state"] == "COMPENSATED"
     assert (story["steps"][0]["outcome"], story["steps"][0]["attempts"]) == ("done", 1)
     assert story["steps"][0]["compensation"]["state"] == "DONE"
-    assert world.effects() == []
+    assert env.effects() == []
 
 
-async def lost_attempts(world: World, saga_id: str) -> list[int]:
+async def lost_attempts(env: Environment, saga_id: str) -> list[int]:
     """The kinds of timeouts that led to further attempts."""
-    handle = world.client.temporal.get_workflow_handle(saga_id)
+    handle = env.client.temporal.get_workflow_handle(saga_id)
     found = []
     async for event in handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:

@@ -65,7 +65,7 @@ async def shop(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Shop]:
         worker.kill()
 
 
-async def test_metrics_tell_of_a_completed_a_compensated_and_a_parked_saga(shop: Shop) -> None:
+async def test_metrics_count_completed_compensated_and_parked_sagas(shop: Shop) -> None:
     before = time.time()
     assert (await shop.run("apple", 100))["state"] == "COMPLETED"
     assert (await shop.run("pear", 1))["state"] == "COMPENSATED"
@@ -112,7 +112,7 @@ async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
 
 
 @pytest.mark.slow
-async def test_a_run_taken_over_is_finished_once(shop: Shop) -> None:
+async def test_a_run_taken_over_is_counted_once(shop: Shop) -> None:
     story = await shop.run("glued", 1)
     shop.worker.kill()
     shop.worker.start()  # it replays the history, and goes on with what a person decides
@@ -134,7 +134,7 @@ async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
     assert abs(await standing._read_parked_since(described) - said) < 1.0
 
 
-def test_the_page_names_exactly_the_metrics_there_are() -> None:
+def test_the_page_lists_exactly_the_existing_metrics() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
     standing = SagaGauges.__new__(SagaGauges)

@@ -154,7 +154,7 @@ async def test_a_compensated_saga_is_one_trace(temporal: TemporalServer, bank: P
         assert sent[path] == f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
-async def test_a_nested_saga_belongs_to_the_trace_of_whoever_started_it_all(
+async def test_a_nested_saga_belongs_to_the_trace_of_its_root(
     temporal: TemporalServer, bank: PaymentServer, tmp_path: Path
 ) -> None:
     async with traced(temporal, bank, tmp_path) as (client, memory):
@@ -169,7 +169,7 @@ async def test_a_nested_saga_belongs_to_the_trace_of_whoever_started_it_all(
     assert traces == {click.get_span_context().trace_id}
 
 
-async def test_metrics_and_spans_in_a_worker_of_ones_own_in_temporals_sandbox(
+async def test_metrics_and_spans_of_a_custom_worker_in_the_sandbox(
     temporal: TemporalServer, bank: PaymentServer, tmp_path: Path
 ) -> None:
     project = make_project(
@@ -251,7 +251,7 @@ async def test_a_worker_sends_its_spans_when_the_environment_says_where(
     assert collector.services == {"saga-worker"}
 
 
-def test_nothing_is_loaded_unless_the_environment_asks_for_it() -> None:
+def test_tracing_is_not_imported_unless_configured() -> None:
     code = (
         "import sys, saga_workers.worker.plugin; "
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"

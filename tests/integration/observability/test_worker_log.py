@@ -28,7 +28,7 @@ async def run_the_shop(temporal: TemporalServer, folder: Path, *options: str) ->
     return worker.log.read_text(encoding="utf-8"), ids
 
 
-async def test_one_line_per_event_for_people(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_the_text_log_has_one_line_per_event(temporal: TemporalServer, tmp_path: Path) -> None:
     text, ids = await run_the_shop(temporal, tmp_path / "shop")
     lines = [line.split(" ", 1)[1] for line in text.splitlines()]  # without the time
     declined, jammed, glued = ids["declined"], ids["jammed"], ids["glued"]
@@ -46,7 +46,7 @@ async def test_one_line_per_event_for_people(temporal: TemporalServer, tmp_path:
     assert "Traceback" not in text
 
 
-async def test_one_object_per_line_for_machines(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_the_json_log_has_one_object_per_line(temporal: TemporalServer, tmp_path: Path) -> None:
     text, ids = await run_the_shop(temporal, tmp_path / "shop", "--log-format", "json")
     lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
     [declined] = [line for line in lines if line.get("saga_id") == ids["declined"] and line.get("outcome")]

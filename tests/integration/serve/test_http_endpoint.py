@@ -33,12 +33,12 @@ async def serving(wait: asyncio.Event | None = None) -> AsyncIterator[HttpServer
         yield server
 
 
-async def raw(server: HttpServer, sent: bytes, patience: float = 20.0) -> bytes:
+async def raw(server: HttpServer, sent: bytes, timeout: float = 20.0) -> bytes:
     """Everything the server answers until it closes."""
     reader, writer = await asyncio.open_connection(HOST, server.port)
     writer.write(sent)
     try:
-        return await asyncio.wait_for(reader.read(), patience)
+        return await asyncio.wait_for(reader.read(), timeout)
     finally:
         writer.close()
 
@@ -71,7 +71,7 @@ async def test_one_connection_takes_many_requests() -> None:
         (b"GET /bug HTTP/1.1\r\nConnection: close\r\n\r\n", 500),
     ],
 )
-async def test_what_is_no_question_is_refused_in_one_sentence(sent: bytes, status: int) -> None:
+async def test_a_malformed_request_is_refused(sent: bytes, status: int) -> None:
     async with serving() as server:
         answer = await raw(server, sent)
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
@@ -81,7 +81,7 @@ async def test_what_is_no_question_is_refused_in_one_sentence(sent: bytes, statu
         assert b"200 OK" in await raw(server, b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"), "it serves others"
 
 
-async def test_who_says_nothing_loses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.3)
     async with serving() as server:
         assert await raw(server, b"") == b""
@@ -89,7 +89,7 @@ async def test_who_says_nothing_loses_the_connection(monkeypatch: pytest.MonkeyP
         assert (await raw(server, b"GET /a HTTP/1.1\r\n\r\n")).count(b"200 OK") == 1
 
 
-async def test_who_takes_no_answer_loses_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT", 0.3)
     async with serving() as server:
         _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
@@ -99,7 +99,7 @@ async def test_who_takes_no_answer_loses_the_connection(monkeypatch: pytest.Monk
         writer.transport.abort()
 
 
-async def test_too_many_connections_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_connections_get_503_until_some_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
     async with serving() as server:
         held = [await asyncio.open_connection(HOST, server.port) for _ in range(3)]
@@ -118,7 +118,7 @@ async def test_too_many_connections_are_told_to_come_back(monkeypatch: pytest.Mo
         assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_what_is_under_way_is_answered_before_it_stops() -> None:
+async def test_requests_in_progress_are_answered_before_shutdown() -> None:
     wait = asyncio.Event()
     async with serving(wait) as server:
         asked = asyncio.create_task(raw(server, b"GET /slow HTTP/1.1\r\n\r\n"))
@@ -129,13 +129,13 @@ async def test_what_is_under_way_is_answered_before_it_stops() -> None:
     assert await resting == b""
 
 
-async def test_hundreds_at_once() -> None:
+async def test_hundreds_of_concurrent_requests() -> None:
     async with serving() as server, httpx.AsyncClient(base_url=f"http://{HOST}:{server.port}", timeout=30) as client:
         answers = await asyncio.gather(*(client.get(f"/{n}") for n in range(300)))
         assert [answer.json()["path"] for answer in answers] == [f"/{n}" for n in range(300)]
 
 
-async def test_a_wrong_or_taken_address_is_one_sentence() -> None:
+async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
     async def nothing(request: ServerRequest) -> ServerResponse:
         return json_response(200, None)
 

@@ -19,7 +19,7 @@ from saga_workers.devstack.service import http_get
 from sagas import Rejected
 from tests.helpers.database_servers import HOST, free_port
 from tests.helpers.processes import Process, TemporalServer
-from tests.integration.engine.environment import World, begin, handle, open_world, play, resolve, until
+from tests.integration.engine.environment import Environment, begin, handle, open_environment, resolve, run_saga, until
 
 TOKEN = "a-token-that-nobody-guesses"
 TOML = '[temporal]\naddress = "{address}"\n[serve]\ntoken = {{env = "SERVE_TOKEN"}}\n'
@@ -63,8 +63,8 @@ async def endpoint(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[En
 
 
 @pytest.fixture
-async def world(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[World]:
-    found = await open_world(tmp_path, temporal.address)
+async def engine_env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
+    found = await open_environment(tmp_path, temporal.address)
     yield found
     await found.engine.dispose()
 
@@ -83,16 +83,16 @@ PLAIN = LINE.replace("WAIT", "1ms").replace("ON_FAILURE", "compensate")
 INPUT = {"secret": "the input stays in the house"}
 
 
-async def test_the_outcome_in_every_state(world: World, endpoint: Endpoint) -> None:
+async def test_the_outcome_in_every_state(engine_env: Environment, endpoint: Endpoint) -> None:
     parks = LINE.replace("saga: line", "saga: parks").replace("WAIT", "1ms").replace("ON_FAILURE", "park")
     waits = LINE.replace("saga: line", "saga: waits").replace("WAIT", "1h").replace("ON_FAILURE", "compensate")
-    world.plan["do b"] = [1, Rejected("no"), Rejected("no"), Rejected("no"), 1]
-    async with world.serving(PLAIN, parks, waits) as client:
-        completed = await play(client, "line", INPUT)
-        compensated = await play(client, "line", INPUT)
-        parked = await play(client, "parks", INPUT)
-        world.plan["undo a"] = [Rejected("cannot")]
-        residue = (await play(client, "line", INPUT))["id"]
+    engine_env.plan["do b"] = [1, Rejected("no"), Rejected("no"), Rejected("no"), 1]
+    async with engine_env.serving(PLAIN, parks, waits) as client:
+        completed = await run_saga(client, "line", INPUT)
+        compensated = await run_saga(client, "line", INPUT)
+        parked = await run_saga(client, "parks", INPUT)
+        engine_env.plan["undo a"] = [Rejected("cannot")]
+        residue = (await run_saga(client, "line", INPUT))["id"]
         await resolve(client, residue, "a", "skip")
         running = await begin(client, "waits", INPUT)
         await until(lambda: _runs(client, running))
@@ -129,9 +129,9 @@ async def _runs(client: Client, saga_id: str) -> bool:
     return any(row["id"] == "c" and row["state"] == "RUNNING" for row in (await client.show(saga_id))["steps"])
 
 
-async def test_who_may_ask_and_what(world: World, endpoint: Endpoint) -> None:
-    async with world.serving(PLAIN) as client:
-        saga_id = (await play(client, "line", INPUT, id="nested/of #1 ü"))["id"]
+async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpoint) -> None:
+    async with engine_env.serving(PLAIN) as client:
+        saga_id = (await run_saga(client, "line", INPUT, id="nested/of #1 ü"))["id"]
         path = f"/sagas/{quote(saga_id, safe='')}"
         bare = httpx.AsyncClient(base_url=f"http://{HOST}:{endpoint.port}", timeout=30)
         async with bare, endpoint.client as known:
@@ -165,9 +165,9 @@ async def test_who_may_ask_and_what(world: World, endpoint: Endpoint) -> None:
     assert TOKEN not in endpoint.process.tail(1000)
 
 
-async def test_two_hundred_ask_at_once(world: World, endpoint: Endpoint) -> None:
-    async with world.serving(PLAIN) as client:
-        stories = await asyncio.gather(*(play(client, "line", INPUT) for _ in range(5)))
+async def test_two_hundred_concurrent_requests(engine_env: Environment, endpoint: Endpoint) -> None:
+    async with engine_env.serving(PLAIN) as client:
+        stories = await asyncio.gather(*(run_saga(client, "line", INPUT) for _ in range(5)))
     async with endpoint.client as known:
         paths = [f"/sagas/{story['id']}" for story in stories] * 40
         answers = await asyncio.gather(*(known.get(path) for path in paths))
@@ -178,7 +178,7 @@ async def test_two_hundred_ask_at_once(world: World, endpoint: Endpoint) -> None
 
 
 @pytest.mark.slow
-async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path) -> None:
+async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
     server = TemporalServer(tmp_path / "temporal").start()
     endpoint = Endpoint(tmp_path / "serve", server.address)
     try:
@@ -207,7 +207,7 @@ async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("serve", "env", "says"),
+    ("serve", "env", "message"),
     [
         ("", {}, "There is no [serve] token"),
         ('[serve]\ntoken = "plain"\n', {}, "serve.token must say where the token is"),
@@ -217,10 +217,10 @@ async def test_while_temporal_is_down_it_says_so_and_then_goes_on(tmp_path: Path
         ('[serve]\ntokens = "a"\n', {}, "unknown setting tokens; did you mean token?"),
     ],
 )
-def test_without_a_token_it_does_not_start(tmp_path: Path, serve: str, env: dict[str, str], says: str) -> None:
+def test_serve_without_a_token_does_not_start(tmp_path: Path, serve: str, env: dict[str, str], message: str) -> None:
     (tmp_path / "saga.toml").write_text(serve)
     argv = [sys.executable, "-P", "-m", "saga_cli.main", "serve", "--listen", f"{HOST}:{free_port()}"]
     ended = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
-    assert says in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -172,7 +172,7 @@ POSTGRESQL = {
 
 
 @dataclass
-class Books:
+class DayCloseProject:
     """The project, and looks at it from outside."""
 
     folder: Path
@@ -207,10 +207,10 @@ class Books:
             return None
 
 
-def read(books: Books, outputs: Any) -> tuple[Any, Any]:
+def read(day_close: DayCloseProject, outputs: Any) -> tuple[Any, Any]:
     """The rows of both outputs as a reader sees them; None: there is nothing to see."""
     if outputs is ICEBERG:
-        return books.lake("sales.facts"), books.lake("sales.totals")
+        return day_close.lake("sales.facts"), day_close.lake("sales.totals")
     if outputs is PARQUET:
         import pyarrow.parquet as pq
 
@@ -218,26 +218,28 @@ def read(books: Books, outputs: Any) -> tuple[Any, Any]:
 
         found = []
         for name in ("facts", "totals"):
-            place = books.folder / "out" / name
+            place = day_close.folder / "out" / name
             files = read_pointer(str(place)) if (place / "_current.json").exists() else []
             found.append([row for file in files for row in pq.read_table(file).to_pylist()])
         return found[0], found[1]
-    tables = {row["table_name"] for row in books.query("select table_name from information_schema.tables")}
-    facts, totals = (books.query(f"select * from {name}") if name in tables else None for name in ("facts", "totals"))
+    tables = {row["table_name"] for row in day_close.query("select table_name from information_schema.tables")}
+    facts, totals = (
+        day_close.query(f"select * from {name}") if name in tables else None for name in ("facts", "totals")
+    )
     return facts, totals
 
 
-async def open_books(
+async def open_day_close_project(
     folder: Path,
     server: DatabaseServer,
     temporal_address: str,
     outputs: Mapping[str, str] = ICEBERG,
     *,
     publish: str = "each",
-    turnstiles: bool = False,
+    breakpoints: bool = False,
     ledger: str | None = None,
     more: str = "",
-) -> Books:
+) -> DayCloseProject:
     """A new project with ten orders on 2026-01-01 and two on the next day. ``ledger``: the URL of a database of its own
     for the rows of Spark steps. ``more`` are lines for saga.toml."""
     database = f"shop_{uuid.uuid4().hex[:12]}"
@@ -250,25 +252,25 @@ async def open_books(
     if ledger is not None:
         settings = (folder / "saga.toml").read_text().replace('ledger = "shop"', 'ledger = "books"')
         (folder / "saga.toml").write_text(f'{settings}\n[connections.books]\nurl = "{ledger}"\n')
-    if turnstiles:
+    if breakpoints:
         (folder / "day.saga.yaml").write_text(BRIEF.format(publish=publish, **outputs))
         (folder / "shop_actions.py").write_text(ACTIONS + INSTALL)
         (folder / "jobs.py").write_text(JOBS + GATED)
     project = Project(load_settings(config=str(folder / "saga.toml")))
     for connection in project.settings.sql_connections():
         await set_up_database(connection)
-    books = Books(folder, project, url)
+    day_close = DayCloseProject(folder, project, url)
     names = ("order", "day", "product", "channel", "amount")
     rows = [
         (number, "2026-01-01", number % 3 + 1, "store" if number % 2 else "web", f"{number}.50") for number in range(10)
     ]
     rows += [(number, "2026-01-02", 1, "web", "1.00") for number in (10, 11)]
     for row in rows:
-        books.execute(
+        day_close.execute(
             "insert into orders values (%(order)s, %(day)s, %(product)s, %(channel)s, %(amount)s)",
             dict(zip(names, row, strict=True)),
         )
-    return books
+    return day_close
 
 
 def _write_files(folder: Path, url: str, temporal_address: str, outputs: Mapping[str, str], publish: str) -> None:

@@ -13,9 +13,9 @@ from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, StagedFile, Target
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication
-from tests.integration.spark.sinks.fork_server import nursery
+from tests.integration.spark.sinks.fork_server import fork_server
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def stage(
@@ -102,18 +102,18 @@ class Publisher:
             arm=arm,
             act=act,
         )
-        self.child = nursery().run(program)
+        self.child = fork_server().run(program)
 
     def frozen(self) -> None:
         """Wait until it has stopped itself."""
-        self.child.wait_until_stopped(PATIENCE)
+        self.child.wait_until_stopped(TIMEOUT)
 
     def thaw(self) -> None:
         self.child.resume()
 
     def outcome(self) -> tuple[int, str]:
         """Exit code (negative: the signal) and what it said."""
-        return self.child.outcome(PATIENCE)
+        return self.child.outcome(TIMEOUT)
 
 
 PROGRAM = """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 NO_CALLS_HOME = ("--disable-background-networking", "--disable-component-update")
-PATIENCE = 60_000
+TIMEOUT = 60_000
 """Milliseconds until an element has to be there: the machine may be busy with other tests."""
 
 
@@ -58,7 +58,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 async def page(browser: Browser) -> AsyncIterator[Page]:
     """An empty page, large enough for the tables."""
     opened = await browser.new_page(viewport={"width": 1440, "height": 1000})
-    opened.set_default_timeout(PATIENCE)
+    opened.set_default_timeout(TIMEOUT)
     yield opened
     await opened.close()
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Rejected, Step, action
-from tests.helpers.local_worker import finished, lab, make_project
+from tests.helpers.local_worker import finished, make_project, running_worker
 
 CHECKOUT = """
 saga: checkout
@@ -124,7 +124,7 @@ async def open_shop(folder: Path, address: str) -> AsyncIterator[Shop]:
         await connection.execute(text("insert into stock values ('pear', 100)"))
     definitions = {"checkout": CHECKOUT, "checkout-by-mail": PARKED}
     project = make_project(folder / "project", definitions, ACTIONS, address=address, connections={"shop": url})
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         yield Shop(client, await _fill(client))
     await engine.dispose()
 

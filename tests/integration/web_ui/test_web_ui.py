@@ -21,7 +21,7 @@ from tests.helpers.processes import TemporalServer
 from tests.integration.web_ui.history_lint import common_errors
 from tests.integration.web_ui.shop import Shop, open_shop
 
-PATIENCE = 60_000
+TIMEOUT = 60_000
 """Milliseconds until a page has to show what it should."""
 
 LINT = "Common Errors"
@@ -71,7 +71,7 @@ async def test_the_list_shows_names_and_states(
     await page.goto(link(temporal))
     for state, status in STATUS.items():
         row = page.locator("tr", has=page.get_by_role("link", name=shop.ids[state]))
-        end = time.monotonic() + PATIENCE / 1000
+        end = time.monotonic() + TIMEOUT / 1000
         while not await is_shown(row) and time.monotonic() < end:  # the list does not hear of runs that come later
             await page.reload()
         cells = await row.first.inner_text()
@@ -81,7 +81,7 @@ async def test_the_list_shows_names_and_states(
 
 
 @pytest.mark.parametrize("state", ["PARKED", "COMPENSATED", "RESIDUE"])
-async def test_the_list_can_be_filtered_by_the_sagas_state(
+async def test_the_list_can_be_filtered_by_saga_state(
     page: Page, temporal: TemporalServer, shop: Shop, state: str
 ) -> None:
     await page.goto(link(temporal, f'?query=SagaState="{state}"'))
@@ -91,7 +91,7 @@ async def test_the_list_can_be_filtered_by_the_sagas_state(
     assert not [saga_id for saga_id in others if saga_id in shown]
 
 
-async def test_a_run_shows_the_sentences_of_its_steps(
+async def test_a_run_shows_the_summaries_of_its_steps(
     page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
 ) -> None:
     await open_run(page, temporal, shop.ids["COMPLETED"])
@@ -120,7 +120,7 @@ async def test_compensations_are_marked_as_such(
     await page.screenshot(path=pictures / "compensated.png", full_page=True)
 
 
-async def test_the_details_say_what_was_planned_and_how_it_stands(
+async def test_the_details_show_the_plan_and_the_progress(
     page: Page, temporal: TemporalServer, shop: Shop, pictures: Path
 ) -> None:
     plan, now = await open_details(page, temporal, shop.ids["COMPENSATED"])
@@ -136,7 +136,7 @@ async def test_the_details_say_what_was_planned_and_how_it_stands(
     assert "&nbsp;" not in plan + now
 
 
-async def test_a_parked_saga_says_what_to_do(page: Page, temporal: TemporalServer, shop: Shop, pictures: Path) -> None:
+async def test_a_parked_saga_shows_what_to_do(page: Page, temporal: TemporalServer, shop: Shop, pictures: Path) -> None:
     _, now = await open_details(page, temporal, shop.ids["PARKED"])
     await page.screenshot(path=pictures / "parked-details.png", full_page=True)
     assert "is PARKED" in now
@@ -163,7 +163,7 @@ async def test_a_residue_is_named(page: Page, temporal: TemporalServer, shop: Sh
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPENSATED", "PARKED", "RUNNING", "RESIDUE"])
-async def test_the_uis_own_checks_find_nothing(page: Page, temporal: TemporalServer, shop: Shop, state: str) -> None:
+async def test_the_ui_checks_find_nothing(page: Page, temporal: TemporalServer, shop: Shop, state: str) -> None:
     await open_run(page, temporal, shop.ids[state])
     assert LINT.lower() not in (await text(page)).lower()
     history = await shop.client.temporal.get_workflow_handle(shop.ids[state]).fetch_history()
@@ -184,7 +184,7 @@ class Careless:
         )
 
 
-async def test_a_careless_run_is_found_out(temporal: TemporalServer) -> None:
+async def test_the_history_lint_detects_a_bad_run(temporal: TemporalServer) -> None:
     client = await Temporal.connect(temporal.address)
     queue, limit = f"careless-{uuid.uuid4()}", timedelta(minutes=1)
     async with Worker(client, task_queue=queue, workflows=[Careless]):
@@ -202,7 +202,7 @@ async def test_a_careless_run_is_found_out(temporal: TemporalServer) -> None:
     }
 
 
-async def test_a_closed_run_reads_without_a_worker(
+async def test_a_closed_run_is_readable_without_a_worker(
     page: Page, temporal: TemporalServer, chromium: str, tmp_path: Path, pictures: Path
 ) -> None:
     async with open_shop(tmp_path, temporal.address) as shop:
@@ -212,7 +212,7 @@ async def test_a_closed_run_reads_without_a_worker(
     assert "inventory.release • ↩ undo Reserve the goods" in await text(page)
     await page.locator("a", has_text="Memo").click()
     await page.get_by_text("the card was declined").first.wait_for()
-    await expect(page.locator("body")).to_contain_text('"state": "COMPENSATED"', timeout=PATIENCE)
+    await expect(page.locator("body")).to_contain_text('"state": "COMPENSATED"', timeout=TIMEOUT)
     await page.locator("a", has_text="User Metadata").click()
     plan = page.locator("iframe").nth(1).content_frame.locator("table")
     await plan.wait_for()

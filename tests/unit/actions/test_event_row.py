@@ -24,7 +24,7 @@ def test_a_plain_event() -> None:
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets_of_mine", "__mine", "...", "a."])
-def test_names_that_only_resemble_those_of_kafkas_own_topics(topic: str) -> None:
+def test_names_similar_to_internal_topics_are_accepted(topic: str) -> None:
     assert event_row(event(topic=topic))["topic"] == topic
 
 
@@ -34,7 +34,7 @@ def test_a_held_event_with_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("fields", "message"),
     [
         ({"value": object()}, "cannot be written as JSON: JSON has no form for a value of type object"),
         ({"value": float("nan")}, "JSON has no such number"),
@@ -51,8 +51,8 @@ def test_a_held_event_with_an_id_of_its_own() -> None:
         ({"type": "x" * 256}, "at most 255 characters"),
     ],
 )
-def test_what_no_broker_would_take_is_refused(fields: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UnusableResult, match=sentence):
+def test_unpublishable_events_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnusableResult, match=message):
         event_row(event(**fields))
 
 

@@ -27,7 +27,7 @@ def by_position(step: Step, value: int, /) -> None: ...
     ("function", "shown"),
     [(any_positions, "*values"), (by_position, "value")],
 )
-def test_what_has_no_name_is_refused(function: Callable[..., Any], shown: str) -> None:
+def test_positional_only_parameters_are_refused(function: Callable[..., Any], shown: str) -> None:
     with pytest.raises(UsageError, match="cannot give by name") as refused:
         action("stock.take")(function)
     assert "stock.take" in refused.value.message
@@ -50,7 +50,7 @@ def test_a_wrapped_function_shows_the_signature_it_wraps() -> None:
     assert [(one.name, one.required) for one in parameters] == [("sku", True), ("quantity", False)]
 
 
-def test_the_sentence_reaches_who_loads_the_file(tmp_path: Path) -> None:
+def test_the_error_is_raised_when_the_file_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("from sagas import action\n\n\n@action('stock.take')\ndef take(*values): ...\n")
     with pytest.raises(UsageError, match=r"the action stock\.take takes \*values"):
         load_actions(["./bad.py"], tmp_path)
@@ -91,7 +91,7 @@ def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, 
 
 
 @pytest.mark.parametrize(
-    ("function", "given", "sentence"),
+    ("function", "given", "message"),
     [
         (move, {"from": "a", "from_": "b", "to": "c"}, "'from' and 'from_' are one argument, given twice"),
         (move, {"to": "b"}, "stock.take needs the argument 'from'"),
@@ -103,8 +103,8 @@ def test_arguments_reach_the_function(function: Callable[..., Any], given: Any, 
         (typed_names, {"width": 1, "height": 1}, "takes no argument 'height'; it takes width, depth"),
     ],
 )
-def test_arguments_that_do_not_fit(function: Callable[..., Any], given: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_arguments_that_do_not_fit(function: Callable[..., Any], given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Action("stock.take", function).bind(given)
 
 
@@ -121,7 +121,7 @@ def test_arguments_that_do_not_fit(function: Callable[..., Any], given: Any, sen
         (typed_names, {"width": 1, "height": 1}, False),
     ],
 )
-def test_editors_know_the_same(function: Callable[..., Any], given: Any, fits: bool) -> None:
+def test_type_annotations_match_the_schema(function: Callable[..., Any], given: Any, fits: bool) -> None:
     schema = language_schema({"stock.take": Action("stock.take", function)})
     saga = {"saga": "shop", "steps": [{"id": "a", "uses": "stock.take", "with": given, "pivot": True}]}
     assert Draft202012Validator(schema).is_valid(saga) is fits

@@ -29,7 +29,7 @@ class Lost:
     async def close(self) -> None: ...
 
 
-async def test_a_read_that_could_not_be_tried_is_no_unknown_attempt() -> None:
+async def test_an_unstarted_read_is_not_an_unknown_attempt() -> None:
     now = time.time()
     attempt = AttemptContext(2, now, now + 60, lambda _: None, logging.getLogger("test"))
     dispatcher = Dispatcher(Actions([]), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()})

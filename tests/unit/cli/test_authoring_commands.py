@@ -39,7 +39,7 @@ def broken(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_validate_says_what_is_wrong(capsys: pytest.CaptureFixture[str], broken: Path) -> None:
+def test_validate_reports_mistakes(capsys: pytest.CaptureFixture[str], broken: Path) -> None:
     found = document(capsys, "validate", str(broken), code=1)
     assert {"file", "line", "column", "code", "severity", "message", "help"} == set(found[0])
     assert (found[0]["line"], found[0]["severity"]) == (3, "error")
@@ -58,7 +58,7 @@ def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
 
 
-def test_validate_knows_what_the_settings_say(
+def test_validate_uses_the_settings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Spark and Kafka keep their rows: without that a start would refuse what `validate` found good."""
@@ -86,7 +86,7 @@ def test_strict_turns_warnings_into_errors(capsys: pytest.CaptureFixture[str], t
     assert {one["severity"] for one in document(capsys, "validate", str(tmp_path), "--strict", code=1)} == {"error"}
 
 
-def test_no_definition_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_no_definition_gives_a_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main.run(["validate", str(tmp_path)]) == 2
     assert f"There is no definition in {tmp_path}." in capsys.readouterr().err
 
@@ -112,12 +112,14 @@ def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         ("pack", "PARKED", []),
     ],
 )
-def test_what_is_undone(capsys: pytest.CaptureFixture[str], fail: str, state: str, undo: list[str]) -> None:
+def test_explain_shows_compensations(
+    capsys: pytest.CaptureFixture[str], fail: str, state: str, undo: list[str]
+) -> None:
     plan = document(capsys, "explain", "checkout", "--fail", fail)
     assert (plan["state"], plan["undo"]) == (state, undo)
 
 
-def test_explain_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "explain", "checkout")
     assert "↩ undone by inventory.release" in text
     assert "The commit point is place" in text
@@ -125,7 +127,7 @@ def test_explain_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("args", "message"),
     [
         (("explain", "chekout"), "did you mean checkout?"),
         (("explain", "checkout", "--fail", "chrge"), "checkout has no step chrge; did you mean charge?"),
@@ -135,10 +137,10 @@ def test_explain_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         (("actions", "inventory.reserv"), "did you mean inventory.reserve?"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str) -> None:
-    assert main.run(words) == 2
+def test_mistakes(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], message: str) -> None:
+    assert main.run(args) == 2
     printed = capsys.readouterr()
-    assert sentence in printed.err
+    assert message in printed.err
     assert printed.out == ""
 
 
@@ -154,7 +156,7 @@ def test_simulate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(cell["residue"] for cell in cells)
 
 
-def test_simulate_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulate_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "simulate", "checkout")
     assert "place ◆" in text
     assert "⏸ undo of charge (compensation fails): retry, done, skip" in text
@@ -162,7 +164,7 @@ def test_simulate_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in text
 
 
-def test_a_residue_is_told_and_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_simulated_residue_fails_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text("")
     (tmp_path / "definitions").mkdir()
     (tmp_path / "definitions" / "leak.saga.yaml").write_text(
@@ -231,7 +233,7 @@ def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert "inventory.reserve" not in json.dumps(plain)
 
 
-def test_a_new_project_has_the_schema_its_editor_line_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_new_project_has_the_schema_its_modeline_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said(capsys, "init", str(tmp_path / "shop"))
     definition = tmp_path / "shop" / "definitions" / "shop.saga.yaml"
     named = definition.read_text(encoding="utf-8").split("$schema=", 1)[1].split()[0]

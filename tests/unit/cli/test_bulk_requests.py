@@ -11,7 +11,7 @@ from saga_workers.control.interventions import NoAnswer, ask_each, worst_code
 from sagas.errors import RefusedError, SagaError, UsageError
 
 
-async def test_every_one_is_asked_whatever_becomes_of_the_others() -> None:
+async def test_every_saga_is_queried_despite_failures() -> None:
     ends = {
         "a": RefusedError("no"),
         "b": UsageError("unknown"),
@@ -30,7 +30,7 @@ async def test_every_one_is_asked_whatever_becomes_of_the_others() -> None:
     assert [worst_code(answers[number:]) for number in range(4)] == [9, 2, 1, 0]
 
 
-async def test_several_are_asked_at_the_same_time_but_not_all() -> None:
+async def test_queries_run_concurrently_up_to_a_limit() -> None:
     now, most = 0, 0
     full = asyncio.Event()
 
@@ -49,7 +49,7 @@ async def test_several_are_asked_at_the_same_time_but_not_all() -> None:
     assert most == interventions.AT_ONCE
 
 
-async def test_a_saga_is_asked_one_thing_at_a_time_and_no_more_once_it_is_silent() -> None:
+async def test_a_saga_gets_one_query_at_a_time_and_none_after_a_timeout() -> None:
     asked: list[str] = []
     open_: set[str] = set()
 

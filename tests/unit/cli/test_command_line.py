@@ -8,7 +8,7 @@ from sagas.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("words", "found", "rest"),
+    ("args", "found", "rest"),
     [
         # accepted after the verb, before it, and between its arguments
         (["show", "a", "-o", "json"], GlobalOptions(format="json"), ["show", "a"]),
@@ -22,23 +22,23 @@ from sagas.errors import UsageError
         (["start", "--", "--json"], GlobalOptions(), ["start", "--", "--json"]),
     ],
 )
-def test_global_options_are_taken_from_anywhere(words: list[str], found: GlobalOptions, rest: list[str]) -> None:
-    assert split_options(words) == (found, rest)
+def test_global_options_are_accepted_anywhere(args: list[str], found: GlobalOptions, rest: list[str]) -> None:
+    assert split_options(args) == (found, rest)
 
 
-@pytest.mark.parametrize("words", [["list", "-o"], ["list", "-o", "yaml"], ["list", "--config"]])
-def test_global_options_without_a_good_value(words: list[str]) -> None:
+@pytest.mark.parametrize("args", [["list", "-o"], ["list", "-o", "yaml"], ["list", "--config"]])
+def test_global_options_with_invalid_values_are_refused(args: list[str]) -> None:
     with pytest.raises(UsageError):
-        split_options(words)
+        split_options(args)
 
 
-def test_every_verb_has_a_name_of_its_own() -> None:
+def test_every_command_has_a_unique_name() -> None:
     assert len(set(main.command_names())) == len(main.command_names())
     assert all(main.find_command(alias) for alias in main.ALIASES)
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "error"),
+    ("args", "exit_code", "error"),
     [
         (["shwo"], 2, "There is no command shwo; did you mean show?"),
         (["dev", "statsu"], 2, "Did you mean 'status'?"),
@@ -49,15 +49,19 @@ def test_every_verb_has_a_name_of_its_own() -> None:
         (["--config", "/nowhere.toml", "dev", "status"], 2, "no settings file"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(words) == code
+def test_a_mistake_gives_a_one_line_error(
+    args: list[str], exit_code: int, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(args) == exit_code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert error in printed.err
     assert "Traceback" not in printed.err
 
 
-def test_a_bug_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_is_reported_as_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken() -> None:
         raise ZeroDivisionError("division by zero")
 
@@ -76,7 +80,7 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main.run(["dev", "status"]) == 130
 
 
-def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([]) == 0
     text = capsys.readouterr().out
     assert all(f"  {verb.name} " in text for verb in main.COMMANDS)

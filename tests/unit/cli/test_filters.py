@@ -13,12 +13,12 @@ from sagas.errors import UsageError
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
-def test_since_is_a_length_or_a_point() -> None:
+def test_since_is_a_duration_or_a_timestamp() -> None:
     assert parse_time("2h", now=NOW) == datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
     assert parse_time("2026-02-01T00:00:00Z", now=NOW) == datetime(2026, 2, 1, tzinfo=UTC)
 
 
-def test_a_name_cannot_break_out_of_the_filter() -> None:
+def test_a_name_cannot_inject_into_the_filter() -> None:
     assert r"WorkflowType = 'a\' OR 1 = 1'" in visibility_query(SagaFilter(saga="a' OR 1 = 1"))
 
 
@@ -28,7 +28,7 @@ def test_tolerance(text: str | None, total: int, count: int | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "101%", "many", "nan", ""])
-def test_tolerance_that_cannot_be(text: str) -> None:
+def test_an_invalid_tolerance_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_tolerance(text, 10)
 

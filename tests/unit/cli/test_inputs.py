@@ -46,7 +46,7 @@ def test_a_field(field: str, value: Any) -> None:
     assert read_input(None, [field], SCHEMA) == value
 
 
-def test_without_a_schema_it_is_json_where_it_is_json() -> None:
+def test_without_a_schema_valid_json_is_parsed() -> None:
     assert read_input('{"a": 1}', ["b=2", "c=[1]", "d=x"]) == {"a": 1, "b": 2, "c": [1], "d": "x"}
 
 

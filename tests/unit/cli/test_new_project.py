@@ -27,7 +27,7 @@ def test_the_demo_is_a_project_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "sentence"),
+    ("directory", "message"),
     [
         ("a b", "cannot be a project's name"),
         ("9lives", "cannot be a project's name"),
@@ -36,9 +36,9 @@ def test_the_demo_is_a_project_as_well(tmp_path: Path) -> None:
         ("file/below", "cannot be"),
     ],
 )
-def test_what_is_refused(
+def test_init_refuses_unusable_folders(
     directory: str,
-    sentence: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -48,10 +48,10 @@ def test_what_is_refused(
     (tmp_path / "full" / "x").touch()
     (tmp_path / "file").touch()
     assert main.run(["init", directory]) != 0
-    assert sentence in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_an_empty_folder_with_a_repository_is_fine(tmp_path: Path) -> None:
+def test_init_accepts_an_empty_repository(tmp_path: Path) -> None:
     (tmp_path / "shop" / ".git").mkdir(parents=True)
     assert main.run(["init", str(tmp_path / "shop")]) == 0

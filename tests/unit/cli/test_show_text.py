@@ -32,7 +32,7 @@ def text(told: dict[str, Any]) -> str:
     return "\n".join(to_plain(line) for line in view_lines(told, now=NOW))
 
 
-def test_attempts_and_errors_stand_with_their_step() -> None:
+def test_attempts_and_errors_are_shown_with_their_step() -> None:
     error = {"type": "Timeout", "message": "no answer in time"}
     told = text(story(state="RUNNING", steps=[step("pay", "RUNNING", attempts=7, error=error)]))
     assert "running for 60 s" in told
@@ -40,7 +40,7 @@ def test_attempts_and_errors_stand_with_their_step() -> None:
     assert "no answer in time" in told
 
 
-def test_a_long_for_each_is_told_by_what_differs() -> None:
+def test_a_long_for_each_is_summarized() -> None:
     items = [step(f"reserve#{number}", "DONE") for number in range(500)]
     items[3] = step("reserve#3", "REJECTED", error={"message": "sold out"})
     told = text(story(steps=items))
@@ -50,11 +50,11 @@ def test_a_long_for_each_is_told_by_what_differs() -> None:
     assert len(told.splitlines()) < 10
 
 
-def test_a_story_that_is_not_whole_says_so() -> None:
+def test_an_incomplete_view_is_marked() -> None:
     assert "not the whole story: no worker polls" in text(story(incomplete="no worker polls"))
 
 
-def test_residue_names_what_is_left_and_the_command() -> None:
+def test_residue_names_the_remaining_effect_and_the_command() -> None:
     left = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": "bank refund 7"}
     told = text(story(state="RESIDUE", residue=[left]))
     assert "pay: its effect stays in bank (key s-1/pay)" in told
@@ -80,7 +80,7 @@ def test_exit_codes(state: str, reason: dict[str, Any] | None, code: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.44, "0.4 s"), (75, "75 s"), (600, "10 min"), (3 * 3600, "3 h"), (3 * 86400, "3 days")]
+    ("seconds", "text"), [(0.44, "0.4 s"), (75, "75 s"), (600, "10 min"), (3 * 3600, "3 h"), (3 * 86400, "3 days")]
 )
-def test_lengths_of_time(seconds: float, words: str) -> None:
-    assert format_duration(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)) == words
+def test_durations_are_formatted(seconds: float, text: str) -> None:
+    assert format_duration(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)) == text

@@ -40,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return " ".join(printed.out.split())
 
 
-def test_what_happens_to_the_output_before_and_after_the_commit_point(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_before_and_after_the_commit_point(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "explain", "day")
     assert "↩ discarded before publication, taken back after it ✔ published at the commit point" in text
     assert "guarded: Staged where nobody reads, audited, and published in one atomic commit after the commit" in text
@@ -54,7 +54,7 @@ def test_a_failure_discards_what_is_staged(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("format", ["mermaid", "svg"])
-def test_the_picture_says_what_an_undo_does(capsys: pytest.CaptureFixture[str], format: str) -> None:
+def test_the_graph_shows_what_an_undo_does(capsys: pytest.CaptureFixture[str], format: str) -> None:
     text = said(capsys, "graph", "day", "--format", format)
     assert text.count("↩ discard, or take back") == 1
     assert "spark." not in text

@@ -27,7 +27,7 @@ def sales():
     return sales[(sales.week == WEEK) & (sales.quantity > 0)]
 
 
-def test_the_baskets_are_real_ones_in_order_of_time(week, sales):
+def test_baskets_come_from_the_data_set_in_time_order(week, sales):
     assert len(week.baskets) == BASKETS
     began = sales.groupby("basket_id").transaction_timestamp.min()
     times = [began[int(basket.id)] for basket in week.baskets]
@@ -36,7 +36,7 @@ def test_the_baskets_are_real_ones_in_order_of_time(week, sales):
     assert all(str(household[int(basket.id)]) == basket.household for basket in week.baskets)
 
 
-def test_what_a_basket_costs_is_what_was_paid_for_it(week, sales):
+def test_a_basket_costs_what_was_paid(week, sales):
     """Sales value less every coupon, to the cent; a coupon never pays more than its line costs."""
     cents = (sales.sales_value * 100).round() - (sales[["coupon_disc", "sales_value"]].min(axis=1) * 100).round()
     by_line = {
@@ -89,11 +89,11 @@ def test_the_values_are_those_of_the_standard_library(week):
     assert {type(shelf.units) for shelf in week.shelves} == {int}
 
 
-def test_more_baskets_than_the_week_has_are_all_of_them():
+def test_too_many_requested_baskets_give_all_of_them():
     week = read_week(1_000_000)
     assert len(week.baskets) == week.available > 3000
 
 
-def test_none_is_refused():
+def test_zero_baskets_are_refused():
     with pytest.raises(UsageError, match="at least 1"):
         read_week(0)

@@ -32,11 +32,11 @@ def test_the_largest_day_costs_one_cent_more_than_the_agency_gets():
     assert all(amount <= plan.limit for amount in paid)
 
 
-def test_the_days_are_taken_in_order_of_time():
+def test_days_are_in_time_order():
     assert roles(sales("100.00", "300.00", "200.00", "150.00")[::-1])["good"] == "2017-12-18"
 
 
-def test_with_fewer_days_some_roles_are_left_out_and_no_day_is_closed_twice():
+def test_with_fewer_days_roles_are_omitted_and_no_day_repeats():
     assert roles(sales("100.00", "300.00", "200.00")) == {
         "good": "2017-12-18",
         "refused": "2017-12-19",
@@ -56,13 +56,13 @@ def test_of_more_days_only_the_first_ones_are_closed():
     ]
 
 
-def test_two_largest_days_with_one_commission_cannot_be_told_apart_so_none_is_refused():
+def test_equal_largest_days_leave_no_day_refused():
     plan = plan_closes(sales("300.00", "300.10", "100.00", "50.00"), RATE)
     assert "refused" not in {one.role for one in plan.closes}
     assert plan.limit == Decimal("6.00")
 
 
-def test_no_day_is_no_plan():
+def test_no_days_give_an_empty_plan():
     assert plan_closes([], RATE).closes == ()
 
 

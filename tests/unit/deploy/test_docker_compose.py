@@ -39,7 +39,7 @@ def jobs(services: dict[str, Any]) -> set[str]:
     return {name for name, how in waits if how["condition"] == "service_completed_successfully"}
 
 
-def test_everything_asked_for_is_there(services: dict[str, Any]) -> None:
+def test_all_required_services_exist(services: dict[str, Any]) -> None:
     assert {"postgresql", "temporal", "temporal-ui", "kafka", "spark", "worker", "relay", "trigger"} <= set(services)
 
 
@@ -87,7 +87,7 @@ def test_mounted_files_exist(services: dict[str, Any]) -> None:
     assert (ROOT / "definitions" / "retail" / "saga.toml").is_file()
 
 
-def test_no_secret_stands_in_the_file(services: dict[str, Any]) -> None:
+def test_the_compose_file_has_no_secrets(services: dict[str, Any]) -> None:
     for service in services.values():
         for name, value in service.get("environment", {}).items():
             if re.search(r"PASSWORD|PWD|SECRET|TOKEN|URL", name):
@@ -105,28 +105,28 @@ def test_the_example_names_every_variable() -> None:
     assert ".env" in (ROOT / ".gitignore").read_text().split()
 
 
-def test_ports_are_open_on_this_machine_only(services: dict[str, Any]) -> None:
+def test_ports_are_bound_to_localhost(services: dict[str, Any]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert ports
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
 @pytest.mark.parametrize("name", ["worker", "relay", "trigger"])
-def test_what_is_under_way_may_end_before_the_process_is_killed(services: dict[str, Any], name: str) -> None:
+def test_stop_grace_periods_cover_running_attempts(services: dict[str, Any], name: str) -> None:
     service = services[name]
     grace = service["command"][service["command"].index("--grace") + 1]
     assert int(service["stop_grace_period"].removesuffix("s")) > int(grace.removesuffix("s"))
 
 
 @pytest.mark.parametrize("name", ["worker", "relay", "trigger"])
-def test_the_command_is_one_of_ours(services: dict[str, Any], name: str) -> None:
+def test_commands_exist_in_the_cli(services: dict[str, Any], name: str) -> None:
     """With its options: a container that does not know its command starts again for ever."""
     verb, *words = services[name]["command"]
     asked = subprocess.run([*SAGA, verb, "--help"], capture_output=True, text=True, timeout=60, check=True)
     assert [word for word in words if word.startswith("--") and word not in asked.stdout] == []
 
 
-def test_everybody_is_told_where_kafka_is(services: dict[str, Any]) -> None:
+def test_every_service_gets_the_kafka_address(services: dict[str, Any]) -> None:
     [advertised] = [
         text for name, text in services["kafka"]["environment"].items() if name.endswith("ADVERTISED_LISTENERS")
     ]
@@ -161,7 +161,7 @@ def test_the_image_is_named_after_the_version(services: dict[str, Any]) -> None:
     assert packages <= set(re.findall(r"^COPY (\w+) \w+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
 
 
-def test_executors_have_what_the_driver_has(services: dict[str, Any]) -> None:
+def test_executors_have_the_packages_of_the_driver(services: dict[str, Any]) -> None:
     """The same Spark, Python and jobs; the rows that one of them stages are where the others look for them."""
     shared = ("image", "build", "volumes")
     for name in ("spark", "spark-worker"):

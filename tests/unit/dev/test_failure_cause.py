@@ -64,5 +64,5 @@ def without_the_cause(text: str) -> str:
     ],
     ids=lambda text: text[-40:],
 )
-def test_the_message_that_says_most(output: str, message: str) -> None:
+def test_the_most_specific_message_is_chosen(output: str, message: str) -> None:
     assert cause(output) == message

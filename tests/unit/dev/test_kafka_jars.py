@@ -30,7 +30,7 @@ def test_the_list_names_each_jar_once_with_its_sum() -> None:
     assert all(re.fullmatch(r"[0-9a-f]{64}", jar.sha256) for jar in listed)
 
 
-def test_what_could_not_be_fetched_leaves_nothing_behind(cache: Path) -> None:
+def test_a_failed_download_leaves_nothing(cache: Path) -> None:
     said: list[str] = []
     with pytest.raises(KafkaUnavailableError, match=r"could not be fetched: .*UnknownHostException") as caught:
         fetch_jars(said.append)

@@ -14,7 +14,7 @@ Event = Literal[
 """One delivery. ``refused_…``: the action says no. ``undo_confirmed``: an undo that has an action for a confirmed
 step. ``ask_…``: somebody found the step's event held and asked the saga, which is committed, or over without that."""
 
-Answer = Literal["done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed", "release", "drop"]
+CommandResult = Literal["done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed", "release", "drop"]
 
 EVENTS: tuple[Event, ...] = (
     "do",
@@ -52,7 +52,7 @@ class State:
         return self.do == "undo"
 
 
-def deliver(state: State, event: Event) -> tuple[Answer, State]:
+def deliver(state: State, event: Event) -> tuple[CommandResult, State]:
     """What the guard must answer, and what must be there afterwards."""
     match event:
         case "do" | "refused_do":
@@ -87,7 +87,7 @@ def _settled(state: State, event: str) -> State:
     return replace(state, event=event) if state.event == "HELD" else state
 
 
-def _undo(state: State, event: Event) -> tuple[Answer, State]:
+def _undo(state: State, event: Event) -> tuple[CommandResult, State]:
     if state.do is None:
         return "nothing_to_undo", replace(state, do="undo", confirm="undo", undo="undo")
     if state.sealed:

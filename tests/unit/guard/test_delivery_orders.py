@@ -8,7 +8,7 @@ from tests.unit.guard.delivery_orders import BUDGETS, walk
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_no_order_breaks_a_promise(name: str) -> None:
+def test_no_delivery_order_violates_a_guarantee(name: str) -> None:
     found = walk(BUDGETS[name])
     assert found.broken == {}
     assert found.disagreements == []

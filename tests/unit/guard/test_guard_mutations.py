@@ -33,7 +33,7 @@ def broken_promises() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def test_nothing_is_found_in_the_guard_as_it_is() -> None:
+def test_the_unmodified_guard_has_no_violations() -> None:
     assert broken_promises() == {}
 
 
@@ -114,7 +114,7 @@ def test_generations_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
     assert "refused although nothing was undone" in broken_promises()
 
 
-def test_a_row_is_not_deleted_because_a_duplicate_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_does_not_delete_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryGuard.run
 
     async def tidy(self: MemoryGuard, address: EntryKey, op: RowOp, *more: Any, **limits: Any) -> Outcome:
@@ -141,7 +141,7 @@ def test_a_refused_action_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None
     assert "told done without an effect" in broken_promises()
 
 
-def test_a_key_belongs_to_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_bound_to_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     def second() -> Outcome:
         guard = MemoryGuard(Memory({}, {}))
         now(guard.do(HERE, "one", body("applied"), **CLOCK))
@@ -152,7 +152,7 @@ def test_a_key_belongs_to_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None
     assert second().kind == "done", "without the rule the caller gets the result of another call"
 
 
-def test_an_undo_that_knows_better_parks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contradicting_undo_parks(monkeypatch: pytest.MonkeyPatch) -> None:
     def undo() -> tuple[Outcome, Mapping[Any, GuardRow]]:
         guard = MemoryGuard(Memory({}, {}))
         return now(guard.undo(HERE, body("undone"), known_done=True, **CLOCK)), guard.memory.rows
@@ -194,7 +194,7 @@ def broken_promises_of_events() -> set[str]:
     return {name for budget in HELD for name in walk(budget).broken}
 
 
-def test_held_events_are_safe_in_the_guard_as_it_is() -> None:
+def test_the_unmodified_guard_keeps_held_events_safe() -> None:
     assert broken_promises_of_events() == set()
 
 
@@ -211,7 +211,7 @@ def test_confirm_and_undo_decide_about_events(op: str, promise: str, monkeypatch
     assert promise in broken_promises_of_events()
 
 
-def test_who_drops_an_event_fences_the_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropping_an_event_fences_the_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
     async def without_a_fence(tx: Any) -> rules.ScriptResult:
         await tx.rows()
         return rules.decide_held("drop")

@@ -71,20 +71,20 @@ def as_it_is() -> Found:
     return walk()
 
 
-def test_no_order_leaks() -> None:
+def test_no_delivery_order_leaks_an_effect() -> None:
     assert as_it_is().broken == {}
     assert as_it_is().orders > 50
 
 
-def test_without_the_decision_at_home_an_effect_leaks() -> None:
+def test_without_the_home_decision_an_effect_leaks() -> None:
     assert set(walk(asks_home=False).broken) & {"undone without an effect", "an effect after the compensation"}
 
 
-def test_without_a_row_of_its_own_the_other_action_runs_twice() -> None:
+def test_without_its_own_row_the_remote_action_runs_twice() -> None:
     assert "undone twice" in walk(own_row=False).broken
 
 
-def test_the_word_elsewhere_is_stored() -> None:
+def test_the_remote_decision_is_stored() -> None:
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_the_word_elsewhere_is_stored() -> None:
     assert now(guard.do(HERE, "hash", body("applied"), **CLOCK)).kind == "late"
 
 
-def test_an_alternate_at_home_runs_beside_the_word_elsewhere() -> None:
+def test_a_home_alternate_runs_next_to_the_remote_decision() -> None:
     """When one alternate lives away all are run as decided elsewhere, also the one where the step ran."""
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
@@ -103,7 +103,7 @@ def test_an_alternate_at_home_runs_beside_the_word_elsewhere() -> None:
     assert guard.memory.state(1).undone == 1
 
 
-def test_what_undoes_a_confirmed_step_elsewhere_is_decided_at_home() -> None:
+def test_a_remote_confirmed_compensation_is_decided_at_home() -> None:
     """The word is stored: whoever asks again gets it again, and neither the action nor its confirm comes late."""
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
@@ -116,7 +116,7 @@ def test_what_undoes_a_confirmed_step_elsewhere_is_decided_at_home() -> None:
     assert now(guard.confirm(HERE, body("confirmed"), **CLOCK)).kind == "late"
 
 
-def test_without_it_a_confirmed_step_stays_as_it_is() -> None:
+def test_without_confirmed_compensation_a_confirmed_step_stays() -> None:
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
     now(guard.confirm(HERE, body("confirmed"), **CLOCK))
@@ -126,7 +126,7 @@ def test_without_it_a_confirmed_step_stays_as_it_is() -> None:
     assert now(guard.confirm(HERE, body("confirmed"), **CLOCK)).kind == "done", "nothing was changed"
 
 
-def test_a_confirm_elsewhere_fences_the_undo() -> None:
+def test_a_remote_confirm_fences_the_undo() -> None:
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
     assert now(guard.confirm(HERE, None, mode="mark", **CLOCK)).marker == "elsewhere"

@@ -33,7 +33,7 @@ def test_address(arguments: dict[str, Any], url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "needs `path`"),
         ({"path": "/a", "url": "https://crm.example.com/a"}, "not both"),
@@ -62,8 +62,8 @@ def test_address(arguments: dict[str, Any], url: str) -> None:
         ({"path": "/a", "colour": "blue"}, "no field 'colour'"),
     ],
 )
-def test_bad_arguments_are_one_sentence(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=words.replace("`.", "`[.]")):
+def test_bad_arguments_are_one_sentence(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message.replace("`.", "`[.]")):
         build_request(arguments, BASE, ("Idempotency-Key",))
 
 

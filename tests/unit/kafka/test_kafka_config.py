@@ -15,7 +15,7 @@ SETTINGS = KafkaSettings(
 )
 
 
-def test_a_producer_neither_loses_nor_doubles() -> None:
+def test_a_producer_is_idempotent_and_durable() -> None:
     config = producer_config(SETTINGS)
     assert config["enable.idempotence"] is True
     assert config["acks"] == "all"
@@ -24,7 +24,7 @@ def test_a_producer_neither_loses_nor_doubles() -> None:
     assert (with_id["transactional.id"], with_id["transaction.timeout.ms"]) == ("shop-relay-1", 30_000)
 
 
-def test_a_consumer_sees_what_is_committed_and_moves_when_told() -> None:
+def test_a_consumer_reads_committed_and_commits_manually() -> None:
     config = consumer_config(SETTINGS, "shop-trigger-x")
     assert config["isolation.level"] == "read_committed"
     assert config["enable.auto.commit"] is False
@@ -42,7 +42,7 @@ def test_all_of_them_go_to_the_same_cluster_with_the_same_properties() -> None:
     assert producer_config(KafkaSettings(bootstrap_servers="x:1"))["partitioner"] == "murmur2_random"
 
 
-def test_the_same_trouble_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_errors_are_rate_limited_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     for milliseconds in range(100):
         LIBRDKAFKA_LOG.error("FAIL [rdkafka#producer-1] connection refused (after %dms in state CONNECT)", milliseconds)
     LIBRDKAFKA_LOG.error("something else")

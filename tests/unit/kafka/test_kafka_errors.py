@@ -54,12 +54,12 @@ def test_decision(failure: KafkaErrorInfo, action: str, scope: str | None) -> No
 
 
 @pytest.mark.parametrize("name", ["_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"])
-def test_an_older_producer_is_told_that_it_is_one(name: str) -> None:
+def test_a_fenced_producer_is_reported_as_fenced(name: str) -> None:
     verdict = classify_kafka_error(KafkaErrorInfo(name, fatal=True, requires_abort=True))
     assert (verdict.action, verdict.fenced) == ("rebuild", True)
 
 
-def test_every_name_is_one_of_the_library() -> None:
+def test_every_error_name_exists_in_the_library() -> None:
     known = {KafkaError(code).name() for code in range(-199, 140) if code}
     named = {failure.name for failure, _, _ in TABLE} - {"SOMETHING_NEW"}
     from saga_activities.kafka import errors

@@ -39,7 +39,7 @@ def read(record: record_codec.EncodedRecord) -> record_codec.DecodedRecord:
     return record_codec.decode(Arrived(record.value, record.key, list(record.headers)))  # pyright: ignore[reportArgumentType]
 
 
-def test_a_record_says_what_it_is_and_where_it_is_from() -> None:
+def test_a_record_has_type_and_source() -> None:
     record = record_codec.encode(
         '{"order": "ü"}', id="e1", type="order.paid", source="saga", time=0.25, key="o-1",
         headers={"team": "finance", "ce_id": "of somebody else"}, saga_id="o-1", step="pay", step_key="o-1/pay",
@@ -67,7 +67,7 @@ def test_the_size_counts_bytes_of_everything() -> None:
     assert record.size == 2 + 3 + 2 + 2
 
 
-def test_a_record_without_an_id_is_known_by_its_place() -> None:
+def test_a_record_without_an_id_is_identified_by_its_offset() -> None:
     received = record_codec.decode(Arrived(b"1", stamp=(0, -1)))  # pyright: ignore[reportArgumentType]
     assert (received.id, received.timestamp, received.key, received.headers) == ("orders/3/42", None, None, {})
 
@@ -77,7 +77,7 @@ def test_a_tombstone_has_no_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrived", "why"),
+    ("arrived", "message"),
     [
         (Arrived(b"{"), "the value is not JSON"),
         (Arrived(b""), "the value is not JSON"),
@@ -87,11 +87,11 @@ def test_a_tombstone_has_no_value() -> None:
         (Arrived(b"1", b"\xff\xfe"), "the key is not UTF-8 text"),
     ],
 )
-def test_what_nobody_can_read_says_why(arrived: Any, why: str) -> None:
-    with pytest.raises(record_codec.MalformedRecord, match=why):
+def test_a_malformed_record_is_reported_with_a_reason(arrived: Any, message: str) -> None:
+    with pytest.raises(record_codec.MalformedRecord, match=message):
         record_codec.decode(arrived)
 
 
-def test_a_strange_header_makes_no_event_unreadable() -> None:
+def test_an_invalid_header_does_not_make_an_event_unreadable() -> None:
     received = record_codec.decode(Arrived(b"1", headers=[("a", b"\xff"), ("b", None)]))  # pyright: ignore[reportArgumentType]
     assert received.headers == {"a": "\\xff", "b": ""}

@@ -113,7 +113,9 @@ SPARK = '[spark]\nledger = "shop"\n'
         (SPARK, "", FILES, False, False),
     ],
 )
-def test_who_needs_it(tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool) -> None:
+def test_projects_that_need_kafka(
+    tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool
+) -> None:
     found = project(tmp_path, steps, settings, head)
     assert (uses_kafka(found), needs_trigger(found)) == (uses, waits)
 
@@ -131,13 +133,13 @@ def test_who_needs_it(tmp_path: Path, settings: str, head: str, steps: str, uses
         ("from sagas import consumer\n@consumer(", False),
     ],
 )
-def test_what_makes_a_reader(tmp_path: Path, module: str, reads: bool) -> None:
+def test_triggers_consumers_and_bridges_are_readers(tmp_path: Path, module: str, reads: bool) -> None:
     (tmp_path / "book.py").write_text(module, encoding="utf-8")
     assert declares_readers(tmp_path / "book.py") is reads
     assert not declares_readers(tmp_path / "absent.py")
 
 
-def test_consumers_need_it(tmp_path: Path) -> None:
+def test_consumers_need_kafka(tmp_path: Path) -> None:
     found = project(tmp_path, actions=CONSUMER)
     assert uses_kafka(found)
     assert needs_trigger(found)

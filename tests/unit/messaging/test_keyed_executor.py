@@ -10,7 +10,7 @@ from saga_workers.trigger.reader import KeyedExecutor
 Item = tuple[str, int]
 
 
-async def test_order_in_a_lane_and_bounded_width() -> None:
+async def test_order_per_key_and_bounded_concurrency() -> None:
     seen: dict[str, list[int]] = {}
     at_once = [0, 0]
     choose = random.Random(3)
@@ -34,7 +34,7 @@ async def test_order_in_a_lane_and_bounded_width() -> None:
     assert all(numbers == sorted(numbers) for numbers in seen.values())
 
 
-async def test_what_has_not_begun_can_be_dropped_and_what_has_ends() -> None:
+async def test_queued_items_can_be_dropped_and_running_ones_finish() -> None:
     go, seen = asyncio.Event(), []
 
     async def work(item: Item) -> None:

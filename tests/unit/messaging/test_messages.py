@@ -54,7 +54,7 @@ def _context(value: Any) -> dict[str, Any]:
     return {"trigger": _message(value).as_trigger(), "vars": {"floor": 3}, "saga": {"name": "s"}}
 
 
-def test_what_is_only_passed_on_keeps_its_type() -> None:
+def test_forwarded_values_keep_their_type() -> None:
     values = TriggerExpressions(
         KafkaTrigger("t", input={"all": "${{ trigger.value }}", "half": "${{ trigger.value.n }}"})
     )
@@ -71,7 +71,7 @@ def test_filter_and_id_are_over_the_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trigger", "sentence"),
+    ("trigger", "message"),
     [
         (KafkaTrigger("t", filter="${{ trigger.value.missing > 3 }}"), "`filter` cannot be made"),
         (KafkaTrigger("t", filter="${{ trigger.key }}"), "`filter` is neither true nor false"),
@@ -80,8 +80,8 @@ def test_filter_and_id_are_over_the_event() -> None:
         (KafkaTrigger("t", input="${{ trigger.value.missing }}"), "`input` cannot be made"),
     ],
 )
-def test_an_expression_that_fails_is_the_events_fault(trigger: KafkaTrigger, sentence: str) -> None:
-    with pytest.raises(PoisonMessage, match=sentence):
+def test_a_failing_expression_rejects_the_event(trigger: KafkaTrigger, message: str) -> None:
+    with pytest.raises(PoisonMessage, match=message):
         _made(TriggerExpressions(trigger), _context({"n": 1}))
 
 
@@ -127,7 +127,7 @@ def test_one_reader_for_each_topic_of_a_saga(tmp_path: Path) -> None:
     assert make_plan(project, "shop").consumers == ()
 
 
-def test_nothing_to_read_is_one_sentence(tmp_path: Path) -> None:
+def test_no_readers_give_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "a.saga.yaml").write_text("saga: a\nsteps: [{id: b, uses: wait, with: {for: 1s}}]\n", encoding="utf-8")
     project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
     with pytest.raises(UsageError, match="reads no topic"):
@@ -148,7 +148,7 @@ def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
     assert [(one.name, one.to) for one in found.bridges] == [("copier", "copy")]
 
 
-def test_mistakes_of_a_consumer_are_told_when_it_is_loaded() -> None:
+def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
     def handle(message: Message) -> None: ...
 
     async def wait(message: Message) -> None: ...

@@ -7,7 +7,7 @@ import random
 from saga_workers.trigger.reader import OffsetTracker
 
 
-def test_the_lowest_open_offset_holds_the_commit_back() -> None:
+def test_the_lowest_open_offset_limits_the_commit() -> None:
     progress = OffsetTracker()
     assert progress.to_commit() is None
     for offset in (5, 6, 9):  # a control marker, or an aborted record, leaves a gap
@@ -22,7 +22,7 @@ def test_the_lowest_open_offset_holds_the_commit_back() -> None:
     assert progress.to_commit() is None
 
 
-def test_the_end_of_a_partition_lies_behind_its_markers() -> None:
+def test_the_end_of_a_partition_is_past_its_control_markers() -> None:
     progress = OffsetTracker()
     progress.add(3)
     progress.skip_to(6)
@@ -31,7 +31,7 @@ def test_the_end_of_a_partition_lies_behind_its_markers() -> None:
     assert progress.position == 6
 
 
-def test_nothing_open_is_ever_passed() -> None:
+def test_the_commit_never_passes_an_open_offset() -> None:
     choose = random.Random(7)
     for _ in range(300):
         progress, open_ = OffsetTracker(), set()

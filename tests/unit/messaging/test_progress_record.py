@@ -9,7 +9,7 @@ import pytest
 from saga_workers.relay.progress_record import NewerRelay, ProgressRecord, decode_progress, encode_progress
 
 
-def test_what_is_written_is_read() -> None:
+def test_the_record_round_trips() -> None:
     for progress in (ProgressRecord(3, ["a", "b"], ["c"]), ProgressRecord(1, ["a"])):
         key, value = encode_progress(2, progress)
         assert key == b"2"
@@ -25,7 +25,7 @@ def test_a_record_of_an_older_relay() -> None:
     assert decode_progress(b'{"shard": 0, "batch": 7, "ids": ["a"]}') == ProgressRecord(7, ["a"])
 
 
-def test_a_record_of_a_newer_relay_is_not_guessed_at() -> None:
+def test_a_record_of_a_newer_relay_is_refused() -> None:
     value = json.dumps({"version": 2, "shard": 0, "batch": 7, "ids": ["a"], "more": {}}).encode()
     with pytest.raises(NewerRelay, match=r"a newer relay has published this outbox .* version 2, this one knows 1"):
         decode_progress(value)

@@ -38,14 +38,14 @@ def _built_in(headers: Mapping[str, Any]) -> Any:
 
 @pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
 @pytest.mark.parametrize("name", ["ce_id", "CE_Type", "sagaid", "sagastep", "saganew", "content-type"])
-def test_a_header_of_the_engines_own_is_refused(emit: Emit, name: str) -> None:
+def test_reserved_headers_are_refused(emit: Emit, name: str) -> None:
     with pytest.raises(UsageError) as told:
         emit({"kind": "receipt", name: "mine"})
     assert told.value.message == f"the header `{name}` of an event is the engine's own: choose another name"
 
 
 @pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
-def test_an_event_may_ask_for_an_answer_and_be_one(emit: Emit) -> None:
+def test_reply_headers_are_allowed(emit: Emit) -> None:
     headers = {"kind": "x", "traceparent": "t", "sagareplyto": "answers", "sagakey": "s/ask", "sagaoutcome": "rejected"}
     [event] = emit(headers)
     assert event.headers == headers
@@ -67,7 +67,7 @@ class Read:
         return lambda: given[name]
 
 
-def test_a_bridge_may_hand_headers_on_and_not_change_them() -> None:
+def test_a_bridge_may_forward_but_not_change_reserved_headers() -> None:
     def split(message: Message) -> list[Event]:
         return [Event("clean", "k", n, {**message.headers, "part": str(n)}) for n in range(2)]
 

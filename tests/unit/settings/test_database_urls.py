@@ -32,6 +32,6 @@ def test_the_driver_is_asynchronous(written: str, used: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "shop", "://x"])
-def test_what_is_no_url(text: str) -> None:
+def test_an_invalid_url_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="looks like postgresql://"):
         async_url(text, ROOT)

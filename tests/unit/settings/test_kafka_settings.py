@@ -18,7 +18,7 @@ def read(root: Path, kafka: str = "", env: dict[str, str] | None = None, dev: st
     return load_settings(root, env=env or {}).kafka
 
 
-def test_without_a_table_kafka_is_not_used(tmp_path: Path) -> None:
+def test_without_the_kafka_table_kafka_is_unused(tmp_path: Path) -> None:
     kafka = read(tmp_path)
     assert not kafka.configured
     with pytest.raises(UsageError, match="name no Kafka"):
@@ -38,7 +38,7 @@ def test_topics_that_only_code_names(tmp_path: Path) -> None:
     assert read(tmp_path, "[kafka]").topics == ()
 
 
-def test_the_ledger_keeps_the_outbox_unless_another_is_named(tmp_path: Path) -> None:
+def test_the_ledger_holds_the_outbox_by_default(tmp_path: Path) -> None:
     assert read(tmp_path, '[ledger]\nconnection = "shop"\n[kafka]').outbox == "shop"
 
 
@@ -85,20 +85,20 @@ linger.ms = 5
     }
 
 
-def test_a_missing_secret_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_secret_gives_a_one_line_error(tmp_path: Path) -> None:
     kafka = read(tmp_path, '[kafka.client]\nsasl.password = {env = "NOT_SET_ANYWHERE"}')
     with pytest.raises(UsageError, match=r"kafka\.client\.sasl\.password reads the environment variable NOT_SET"):
         kafka.client_properties()
 
 
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_gives_a_one_line_error(tmp_path: Path) -> None:
     kafka = read(tmp_path, '[kafka.client]\nssl.ca.location = "lost.pem"')
     with pytest.raises(UsageError, match=r"kafka\.client\.ssl\.ca\.location names .*lost\.pem, which is not there"):
         kafka.client_properties()
 
 
 @pytest.mark.parametrize(
-    ("table", "sentence"),
+    ("table", "message"),
     [
         ("[kafka]\nbootstrap = 'x'", r"\[kafka\]: unknown setting bootstrap; did you mean bootstrap_servers\?"),
         ("[kafka]\noutbox = 'shp'", r"kafka.outbox names shp, which is no SQL connection; did you mean shop\?"),
@@ -127,12 +127,12 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
         ("[kafka.client]\nsasl.password = ['x']", "kafka.client.sasl.password is a text, a number, true or false"),
     ],
 )
-def test_mistakes_are_one_sentence(tmp_path: Path, table: str, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence) as caught:
+def test_mistakes_give_a_one_line_error(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         read(tmp_path, table)
     assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize("same", ["acks = 'all'", "acks = -1", "isolation.level = 'read_committed'"])
-def test_what_is_the_engines_own_choice_may_be_said(tmp_path: Path, same: str) -> None:
+def test_options_equal_to_the_engine_choice_are_accepted(tmp_path: Path, same: str) -> None:
     read(tmp_path, f"[kafka.client]\n{same}")

@@ -111,7 +111,7 @@ def test_values_of_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("definition = []", "saga.toml: unknown setting definition; did you mean definitions?"),
         ("[temporal]\nadress = ''", "unknown setting adress; did you mean address?"),
@@ -127,8 +127,8 @@ def test_values_of_the_environment(tmp_path: Path) -> None:
         ("x = ", "is not valid TOML"),
     ],
 )
-def test_mistakes_get_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
+def test_mistakes_give_a_one_line_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         load_settings(project(tmp_path, text), env={})
 
 
@@ -137,7 +137,7 @@ def test_an_unknown_setting_in_the_environment(tmp_path: Path) -> None:
         load_settings(tmp_path, env={"SAGA_TEMPROAL__ADDRESS": "x"})
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_a_binary_settings_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not UTF-8"):
         load_settings(tmp_path, env={})
@@ -155,7 +155,7 @@ def test_a_connection_without_url_is_on_the_embedded_database(tmp_path: Path) ->
         settings.connection("shpo")
 
 
-def test_secrets_are_read_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_read_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project(
         tmp_path,
         "[connections.shop]\nurl = {env = 'SHOP_URL'}\n"

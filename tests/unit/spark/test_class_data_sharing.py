@@ -25,7 +25,7 @@ def archive() -> Path:
     return file
 
 
-def test_a_driver_is_told_of_it_beside_what_the_project_says(archive: Path, tmp_path: Path) -> None:
+def test_driver_options_include_the_archive_and_the_project_options(archive: Path, tmp_path: Path) -> None:
     conf = classic_spark_conf(SparkSettings(tmp_path, conf={"spark.driver.extraJavaOptions": "-Dours=1"}))
     options = conf["spark.driver.extraJavaOptions"]
     assert f'"-XX:SharedArchiveFile={archive}"' in options
@@ -33,14 +33,14 @@ def test_a_driver_is_told_of_it_beside_what_the_project_says(archive: Path, tmp_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is seen in /proc")
-def test_it_is_mapped(archive: Path, spark: SparkSession) -> None:
+def test_the_archive_is_mapped(archive: Path, spark: SparkSession) -> None:
     java = spark._jvm
     assert java is not None
     pid = java.java.lang.ProcessHandle.current().pid()
     assert str(archive) in Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_java_passes_over_one_that_does_not_fit(tmp_path: Path) -> None:
+def test_java_ignores_a_mismatched_archive(tmp_path: Path) -> None:
     other = tmp_path / "other.jsa"
     other.write_bytes(b"of another Java")
     argv = [require_java(), f"-XX:SharedArchiveFile={other}", *QUIET_OPTIONS, "-version"]
@@ -49,7 +49,7 @@ def test_java_passes_over_one_that_does_not_fit(tmp_path: Path) -> None:
     assert "[cds]" not in done.stdout + done.stderr
 
 
-def test_a_folder_that_takes_no_file_is_one_sentence(
+def test_an_unwritable_folder_gives_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "share").write_text("a file, where a folder should be")

@@ -17,7 +17,7 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
     return Check.parse(1, {"name": "c", kind: spec, **more}, ["output"])
 
 
-def test_a_relationship_of_an_output_with_a_column_called_known(spark: SparkSession) -> None:
+def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> None:
     one = check("relationships", {"column": "product", "to": {}, "field": "id"})
     frame = spark.createDataFrame([(1, True), (2, True), (None, False)], "product int, known boolean")
     other = spark.createDataFrame([(1,)], "id int")
@@ -34,7 +34,7 @@ def test_a_relationship_of_an_output_with_a_column_called_known(spark: SparkSess
         ("string", [1, 2], 3),  # text is text: 1.50 is not 1.5, and neither is 1.0 one
     ],
 )
-def test_accepted_numbers_are_numbers_however_they_are_written(
+def test_accepted_values_compare_numbers_by_value(
     spark: SparkSession, column: str, values: list[Any], broken: int
 ) -> None:
     one = check("accepted_values", {"column": "v", "values": values})

@@ -7,7 +7,7 @@ import random
 from saga_spark.row_fingerprint import Fingerprint, combine, read_fingerprint
 
 
-def test_parts_in_any_order_give_the_whole() -> None:
+def test_fingerprints_of_parts_add_up_in_any_order() -> None:
     words = [(random.Random(seed).getrandbits(64), random.Random(-seed).getrandbits(64)) for seed in range(1, 200)]
     parts = [Fingerprint(1, *pair) for pair in words]
     whole = combine(parts)
@@ -26,11 +26,11 @@ def test_the_halves_of_a_word_are_signed_sums() -> None:
     assert read_fingerprint(prefixed, "x_") == read_fingerprint(values)
 
 
-def test_no_rows_are_all_nulls() -> None:
+def test_an_empty_set_has_null_sums() -> None:
     assert read_fingerprint(dict.fromkeys(("rows", "low1", "high1", "low2", "high2"))) == Fingerprint()
 
 
-def test_the_text_has_128_bits_and_sees_the_count() -> None:
+def test_the_text_form_has_128_bits_and_includes_the_count() -> None:
     one, two = Fingerprint(1, 0, 0), Fingerprint(2, 0, 0)
     assert len(one.hex) == 32
     assert one.hex != two.hex

@@ -42,7 +42,7 @@ def staged(*paths: Path) -> list[StagedFile]:
     return [StagedFile(path.as_uri(), path.stat().st_size, 1000) for path in paths]
 
 
-def test_what_a_task_has_written_is_read_once(tmp_path: Path, reads: list[str]) -> None:
+def test_each_written_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:
     early = write(tmp_path / "_temporary/0/task_1/day=1/part-0.parquet", 0)
     unfinished = write(tmp_path / "_temporary/0/_temporary/attempt_2/part-1.parquet", 1000)
     ahead = BackgroundCount(SCHEMA)
@@ -56,7 +56,7 @@ def test_what_a_task_has_written_is_read_once(tmp_path: Path, reads: list[str]) 
     assert (found.fingerprint.rows, found.sums) == (2000, {"n": sum(range(2000))})
 
 
-def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+def test_a_rewritten_file_is_read_again(tmp_path: Path) -> None:
     first = write(tmp_path / "_temporary/0/task_1/part-0.parquet", 0)
     ahead = BackgroundCount(SCHEMA)
     ahead.count_new_files(tmp_path, threading.Event())
@@ -65,7 +65,7 @@ def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
     assert ahead.count(files) == count_files(files, SCHEMA)
 
 
-def test_it_looks_as_long_as_the_write_lasts(tmp_path: Path, reads: list[str]) -> None:
+def test_polling_ends_with_the_write(tmp_path: Path, reads: list[str]) -> None:
     with count_in_background(tmp_path.as_uri(), SCHEMA) as ahead:
         early = write(tmp_path / "elsewhere.parquet", 0)
         task = tmp_path / "_temporary/0/task_1"
@@ -81,9 +81,7 @@ def test_it_looks_as_long_as_the_write_lasts(tmp_path: Path, reads: list[str]) -
     assert reads == ["part-0.parquet"]
 
 
-def test_tasks_that_move_to_their_place_meanwhile_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_moved_during_counting_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         write(tmp_path / f"_temporary/0/task_{number}/day=1/part-{number}.parquet", number)
     seen: list[str] = []

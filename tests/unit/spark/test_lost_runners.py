@@ -10,18 +10,18 @@ KILLED = RunnerLost("the runner was killed")
 FULL = RunnerLost("out of memory", memory=True)
 
 
-def test_a_lost_runner_is_no_attempt_of_its_runs() -> None:
+def test_a_lost_runner_costs_no_attempt() -> None:
     assert type(Losses().lost("stage a", KILLED, alone=True)) is Unavailable
     assert type(Losses().lost("stage a", KILLED, alone=False)) is Unavailable
 
 
-def test_a_run_that_was_alone_in_a_runner_without_memory_needs_too_much() -> None:
+def test_a_task_alone_in_an_out_of_memory_runner_fails() -> None:
     losses = Losses()
     for _ in range(2 * MAX_CONSECUTIVE_LOSSES):
         assert type(losses.lost("stage a", FULL, alone=True)) is InfrastructureError
 
 
-def test_runs_that_shared_a_runner_without_memory_get_one_of_their_own() -> None:
+def test_tasks_sharing_an_out_of_memory_runner_are_isolated() -> None:
     losses = Losses()
     assert type(losses.lost("stage a", FULL, alone=False)) is Unavailable
     assert losses.apart("stage a")
@@ -30,7 +30,7 @@ def test_runs_that_shared_a_runner_without_memory_get_one_of_their_own() -> None
     assert not losses.apart("stage a")
 
 
-def test_a_run_that_loses_one_runner_after_the_other_is_set_apart_and_then_parks() -> None:
+def test_a_task_that_loses_several_runners_is_isolated_and_then_parked() -> None:
     losses = Losses()
     for count in range(1, MAX_CONSECUTIVE_LOSSES):
         assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable
@@ -41,7 +41,7 @@ def test_a_run_that_loses_one_runner_after_the_other_is_set_apart_and_then_parks
     assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable, "a person's retry begins anew"
 
 
-def test_an_answer_ends_the_row() -> None:
+def test_a_response_resets_the_loss_count() -> None:
     losses = Losses()
     for _ in range(3 * MAX_CONSECUTIVE_LOSSES):
         assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable

@@ -22,7 +22,7 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
 
 
 @pytest.mark.parametrize(
-    ("one", "staged", "previous", "broken", "words"),
+    ("one", "staged", "previous", "broken", "message"),
     [
         (check("rows", {"equals": 10}), manifest(), None, False, "10 rows"),
         (check("rows", {"equals": "10"}), manifest(), None, False, "10 rows"),  # results of steps are texts
@@ -59,22 +59,24 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
         (check("expression", "a >= 0"), manifest(c=1), None, True, "1 rows break a >= 0"),
     ],
 )
-def test_a_number_is_judged(one: Check, staged: Manifest, previous: int | None, broken: bool, words: str) -> None:
+def test_a_metric_is_checked_against_its_limits(
+    one: Check, staged: Manifest, previous: int | None, broken: bool, message: str
+) -> None:
     found = evaluate_metrics(one, staged, previous)
-    assert (found.violated, words in found.message) == (broken, True), found.message
+    assert (found.violated, message in found.message) == (broken, True), found.message
 
 
-def test_a_limit_that_is_no_number_is_one_sentence() -> None:
+def test_a_non_numeric_limit_gives_a_one_line_error() -> None:
     with pytest.raises(UsageError, match="the check c: `equals` must be a number, not None"):
         evaluate_metrics(check("rows", {"equals": None}), manifest(), None)
 
 
-def test_only_whole_outputs_are_compared_with_the_last_time() -> None:
+def test_only_complete_outputs_are_compared_with_the_previous_run() -> None:
     with pytest.raises(UsageError, match="the check c says `change` and `where`"):
         check("rows", {"change": "20%"}, where="channel = 'web'")
 
 
-def test_the_other_sides_of_two_checks_are_two() -> None:
+def test_two_checks_have_separate_reference_inputs() -> None:
     sides = [
         comparison_input_name(check("relationships", {}, name=name)) for name in ("known product", "known-product")
     ]
@@ -90,7 +92,7 @@ def test_a_warning_does_not_refuse() -> None:
     assert overall_verdict([]) == "pass"
 
 
-def test_the_report_shows_what_broke_and_escapes_it() -> None:
+def test_the_report_shows_violations_escaped() -> None:
     rows = [{"id": 1, "name": "<b>x</b>", "amount": None}]
     results = [CheckResult(check("expression", "a | b"), True, "1 rows break a | b", {}, rows)]
     document = {

@@ -58,9 +58,7 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
-def test_files_have_the_hash_and_the_sums_that_spark_sees(
-    spark: SparkSession, files: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_metrics_equal_spark_aggregates(spark: SparkSession, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.read.parquet(files)
     assert can_count(frame.schema)
     row = frame.agg(*fingerprint_aggregates(row_hash(frame.schema))).first()
@@ -78,7 +76,7 @@ def test_files_have_the_hash_and_the_sums_that_spark_sees(
     assert "huge" in names
 
 
-def test_each_column_alone(spark: SparkSession, files: str, tmp_path: Path) -> None:
+def test_each_column_is_counted_alone(spark: SparkSession, files: str, tmp_path: Path) -> None:
     """A difference in one column cannot hide in the other ones."""
     pairs = {name: [f"{name} or.null", name] for name in COLUMNS}
     frame = spark.read.parquet(files)
@@ -95,7 +93,7 @@ def test_each_column_alone(spark: SparkSession, files: str, tmp_path: Path) -> N
         assert counted.fingerprint == read_fingerprint(row.asDict(), name), name
 
 
-def test_what_it_does_not_know_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_unsupported_types_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     for other in (
         "array(1)",
         "struct(1)",
@@ -117,7 +115,7 @@ def test_what_it_does_not_know_is_left_to_spark(spark: SparkSession, tmp_path: P
     assert count_files(list_staged_files(f"file://{tmp_path}"), schema) is None
 
 
-def test_xxhash64_of_texts_is_the_published_one() -> None:
+def test_xxhash64_matches_published_values() -> None:
     """Values of the reference implementation, with the seed 0."""
     texts = [b"", b"a", b"abc", b"message digest", b"abcdefghijklmnopqrstuvwxyz", b"1234567890" * 8]
     wanted = [

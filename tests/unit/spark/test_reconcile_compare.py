@@ -47,7 +47,7 @@ def test_only_buckets_that_differ_are_joined(left: Any, right: Any, buckets: lis
         (T.ArrayType(T.LongType()), T.ArrayType(T.IntegerType()), T.StringType()),
     ],
 )
-def test_values_meet_in_one_type(left: Any, right: Any, wanted: Any) -> None:
+def test_values_are_compared_in_a_common_type(left: Any, right: Any, wanted: Any) -> None:
     assert common_type("x", left, right) == wanted
     assert common_type("x", right, left) == wanted
 
@@ -55,21 +55,21 @@ def test_values_meet_in_one_type(left: Any, right: Any, wanted: Any) -> None:
 @pytest.mark.parametrize(
     ("left", "right"), [(T.StringType(), T.DoubleType()), (T.BooleanType(), T.LongType()), (T.DateType(), T.LongType())]
 )
-def test_what_cannot_be_compared_is_refused(left: Any, right: Any) -> None:
+def test_incomparable_types_are_refused(left: Any, right: Any) -> None:
     with pytest.raises(UsageError, match=r"the column x is .* which cannot be compared"):
         common_type("x", left, right)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         ({}, "needs `key`"),
         ({"key": "a", "tolerance": "much"}, "`tolerance` is a number"),
         ({"key": "a", "tolerance": -1}, "`tolerance` is a number"),
     ],
 )
-def test_wrong_arguments_are_one_sentence(arguments: Any, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
+def test_wrong_arguments_give_a_one_line_error(arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         ComparisonSpec.parse(arguments)
 
 
@@ -125,7 +125,7 @@ def test_tolerance_filter_and_nulls(spark: SparkSession) -> None:
     assert compare_tables(ours, shifted, ComparisonSpec.parse({"key": "k"}))["counts"]["differing"] == 2
 
 
-def test_a_missing_column_is_one_sentence(spark: SparkSession) -> None:
+def test_a_missing_column_gives_a_one_line_error(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="the right side has no column amount"):
         compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse({"key": "id", "compare": "amount"}))
     with pytest.raises(UsageError, match="the left side has no column nr"):

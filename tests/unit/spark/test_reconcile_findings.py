@@ -143,7 +143,7 @@ def books(tmp_path: Path) -> Books:
     return Books(tmp_path)
 
 
-def test_a_clean_system(spark: SparkSession, books: Books) -> None:
+def test_a_consistent_system_has_no_findings(spark: SparkSession, books: Books) -> None:
     books.stories["open"] = story("open", "RUNNING", [])  # its guard rows come and go
     books.guard[("open", "place", 1)] = {"reason": "do", "undone": False, "result": '{"total": "1"}'}
     books.rows["orders"].append({"bound": "open", "row": row(order_id=99), "a0": "1.00"})
@@ -257,7 +257,7 @@ def test_each_class_is_found(spark: SparkSession, books: Books) -> None:
     assert json.loads(by_saga["c-0"]["row"]) == {"order_id": 78}
 
 
-def test_a_window_says_nothing_about_what_was_before(spark: SparkSession, books: Books) -> None:
+def test_a_window_ignores_earlier_data(spark: SparkSession, books: Books) -> None:
     spoil_tables(books)
     publish(books, "p-1", "c-1", ago=2000)
     books.events.append(("shop", "c-2", "never", 1, "h-0", "orders", "HELD", NOW - 4000, None))

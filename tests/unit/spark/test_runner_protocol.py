@@ -52,7 +52,7 @@ def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None
         assert found.help == error.help
 
 
-def test_settings_survive_the_way(tmp_path: Path) -> None:
+def test_settings_survive_serialization(tmp_path: Path) -> None:
     settings = SparkSettings(root=tmp_path, python_path=("a", "b"), connections={"shop": "postgresql://x"})
     assert settings_from_json(decode_message(encode_message(settings_to_json(settings)))) == settings
     assert settings_from_json(settings_to_json(replace(settings, remote="sc://x"))).remote == "sc://x"
@@ -73,11 +73,11 @@ def test_memory_is_an_amount() -> None:
         ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", InfrastructureError),
     ],
 )
-def test_a_lost_spark_is_no_attempt_of_the_job_and_lost_executors_are(said: str, kind: type[Exception]) -> None:
+def test_a_lost_session_costs_no_attempt_but_lost_executors_do(said: str, kind: type[Exception]) -> None:
     assert type(to_job_error(AnalysisException(message=said), "the job a:b")) is kind
 
 
-def test_a_job_that_talks_of_a_lost_spark_has_failed() -> None:
+def test_a_job_error_mentioning_a_lost_session_is_a_failure() -> None:
     ours = ValueError("SparkContext was shut down")
     assert isinstance(to_job_error(ours, "the job a:b"), JobFailed)
 
@@ -87,7 +87,7 @@ def test_a_full_disk_is_named() -> None:
     assert str(to_job_error(error, "the job a:b")) == "the job a:b could not write: the disk is full"
 
 
-def test_a_disk_that_refuses_an_input_is_named_and_other_trouble_is_not_final() -> None:
+def test_a_full_disk_for_an_input_is_reported_and_other_errors_are_retryable() -> None:
     assert str(to_disk_error(OSError(28, "No space left on device"), "reading the inputs")) == (
         "reading the inputs: the disk is full"
     )
@@ -97,7 +97,7 @@ def test_a_disk_that_refuses_an_input_is_named_and_other_trouble_is_not_final() 
     assert to_disk_error(TimeoutError(110, "Connection timed out"), "reading the inputs") is None
 
 
-def test_too_little_memory_is_named_with_what_to_raise() -> None:
+def test_out_of_memory_names_the_setting_to_raise() -> None:
     text = (
         "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in "
         "stage 1.0 (TID 1) (localhost executor driver): org.apache.spark.memory.SparkOutOfMemoryError: "
@@ -110,12 +110,12 @@ def test_too_little_memory_is_named_with_what_to_raise() -> None:
     assert "what we look for" in str(to_job_error(ours, "the job a:b"))
 
 
-def test_the_plan_is_left_out() -> None:
+def test_the_query_plan_is_omitted() -> None:
     error = AnalysisException(message="[UNRESOLVED] no column `x`;\n'Project ['x]\n+- Range (0, 3)")
     assert str(to_job_error(error, "the job a:b")) == "the job a:b failed: [UNRESOLVED] no column `x`"
 
 
-def test_what_a_python_worker_raised_is_its_last_line() -> None:
+def test_a_python_worker_error_is_its_last_line() -> None:
     text = (
         'An exception was thrown:\nTraceback (most recent call last):\n  File "x.py", line 3, in f\nValueError: bad\n'
     )
@@ -123,14 +123,14 @@ def test_what_a_python_worker_raised_is_its_last_line() -> None:
     assert str(to_job_error(error, "the job a:b")) == "the job a:b failed: ValueError: bad"
 
 
-def test_what_a_program_said_last() -> None:
+def test_a_program_error_is_its_last_output() -> None:
     output = "starting\njava.lang.IllegalStateException: no orders\n\tat Main.main(Main.java)\nshutdown hook called\n"
     assert last_error_line(output) == "java.lang.IllegalStateException: no orders"
     assert last_error_line("one\ntwo\n") == "two"
     assert last_error_line("") == "it said nothing"
 
 
-def test_what_a_job_must_answer() -> None:
+def test_invalid_job_results_are_refused() -> None:
     with pytest.raises(JobFailed, match=r"^the job returned nothing for output, where a Spark DataFrame is needed$"):
         check_outputs(None, ["output"], "the job")
     with pytest.raises(JobFailed, match=r"returned no output rejects; did you mean reject\?"):

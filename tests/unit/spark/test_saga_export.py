@@ -25,14 +25,14 @@ def entries(folder: Path, steps: list[dict[str, Any]], **more: Any) -> list[str]
     return pq.read_table(folder / ENTRIES_FILE)["step"].to_pylist()
 
 
-def test_a_for_each_over_an_empty_list_has_called_nothing(tmp_path: Path) -> None:
+def test_an_empty_for_each_has_no_calls(tmp_path: Path) -> None:
     steps = [entry("reserve#0", 1), entry("redeem", 0), entry("charge", 2), entry("foreign", None)]
     assert entries(tmp_path, steps) == ["reserve#0", "charge", "foreign"]
 
 
-def test_what_a_person_has_closed_before_its_first_attempt_has_a_row_in_the_guard(tmp_path: Path) -> None:
+def test_a_manual_result_before_the_first_attempt_has_a_guard_row(tmp_path: Path) -> None:
     assert entries(tmp_path, [entry("pack", 0)], operator=[{"step": "pack", "decision": "done"}]) == ["pack"]
 
 
-def test_a_story_that_leaves_steps_out_is_not_judged(tmp_path: Path) -> None:
+def test_an_incomplete_view_is_not_checked(tmp_path: Path) -> None:
     assert entries(tmp_path, [entry("reserve#0", 1)], steps_omitted={"reserve COMPENSATED": 900}) == []

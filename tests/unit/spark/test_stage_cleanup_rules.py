@@ -18,13 +18,13 @@ def row(state: OutputState, age: float = 0.0) -> OutputRow:
     return OutputRow(Target("s", "facts", 1), 1, state, "day", "lake.a.b", False, {}, updated_at=1_000 * DAY - age)
 
 
-@pytest.mark.parametrize(("state", "life"), list(product(get_args(OutputState), ("open", "terminated"))))
-def test_nothing_goes_while_somebody_may_still_decide(state: OutputState, life: SagaLiveness) -> None:
-    assert decide_clean_up(row(state, 999 * DAY), life, 1_000 * DAY, DAY) == "keep"
+@pytest.mark.parametrize(("state", "liveness"), list(product(get_args(OutputState), ("open", "terminated"))))
+def test_nothing_is_deleted_while_a_decision_is_pending(state: OutputState, liveness: SagaLiveness) -> None:
+    assert decide_clean_up(row(state, 999 * DAY), liveness, 1_000 * DAY, DAY) == "keep"
 
 
 @pytest.mark.parametrize("state", get_args(OutputState))
-def test_a_saga_that_temporal_does_not_know_may_be_another_namespaces(state: OutputState) -> None:
+def test_a_saga_unknown_to_temporal_may_belong_to_another_namespace(state: OutputState) -> None:
     assert decide_clean_up(row(state, 0.5 * DAY), "unknown", 1_000 * DAY, DAY) == "keep"
     over = decide_clean_up(row(state, 2 * DAY), "over", 1_000 * DAY, DAY)
     assert decide_clean_up(row(state, 2 * DAY), "unknown", 1_000 * DAY, DAY) == over
@@ -42,5 +42,5 @@ def test_a_saga_that_temporal_does_not_know_may_be_another_namespaces(state: Out
         ("STAGED", 999 * DAY, "keep"),  # nobody has said what becomes of it: reconciliation shows it
     ],
 )
-def test_of_a_saga_that_is_over(state: OutputState, age: float, decision: str) -> None:
+def test_files_of_a_finished_saga_are_cleared(state: OutputState, age: float, decision: str) -> None:
     assert decide_clean_up(row(state, age), "over", 1_000 * DAY, DAY) == decision

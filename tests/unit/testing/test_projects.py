@@ -18,13 +18,13 @@ def pytest_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_the_tests_of_the_demo() -> None:
+def test_the_tests_of_the_demo_pass() -> None:
     done = pytest_in(ROOT / "definitions" / "retail", "tests")
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout
 
 
-def test_the_tests_of_a_new_project(tmp_path: Path) -> None:
+def test_the_tests_of_a_new_project_pass(tmp_path: Path) -> None:
     assert main.run(["init", str(tmp_path / "shop")]) == 0
     done = pytest_in(tmp_path / "shop")
     assert done.returncode == 0, done.stdout
@@ -63,7 +63,7 @@ def test_cancelled(saga):
 """
 
 
-def test_a_residue_fails_the_test_in_words(tmp_path: Path) -> None:
+def test_a_residue_fails_the_test_with_a_message(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text('actions = ["./actions.py"]\n[connections.shop]\n')
     (tmp_path / "actions.py").write_text(ACTIONS)
     (tmp_path / "definitions").mkdir()
@@ -78,7 +78,7 @@ def test_a_residue_fails_the_test_in_words(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_the_plugin_costs_nothing_until_it_is_used() -> None:
+def test_the_plugin_imports_nothing_until_used() -> None:
     script = "import sys, sagas.testing; print([m for m in ('temporalio', 'pydantic', 'ruamel') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

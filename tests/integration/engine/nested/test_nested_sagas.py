@@ -7,7 +7,18 @@ from typing import Any
 from sagas import Rejected
 from sagas.errors import UsageError
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import World, begin, gate, handle, play, resolve, row, soon, states, until
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    resolve,
+    row,
+    run_saga,
+    states,
+    until,
+    wait_for_event,
+)
 
 PARENT = """
     saga: parent
@@ -34,9 +45,9 @@ COMMITTED_THEN_MORE = """
 """
 
 
-async def test_a_completed_child_gives_its_output(world: World) -> None:
-    async with world.serving(PARENT, CHILD) as client:
-        story = await play(client, "parent")
+async def test_a_completed_child_gives_its_output(env: Environment) -> None:
+    async with env.serving(PARENT, CHILD) as client:
+        story = await run_saga(client, "parent")
         assert (story["state"], story["output"]) == ("COMPLETED", {"child": 3})
         child_id = f"{story['id']}/child"
         assert story["children"] == [{"id": child_id, "step": "child", "saga": "child", "state": "COMPLETED"}]
@@ -44,48 +55,48 @@ async def test_a_completed_child_gives_its_output(world: World) -> None:
         assert (child["parent"], child["labels"]) == (story["id"], {"n": "3"})
         attributes = (await handle(client, child_id).describe()).typed_search_attributes
         assert ["n=3"] in [pair.value for pair in attributes], "a child has labels too"
-    assert {one.key for one in world.asked} >= {f"{child_id}/x", f"{child_id}/y"}
+    assert {one.key for one in env.asked} >= {f"{child_id}/x", f"{child_id}/y"}
 
 
-async def test_a_child_that_was_rejected_and_undone_is_a_rejection(world: World) -> None:
-    world.plan["do y"] = [Rejected("no room")]
-    async with world.serving(PARENT, CHILD) as client:
-        story = await play(client, "parent")
+async def test_a_rejected_and_undone_child_is_a_rejection(env: Environment) -> None:
+    env.plan["do y"] = [Rejected("no room")]
+    async with env.serving(PARENT, CHILD) as client:
+        story = await run_saga(client, "parent")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected")
     assert (story["reason"]["step"], story["reason"]["message"]) == ("child", "no room")
-    assert world.log() == ["do a", "do x", "do y", "undo x", "undo a"]
-    assert await world.effects() == []
+    assert env.log() == ["do a", "do x", "do y", "undo x", "undo a"]
+    assert await env.effects() == []
 
 
-async def test_going_backward_undoes_a_committed_child_with_its_own_machine(world: World) -> None:
-    world.plan["do last"] = [Rejected("no")]
-    async with world.serving(PARENT, CHILD) as client:
-        story = await play(client, "parent")
+async def test_rollback_undoes_a_completed_child_through_its_own_undo(env: Environment) -> None:
+    env.plan["do last"] = [Rejected("no")]
+    async with env.serving(PARENT, CHILD) as client:
+        story = await run_saga(client, "parent")
         assert story["state"] == "COMPENSATED", story["parked"]
-        assert world.log()[-3:] == ["undo y", "undo x", "undo a"]
-        assert await world.effects() == []
+        assert env.log()[-3:] == ["undo y", "undo x", "undo a"]
+        assert await env.effects() == []
         described = await handle(client, f"{story['id']}/child~undo").describe()
         assert (described.workflow_type, described.status.name if described.status else "") == ("child", "COMPLETED")
         child = await client.show(f"{story['id']}/child")
         assert (child["state"], child["reason"]["kind"]) == ("COMPENSATED", "undone")
 
 
-async def test_a_compensation_of_the_parent_replaces_the_childs_own_undo(world: World) -> None:
+async def test_a_compensation_of_the_parent_replaces_the_childs_own_undo(env: Environment) -> None:
     parent = PARENT.replace("input: {n: 3}}}", "input: {n: 3}}, compensate: {uses: unwork, with: {value: all}}}")
-    world.plan["do last"] = [Rejected("no")]
-    async with world.serving(parent, CHILD) as client:
-        story = await play(client, "parent")
+    env.plan["do last"] = [Rejected("no")]
+    async with env.serving(parent, CHILD) as client:
+        story = await run_saga(client, "parent")
     assert story["state"] == "COMPENSATED"
-    assert world.log()[-2:] == ["undo child", "undo a"]
-    assert await world.effects() == ["x", "y"], "the author says how the child is undone"
+    assert env.log()[-2:] == ["undo child", "undo a"]
+    assert await env.effects() == ["x", "y"], "the author says how the child is undone"
 
 
-async def test_a_parent_that_is_cancelled_takes_its_running_child_with_it(world: World) -> None:
+async def test_a_parent_that_is_cancelled_takes_its_running_child_with_it(env: Environment) -> None:
     move, begun, go = gate()
-    world.plan["do y"] = [move]
-    async with world.serving(PARENT, CHILD) as client:
+    env.plan["do y"] = [move]
+    async with env.serving(PARENT, CHILD) as client:
         saga = await begin(client, "parent")
-        await soon(begun)
+        await wait_for_event(begun)
         await handle(client, saga).cancel()
         await until(lambda: _cancel_requested(client, f"{saga}/child"))
         go.set()
@@ -96,11 +107,11 @@ async def test_a_parent_that_is_cancelled_takes_its_running_child_with_it(world:
     assert (child["state"], child["reason"]["kind"]) == ("COMPENSATED", "parent")
     assert described.status is not None
     assert described.status.name == "FAILED", "the child was asked by signal, not cancelled natively"
-    assert world.log()[-3:] == ["undo y", "undo x", "undo a"]
-    assert await world.effects() == []
+    assert env.log()[-3:] == ["undo y", "undo x", "undo a"]
+    assert await env.effects() == []
 
 
-async def test_a_running_child_is_cancelled_and_awaited_when_a_sibling_fails(world: World) -> None:
+async def test_a_running_child_is_cancelled_and_awaited_when_a_sibling_fails(env: Environment) -> None:
     parent = PARENT.replace("id: child, uses: saga", "id: child, needs: [a], uses: saga").replace(
         "{id: last, uses: work,", "{id: last, needs: [a], uses: work,"
     )
@@ -109,25 +120,25 @@ async def test_a_running_child_is_cancelled_and_awaited_when_a_sibling_fails(wor
     move, begun, go = gate()
 
     async def refuse(_: object) -> None:
-        await soon(begun)
+        await wait_for_event(begun)
         raise Rejected("no")
 
-    world.plan |= {"do last": [refuse], "do z": [move]}
-    async with world.serving(parent, child) as client:
+    env.plan |= {"do last": [refuse], "do z": [move]}
+    async with env.serving(parent, child) as client:
         saga = await begin(client, "parent")
         await until(lambda: _cancel_requested(client, f"{saga}/child"))
         go.set()
         story = await finished(client, saga)
     assert story["state"] == "COMPENSATED"
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_a_terminated_child_parks_the_parent(world: World) -> None:
+async def test_a_terminated_child_parks_the_parent(env: Environment) -> None:
     move, begun, go = gate()
-    world.plan["do y"] = [move]
-    async with world.serving(PARENT, CHILD) as client:
+    env.plan["do y"] = [move]
+    async with env.serving(PARENT, CHILD) as client:
         saga = await begin(client, "parent")
-        await soon(begun)
+        await wait_for_event(begun)
         await handle(client, f"{saga}/child").terminate("by mistake")
         go.set()
         story = await finished(client, saga)
@@ -136,10 +147,10 @@ async def test_a_terminated_child_parks_the_parent(world: World) -> None:
         await handle(client, saga).terminate()
 
 
-async def test_a_parked_child_leaves_the_parent_running(world: World) -> None:
+async def test_a_parked_child_leaves_the_parent_running(env: Environment) -> None:
     child = CHILD.replace("id: y, uses: book,", "id: y, uses: book, on_failure: park,")
-    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
-    async with world.serving(PARENT, child) as client:
+    env.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with env.serving(PARENT, child) as client:
         saga = await begin(client, "parent")
         await until(lambda: _state(client, f"{saga}/child", "PARKED"))
         parent = await client.show(saga)
@@ -149,13 +160,13 @@ async def test_a_parked_child_leaves_the_parent_running(world: World) -> None:
     assert story["state"] == "COMPLETED"
 
 
-async def test_a_residue_of_a_committed_child_becomes_the_parents(world: World) -> None:
-    world.plan["do y"] = [Rejected("never")]
+async def test_residue_of_a_child_is_reported_by_its_parent(env: Environment) -> None:
+    env.plan["do y"] = [Rejected("never")]
     parent = PARENT.replace("input: {n: 3}", "input: {}").replace(
         "with: {name: child, input: {}}}", "with: {name: child, input: {}}, pivot: true}"
     )
     parent = parent.replace(", effect: none}", "}").replace('"${{ steps.child.result }}"', "1")
-    async with world.serving(parent, COMMITTED_THEN_MORE) as client:
+    async with env.serving(parent, COMMITTED_THEN_MORE) as client:
         saga = await begin(client, "parent")
         await until(lambda: _state(client, f"{saga}/child", "PARKED"))
         child = await resolve(client, f"{saga}/child", "y", "skip")
@@ -169,20 +180,20 @@ async def test_a_residue_of_a_committed_child_becomes_the_parents(world: World) 
     assert row(story, "child")["state"] == "DONE"
 
 
-async def test_an_unknown_child_or_one_with_a_bad_input_fails_the_step(world: World) -> None:
-    async with world.serving(PARENT.replace("name: child, input: {n: 3}", 'name: child, input: {n: "x"}'), CHILD) as it:
-        story = await play(it, "parent")
+async def test_an_unknown_child_or_one_with_a_bad_input_fails_the_step(env: Environment) -> None:
+    async with env.serving(PARENT.replace("name: child, input: {n: 3}", 'name: child, input: {n: "x"}'), CHILD) as it:
+        story = await run_saga(it, "parent")
     assert story["state"] == "COMPENSATED"
     assert "input of child" in story["reason"]["message"]
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_an_input_of_a_child_that_is_too_large_fails_the_step(world: World) -> None:
+async def test_an_input_of_a_child_that_is_too_large_fails_the_step(env: Environment) -> None:
     # Each text is one that an expression may make; all of them are more than Temporal takes.
-    world.plan["do a"] = [{"text": "x" * 700_000}]
+    env.plan["do a"] = [{"text": "x" * 700_000}]
     text = '"${{ steps.a.result.text }}"'
     parent = PARENT.replace("input: {n: 3}", f"input: {{t: {text}, u: {text}, v: {text}}}")
-    async with world.serving(parent, CHILD.replace("properties: {n: {type: integer}}", "")) as client:
+    async with env.serving(parent, CHILD.replace("properties: {n: {type: integer}}", "")) as client:
         saga = await begin(client, "parent")
         story = await finished(client, saga)
         assert story["state"] == "COMPENSATED"

@@ -15,7 +15,16 @@ from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
 from sagas.machine.parked import waits_for_a_person
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import World, begin, gate, handle, resolve, soon, states, until
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    resolve,
+    states,
+    until,
+    wait_for_event,
+)
 
 TOP = """
     saga: top
@@ -51,9 +60,9 @@ async def _told(client: Client, saga: str, *, blocked: bool = True) -> dict[str,
     return await until(look)
 
 
-async def test_every_ancestor_names_the_saga_that_blocks_it(world: World) -> None:
-    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
-    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) -> None:
+    env.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         bottom = f"{saga}/inner/deep"
         story = await _told(client, saga)
@@ -88,9 +97,9 @@ async def _waiting(client: Client, wanted: SagaFilter) -> Any:
     return (await read_parked(client.temporal, wanted, nested=True)).operations
 
 
-async def test_a_decision_about_the_blocked_step_says_where_to_decide(world: World) -> None:
-    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
-    async with world.serving(MIDDLE, BOTTOM) as client:
+async def test_a_decision_on_a_blocked_step_names_the_child_to_resolve(env: Environment) -> None:
+    env.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with env.serving(MIDDLE, BOTTOM) as client:
         saga = await begin(client, "middle")
         await _told(client, saga)
         decision = {"step": "deep", "decision": "retry", "reason": "because", "who": "ada"}
@@ -100,13 +109,13 @@ async def test_a_decision_about_the_blocked_step_says_where_to_decide(world: Wor
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
-async def test_a_parent_with_other_work_is_not_blocked_as_a_whole(world: World) -> None:
+async def test_a_parent_with_other_work_is_not_blocked(env: Environment) -> None:
     parent = MIDDLE + LAST.replace("id: last", "id: last, needs: [b]")
     move, begun, go = gate()
-    world.plan |= {"do y": [Rejected("ask somebody"), "allowed"], "do last": [move]}
-    async with world.serving(parent.replace("id: deep,", "id: deep, needs: [b],"), BOTTOM) as client:
+    env.plan |= {"do y": [Rejected("ask somebody"), "allowed"], "do last": [move]}
+    async with env.serving(parent.replace("id: deep,", "id: deep, needs: [b],"), BOTTOM) as client:
         saga = await begin(client, "middle")
-        await soon(begun)
+        await wait_for_event(begun)
 
         async def told() -> Any:
             story = await client.show(saga)
@@ -121,7 +130,7 @@ async def test_a_parent_with_other_work_is_not_blocked_as_a_whole(world: World) 
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
-async def test_a_child_that_goes_on_and_parks_again_is_told_each_time(world: World) -> None:
+async def test_a_child_that_parks_again_is_reported_each_time(env: Environment) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def refuse(_: Step) -> None:
@@ -129,13 +138,13 @@ async def test_a_child_that_goes_on_and_parks_again_is_told_each_time(world: Wor
         await go.wait()
         raise Rejected("second")
 
-    world.plan["do y"] = [Rejected("first"), refuse, "allowed"]
-    async with world.serving(MIDDLE, BOTTOM) as client:
+    env.plan["do y"] = [Rejected("first"), refuse, "allowed"]
+    async with env.serving(MIDDLE, BOTTOM) as client:
         saga = await begin(client, "middle")
         assert "first" in (await _told(client, saga))["parked"][0]["why"]
         decision = {"step": "y", "decision": "retry", "reason": "because", "who": "ada"}
         await client.resolve(f"{saga}/deep", decision)
-        await soon(begun)
+        await wait_for_event(begun)
         assert (await _told(client, saga, blocked=False))["parked"] == []
         go.set()
         assert "second" in (await _told(client, saga))["parked"][0]["why"]
@@ -143,20 +152,20 @@ async def test_a_child_that_goes_on_and_parks_again_is_told_each_time(world: Wor
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
-async def test_a_blocked_parent_that_is_cancelled_takes_its_parked_child_back(world: World) -> None:
-    world.plan["do y"] = [Rejected("ask somebody")]
-    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+async def test_cancelling_a_blocked_parent_compensates_its_parked_child(env: Environment) -> None:
+    env.plan["do y"] = [Rejected("ask somebody")]
+    async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         await _told(client, saga)
         assert await client.cancel(saga, reason="enough") == "accepted"
         story = await finished(client, saga)
     assert (story["state"], story["parked"]) == ("COMPENSATED", [])
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(world: World) -> None:
-    world.plan |= {"do last": [Rejected("no")], "undo x": [Rejected("not today"), None], "do y": ["fine"]}
-    async with world.serving(TOP + LAST, MIDDLE, BOTTOM) as client:
+async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(env: Environment) -> None:
+    env.plan |= {"do last": [Rejected("no")], "undo x": [Rejected("not today"), None], "do y": ["fine"]}
+    async with env.serving(TOP + LAST, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         story = await _told(client, saga)
         bottom = f"{saga}/inner/deep"
@@ -169,12 +178,12 @@ async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(world: World)
         await client.resolve(bottom, {"step": "x", "decision": "retry", "reason": "because", "who": "ada"})
         story = await finished(client, saga)
     assert (story["state"], story["parked"]) == ("COMPENSATED", [])
-    assert await world.effects() == []
+    assert await env.effects() == []
 
 
-async def test_an_undo_by_hand_shows_the_child_that_blocks_it(world: World) -> None:
-    world.plan["undo x"] = [Rejected("not today"), None]
-    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+async def test_a_requested_undo_shows_the_child_that_blocks_it(env: Environment) -> None:
+    env.plan["undo x"] = [Rejected("not today"), None]
+    async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         assert (await finished(client, saga))["state"] == "COMPLETED"
         await client.undo(saga, reason="changed my mind", who="ada")
@@ -184,12 +193,12 @@ async def test_an_undo_by_hand_shows_the_child_that_blocks_it(world: World) -> N
         assert (await finished(client, saga))["state"] == "COMPENSATED"
 
 
-async def test_what_a_parent_knows_survives_its_worker(world: World) -> None:
-    world.plan["do y"] = [Rejected("ask somebody"), "allowed"]
-    async with world.serving(TOP, MIDDLE, BOTTOM) as client:
+async def test_the_blocking_child_is_shown_after_a_worker_restart(env: Environment) -> None:
+    env.plan["do y"] = [Rejected("ask somebody"), "allowed"]
+    async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         await _told(client, saga)
-    async with world.again() as client:
+    async with env.again() as client:
         story = await _told(client, saga)
         assert [row["step"] for row in story["parked"]] == ["inner"]
         await handle(client, f"{saga}/inner/deep").terminate("by mistake")
@@ -199,7 +208,7 @@ async def test_what_a_parent_knows_survives_its_worker(world: World) -> None:
         assert "terminated" in story["parked"][0]["why"]
 
 
-async def test_a_child_past_its_commit_point_goes_on_blocking_a_parent_that_turns_back(world: World) -> None:
+async def test_a_child_past_its_commit_point_blocks_a_parent_in_rollback(env: Environment) -> None:
     child = "saga: child\nsteps:\n  - {id: x, uses: book, pivot: true}\n  - {id: y, uses: work, on_failure: park}\n"
     parent = """
         saga: parent
@@ -207,8 +216,8 @@ async def test_a_child_past_its_commit_point_goes_on_blocking_a_parent_that_turn
           - {id: a, uses: book, compensate: unbook}
           - {id: inner, uses: saga, with: {name: child}, compensate: {uses: unwork, with: {value: all}}}
     """
-    world.plan["do y"] = [Rejected("never"), "after all"]
-    async with world.serving(parent, child) as client:
+    env.plan["do y"] = [Rejected("never"), "after all"]
+    async with env.serving(parent, child) as client:
         saga = await begin(client, "parent")
         await _told(client, saga)
         assert await client.cancel(saga) == "accepted"

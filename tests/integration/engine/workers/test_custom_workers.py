@@ -124,9 +124,7 @@ def test_a_worker_in_one_file(temporal: TemporalServer, tmp_path: Path) -> None:
     assert printed(run(tmp_path, "worker.py", {"worker.py": text}, temporal.address)) == ["hello ada", "pear"]
 
 
-def test_a_file_that_makes_the_plugin_and_imports_the_client_beside_a_workflow(
-    temporal: TemporalServer, tmp_path: Path
-) -> None:
+def test_a_file_with_plugin_client_and_workflow(temporal: TemporalServer, tmp_path: Path) -> None:
     plugin = "from sagas import Client as SagaClient, SagaPlugin as Plugin\nPLUGIN = Plugin()\n"
     main = MAIN.replace("SagaPlugin()", "PLUGIN")
     text = f"{IMPORTS}\n{plugin}\n{ACTIONS}\n{WORKFLOW}\n{main}"
@@ -141,7 +139,7 @@ def test_a_worker_in_two_files(temporal: TemporalServer, tmp_path: Path) -> None
     assert printed(run(tmp_path, "shop.py", files, temporal.address)) == ["hello ada", "pear"]
 
 
-def test_a_workflow_runner_of_ones_own_keeps_its_settings(temporal: TemporalServer, tmp_path: Path) -> None:
+def test_a_custom_workflow_runner_keeps_its_settings(temporal: TemporalServer, tmp_path: Path) -> None:
     files = {
         "shop.py": ACTIONS,
         "rules.py": "import uuid\nMARK = str(uuid.uuid4())  # another one with every import\n",

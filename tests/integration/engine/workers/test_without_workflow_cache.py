@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 
-from tests.integration.engine.environment import World, handle
+from tests.integration.engine.environment import Environment, handle
 from tests.replay.scenarios import SCENARIOS, Scenario, perform, playing
 
 PLAYED = [one for one in SCENARIOS if one.name != "forward" and not one.long]
@@ -17,8 +17,8 @@ ended); it gives the task out again. Nothing is wrong with the code or its repla
 
 
 @pytest.mark.parametrize("scenario", PLAYED, ids=lambda scenario: scenario.name)
-async def test_every_task_replays(world: World, scenario: Scenario) -> None:
-    async with playing(world, scenario, max_cached_workflows=0) as client:
+async def test_every_workflow_task_replays(env: Environment, scenario: Scenario) -> None:
+    async with playing(env, scenario, max_cached_workflows=0) as client:
         id, _ = await perform(client, scenario)
         history = await handle(client, id).fetch_history()
     failed = [

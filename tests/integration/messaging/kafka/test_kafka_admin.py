@@ -19,7 +19,7 @@ def name() -> str:
     return f"topic-{uuid.uuid4().hex[:8]}"
 
 
-def test_a_topic_of_events_is_deleted_by_age_and_never_compacted(kafka: Broker) -> None:
+def test_an_event_topic_is_deleted_by_age_and_never_compacted(kafka: Broker) -> None:
     cluster, topic = KafkaAdmin(kafka.settings(retention=172_800.0)), name()
     assert cluster.ensure_topic(topic, 3)
     assert not cluster.ensure_topic(topic, 7)  # it is there, and stays as it is
@@ -29,19 +29,19 @@ def test_a_topic_of_events_is_deleted_by_age_and_never_compacted(kafka: Broker) 
     assert cluster.broker_count() == 1
 
 
-def test_how_many_partitions_may_be_the_brokers_business(kafka: Broker) -> None:
+def test_the_number_of_partitions_may_be_the_broker_default(kafka: Broker) -> None:
     cluster, topic = KafkaAdmin(kafka.settings()), name()
     assert cluster.ensure_topic(topic)
     assert cluster.describe(topic).partitions == 4
 
 
-def test_a_topic_of_progress_is_compacted(kafka: Broker) -> None:
+def test_a_progress_topic_is_compacted(kafka: Broker) -> None:
     cluster, topic = KafkaAdmin(kafka.settings()), name()
     cluster.ensure_topic(topic, 4, cleanup_policy="compact")
     assert cluster.describe(topic).cleanup_policy == "compact"
 
 
-def test_what_is_missing_is_told_with_the_reason(kafka: Broker) -> None:
+def test_missing_topics_are_reported_with_the_reason(kafka: Broker) -> None:
     cluster, here, absent = KafkaAdmin(kafka.settings()), kafka.create_topic(), name()
     [(lost, reason)] = cluster.unusable_topics([here, absent]).items()
     assert lost == absent
@@ -50,7 +50,7 @@ def test_what_is_missing_is_told_with_the_reason(kafka: Broker) -> None:
         cluster.describe(absent)
 
 
-def test_an_open_transaction_holds_back_what_is_decided(kafka: Broker) -> None:
+def test_an_open_transaction_holds_back_the_last_stable_offset(kafka: Broker) -> None:
     settings, topic = kafka.settings(), kafka.create_topic(partitions=2)
     cluster = KafkaAdmin(settings)
     producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-x"))
@@ -65,7 +65,7 @@ def test_an_open_transaction_holds_back_what_is_decided(kafka: Broker) -> None:
     assert cluster.offsets(topic)[1].undecided_records == 0
 
 
-def test_how_far_a_group_has_read(kafka: Broker) -> None:
+def test_the_lag_of_a_group_is_read(kafka: Broker) -> None:
     settings, topic = kafka.settings(), kafka.create_topic()
     kafka.produce(topic, 1, 2, 3)
     group = f"{settings.prefix}-reader"
@@ -76,11 +76,11 @@ def test_how_far_a_group_has_read(kafka: Broker) -> None:
     assert KafkaAdmin(settings).committed_offsets(group, topic) == {0: 2}
 
 
-def test_how_long_a_transaction_may_take_here(kafka: Broker) -> None:
+def test_the_maximum_transaction_timeout_is_read(kafka: Broker) -> None:
     assert KafkaAdmin(kafka.settings()).max_transaction_timeout() == 900.0
 
 
-def test_a_broker_that_is_down_is_one_sentence() -> None:
+def test_an_unreachable_broker_gives_a_one_line_error() -> None:
     port = choose_ports({"port": None}, {}, ())["port"]
     cluster = KafkaAdmin(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}"), timeout=2.0)
     with pytest.raises(KafkaOperationError, match=f"Kafka at 127.0.0.1:{port} cannot be used: .*refused") as caught:
@@ -89,7 +89,7 @@ def test_a_broker_that_is_down_is_one_sentence() -> None:
     assert caught.value.help
 
 
-def test_a_property_that_the_client_does_not_know_is_one_sentence() -> None:
+def test_an_unknown_client_property_gives_a_one_line_error() -> None:
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", client={"sasl.pasword": "x"})
     with pytest.raises(UsageError, match=r"kafka\.client: .*sasl\.pasword"):
         KafkaAdmin(settings)

@@ -16,7 +16,7 @@ def transactional(broker: Broker, name: str) -> Producer:
     return producer
 
 
-def test_an_open_transaction_is_seen_by_nobody_and_an_aborted_one_never(kafka: Broker) -> None:
+def test_an_open_or_aborted_transaction_is_invisible(kafka: Broker) -> None:
     topic = kafka.create_topic(partitions=2)
     producer = transactional(kafka, topic)
     producer.begin_transaction()
@@ -34,7 +34,7 @@ def test_an_open_transaction_is_seen_by_nobody_and_an_aborted_one_never(kafka: B
     assert kafka.is_settled(topic)
 
 
-def test_the_older_of_two_producers_of_one_id_is_fenced(kafka: Broker) -> None:
+def test_the_older_producer_of_a_transactional_id_is_fenced(kafka: Broker) -> None:
     topic = kafka.create_topic()
     older = transactional(kafka, topic)
     older.begin_transaction()
@@ -51,7 +51,7 @@ def test_the_older_of_two_producers_of_one_id_is_fenced(kafka: Broker) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_broker_keeps_what_it_has_acknowledged(tmp_path: Path) -> None:
+def test_a_killed_broker_keeps_acknowledged_records(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "kafka").start()
     try:
         topic = broker.create_topic()

@@ -56,7 +56,7 @@ steps:
 """
 
 
-class World:
+class DoctorProject:
     def __init__(self, folder: Path, broker: Broker, more: str = "") -> None:
         self.mark = uuid.uuid4().hex[:8]
         self.paid, self.told = f"paid-{self.mark}", f"told-{self.mark}"
@@ -74,68 +74,72 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, kafka: Broker) -> World:
-    return World(tmp_path, kafka)
+def doctor_project(tmp_path: Path, kafka: Broker) -> DoctorProject:
+    return DoctorProject(tmp_path, kafka)
 
 
-async def test_topics_that_are_missing_are_made_by_setup(world: World, kafka: Broker) -> None:
-    before = await world.examine()
+async def test_setup_creates_missing_topics(doctor_project: DoctorProject, kafka: Broker) -> None:
+    before = await doctor_project.examine()
     assert before["kafka"].ok
     assert kafka.address in before["kafka"].message
     assert before["kafka transactions"].ok
     topics = before["kafka topics"]
     assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
-    assert topics.message.startswith(f"{world.paid}: the topic is not there")
+    assert topics.message.startswith(f"{doctor_project.paid}: the topic is not there")
 
-    names = [world.paid, f"{world.paid}.dlq", world.told]
-    assert create_topics(world.project) == names
-    assert create_topics(world.project) == []
-    after = await world.examine()
+    names = [doctor_project.paid, f"{doctor_project.paid}.dlq", doctor_project.told]
+    assert create_topics(doctor_project.project) == names
+    assert create_topics(doctor_project.project) == []
+    after = await doctor_project.examine()
     assert [finding.check for finding in after.values() if not finding.ok] == []
     assert after["kafka topics"].message == ", ".join(names)
-    [first, *_] = create_topic_commands(world.project)
+    [first, *_] = create_topic_commands(doctor_project.project)
     assert first == (
-        f"kafka-topics.sh --bootstrap-server {kafka.address} --create --if-not-exists --topic {world.paid} "
+        f"kafka-topics.sh --bootstrap-server {kafka.address} --create --if-not-exists --topic {doctor_project.paid} "
         "--config cleanup.policy=delete --config retention.ms=604800000"
     )
 
 
-def test_the_command_makes_them_too(world: World, kafka: Broker, temporal: TemporalServer) -> None:
+def test_the_setup_command_creates_missing_topics(
+    doctor_project: DoctorProject, kafka: Broker, temporal: TemporalServer
+) -> None:
     def saga(*words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "TEMPORAL_ADDRESS": temporal.address}
         argv = [sys.executable, "-P", "-m", "saga_cli.main", *words]
-        root = world.project.settings.root
+        root = doctor_project.project.settings.root
         return subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, timeout=120, check=False)
 
     printed = json.loads(saga("setup", "--print", "-o", "json").stdout)
     assert sum(command.startswith("kafka-topics.sh") for command in printed["commands"]) == 3
-    assert world.told not in kafka.topics()
+    assert doctor_project.told not in kafka.topics()
     made = saga("setup")
     assert made.returncode == 0, made.stderr
-    assert f"✔ topics {world.paid}, {world.paid}.dlq, {world.told}" in made.stdout
-    assert world.told in kafka.topics()
+    assert f"✔ topics {doctor_project.paid}, {doctor_project.paid}.dlq, {doctor_project.told}" in made.stdout
+    assert doctor_project.told in kafka.topics()
     again = saga("setup")
     assert again.returncode == 0, again.stderr
     assert "topics" not in again.stdout
 
 
-async def test_what_triggers_have_not_read(world: World, kafka: Broker) -> None:
-    create_topics(world.project)
-    kafka.produce(world.paid, 1, 2, 3, key="k")
-    waiting = (await world.examine())["kafka triggers"]
+async def test_doctor_reports_the_lag_of_triggers(doctor_project: DoctorProject, kafka: Broker) -> None:
+    create_topics(doctor_project.project)
+    kafka.produce(doctor_project.paid, 1, 2, 3, key="k")
+    waiting = (await doctor_project.examine())["kafka triggers"]
     assert (waiting.ok, waiting.help) == (False, "saga trigger")
-    assert waiting.message == f"3 events of {world.paid} wait for orders, and nobody has read any"
+    assert waiting.message == f"3 events of {doctor_project.paid} wait for orders, and nobody has read any"
 
-    settings = world.project.settings.kafka
-    consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{world.paid}"))
-    places = [TopicPartition(world.paid, partition, 0) for partition in range(4)]
-    [full] = [one for one in places if kafka.offsets(world.paid)[one.partition] != (0, 0)]
-    consumer.commit(offsets=[TopicPartition(world.paid, full.partition, 2)], asynchronous=False)
+    settings = doctor_project.project.settings.kafka
+    consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{doctor_project.paid}"))
+    places = [TopicPartition(doctor_project.paid, partition, 0) for partition in range(4)]
+    [full] = [one for one in places if kafka.offsets(doctor_project.paid)[one.partition] != (0, 0)]
+    consumer.commit(offsets=[TopicPartition(doctor_project.paid, full.partition, 2)], asynchronous=False)
     consumer.close()
-    assert (await world.examine())["kafka triggers"].message == f"orders is at most 1 event of {world.paid} behind"
+    assert (await doctor_project.examine())[
+        "kafka triggers"
+    ].message == f"orders is at most 1 event of {doctor_project.paid} behind"
 
 
-async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: Broker) -> None:
+async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, kafka: Broker) -> None:
     mark = uuid.uuid4().hex[:8]
     raw, prefix = f"raw-{mark}", f"p{mark}"
     settings = f'actions = ["./book.py"]\n[connections.shop]\nurl = "sqlite:///shop.db"\n[kafka]\nprefix = "{prefix}"\n'
@@ -162,26 +166,26 @@ async def test_what_consumers_and_bridges_have_not_read(tmp_path: Path, kafka: B
     assert await said() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
 
 
-async def test_a_transaction_that_stands_still_is_told(world: World) -> None:
-    create_topics(world.project)
-    settings = world.project.settings.kafka
+async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) -> None:
+    create_topics(doctor_project.project)
+    settings = doctor_project.project.settings.kafka
     producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-stuck"))
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(world.told, b"1", partition=2)
+    producer.produce(doctor_project.told, b"1", partition=2)
     producer.flush(30)
-    readers = (await world.examine())["kafka readers"]
+    readers = (await doctor_project.examine())["kafka readers"]
     assert not readers.ok
-    assert readers.message == f"an open transaction holds back 1 records of {world.told}, partition 2"
+    assert readers.message == f"an open transaction holds back 1 records of {doctor_project.told}, partition 2"
     producer.abort_transaction(30)
 
 
-async def test_a_compacted_topic_of_events_is_told(world: World, kafka: Broker) -> None:
-    kafka.create_topic(world.told, config={"cleanup.policy": "compact"})
-    create_topics(world.project)
-    topics = (await world.examine())["kafka topics"]
+async def test_a_compacted_event_topic_is_reported(doctor_project: DoctorProject, kafka: Broker) -> None:
+    kafka.create_topic(doctor_project.told, config={"cleanup.policy": "compact"})
+    create_topics(doctor_project.project)
+    topics = (await doctor_project.examine())["kafka topics"]
     assert not topics.ok
-    assert topics.message == f"{world.told} is compacted: a later event of a key replaces the earlier one"
+    assert topics.message == f"{doctor_project.told} is compacted: a later event of a key replaces the earlier one"
 
 
 async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Path, kafka: Broker) -> None:
@@ -208,17 +212,17 @@ async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Pat
 
 
 async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path: Path, kafka: Broker) -> None:
-    world = World(tmp_path, kafka, 'transaction_timeout = "20m"\n')
-    found = (await world.examine())["kafka transactions"]
+    doctor_project = DoctorProject(tmp_path, kafka, 'transaction_timeout = "20m"\n')
+    found = (await doctor_project.examine())["kafka transactions"]
     assert not found.ok
     assert "kafka.transaction_timeout is above the broker's maximum" in found.message
 
 
-async def test_a_broker_that_is_down_is_one_finding(tmp_path: Path, kafka: Broker) -> None:
-    world = World(tmp_path, kafka)
+async def test_an_unreachable_broker_is_one_finding(tmp_path: Path, kafka: Broker) -> None:
+    doctor_project = DoctorProject(tmp_path, kafka)
     port = choose_ports({"port": None}, {}, ())["port"]
     settings = load_settings(tmp_path, env={"SAGA_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"})
-    world.project = Project(settings)
-    [found] = (await world.examine()).values()
+    doctor_project.project = Project(settings)
+    [found] = (await doctor_project.examine()).values()
     assert not found.ok
     assert "\n" not in found.message

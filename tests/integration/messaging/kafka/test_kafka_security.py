@@ -32,7 +32,7 @@ from sagas.settings.project import Project
 from sagas.step import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.integration.messaging.relay.relay_environment import OutboxWorld
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
 from tests.integration.spark.staged_outputs import stage
 
 ACLS: Any = library
@@ -125,7 +125,7 @@ def allow(broker: Broker, kind: Any, name: str, *operations: Any) -> None:
         answer.result(30)
 
 
-def test_the_acls_of_the_guide_are_enough(secured: Broker) -> None:
+def test_the_documented_acls_are_sufficient(secured: Broker) -> None:
     kafka = settings(secured, "saga", prefix="good")
     allow(secured, ResourceType.TOPIC, "good", AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE)
     allow(secured, ResourceType.GROUP, "good", AclOperation.READ)
@@ -150,7 +150,7 @@ def test_the_acls_of_the_guide_are_enough(secured: Broker) -> None:
     assert cluster.committed_offsets("good-reader", "good-orders") == {0: 1}
 
 
-def test_wrong_credentials_are_one_sentence(secured: Broker) -> None:
+def test_wrong_credentials_give_a_one_line_error(secured: Broker) -> None:
     wrong = secured.settings(client=login("saga", "guessed"))
     with pytest.raises(KafkaOperationError, match="cannot be used: it does not accept the credentials") as caught:
         KafkaAdmin(wrong, timeout=10).topics()
@@ -158,23 +158,23 @@ def test_wrong_credentials_are_one_sentence(secured: Broker) -> None:
     assert caught.value.help == "[kafka.client] in saga.toml"
 
 
-def test_no_credentials_where_some_are_needed(secured: Broker) -> None:
+def test_missing_credentials_give_a_one_line_error(secured: Broker) -> None:
     with pytest.raises(KafkaOperationError, match=rf"Kafka at {secured.address} cannot be used") as caught:
         KafkaAdmin(secured.settings(), timeout=5).topics()
     assert "\n" not in caught.value.message
 
 
-def test_tls_with_the_brokers_authority(secured: Broker, tls: str, certificate: Path) -> None:
+def test_tls_with_the_broker_ca(secured: Broker, tls: str, certificate: Path) -> None:
     client = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}  # relative to the project
     kafka = secured.settings(bootstrap_servers=tls, client=client, root=certificate)
     assert KafkaAdmin(kafka).broker_count() == 1
 
 
-def test_a_broker_of_an_unknown_authority(secured: Broker, tls: str) -> None:
+def test_a_broker_with_an_unknown_ca_is_refused(secured: Broker, tls: str) -> None:
     assert "certificate" in no_tls(secured.settings(bootstrap_servers=tls, client={"security.protocol": "SSL"}))
 
 
-def test_tls_to_a_listener_without(secured: Broker) -> None:
+def test_tls_to_a_plaintext_listener_is_reported(secured: Broker) -> None:
     assert "PLAINTEXT" in no_tls(secured.settings(client={"security.protocol": "SSL"}))
 
 
@@ -186,25 +186,25 @@ def no_tls(kafka: KafkaSettings) -> str:
     return caught.value.message
 
 
-def test_no_tls_to_a_listener_that_wants_it(secured: Broker, tls: str) -> None:
+def test_plaintext_to_a_tls_listener_is_reported(secured: Broker, tls: str) -> None:
     with pytest.raises(KafkaOperationError, match=rf"Kafka at {tls} cannot be used") as caught:
         KafkaAdmin(secured.settings(bootstrap_servers=tls), timeout=5).topics()
     assert "\n" not in caught.value.message
 
 
-def test_a_certificate_that_is_none(secured: Broker, tls: str, tmp_path: Path) -> None:
+def test_an_invalid_certificate_file_is_reported(secured: Broker, tls: str, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing of the kind")
     client = {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"}
     with pytest.raises(UsageError, match=r"kafka\.client: .*ssl\.ca\.location"):
         KafkaAdmin(secured.settings(bootstrap_servers=tls, client=client, root=tmp_path))
 
 
-def test_a_transactional_id_without_its_acl(secured: Broker) -> None:
+def test_a_missing_transactional_id_acl_is_reported(secured: Broker) -> None:
     with pytest.raises(KafkaOperationError, match="may not use the transactional id: an ACL is missing"):
         KafkaAdmin(settings(secured, "stranger")).check_transactions()
 
 
-def test_a_topic_without_its_acl(secured: Broker) -> None:
+def test_a_missing_topic_acl_is_reported(secured: Broker) -> None:
     secured.create_topic("hidden")
     assert "an ACL is missing" in KafkaAdmin(settings(secured, "stranger")).unusable_topics(["hidden"])["hidden"]
     producer = Producer(producer_config(settings(secured, "stranger")))
@@ -215,21 +215,21 @@ def test_a_topic_without_its_acl(secured: Broker) -> None:
     assert (verdict.action, verdict.scope) == ("refused", "topic")
 
 
-async def test_the_status_of_a_relay_names_the_acl_that_is_missing(
+async def test_the_relay_status_names_the_missing_acl(
     secured: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
-    world = OutboxWorld(postgres_server, secured, tmp_path, prefix="told", client=login("saga"))
-    await world.make_tables()
+    env = OutboxEnvironment(postgres_server, secured, tmp_path, prefix="told", client=login("saga"))
+    await env.make_tables()
     secured.create_topic("told-orders")
-    world.emit(Event("told-orders", "k", 1), Event("untold", "k", 1))
-    [(home,)] = world.rows("select home from saga_outbox_home")
+    env.emit(Event("told-orders", "k", 1), Event("untold", "k", 1))
+    [(home,)] = env.rows("select home from saga_outbox_home")
 
     async def status() -> dict[str, Any]:
-        [outbox] = (await relay_status(world.settings))["outboxes"]
+        [outbox] = (await relay_status(env.settings))["outboxes"]
         return outbox
 
     async def publish_once() -> None:
-        await run_relay(world.settings, once=True)
+        await run_relay(env.settings, once=True)
 
     found = await status()
     assert "may not use the transactional id: an ACL is missing" in found["publishing_error"]
@@ -248,16 +248,16 @@ async def test_the_status_of_a_relay_names_the_acl_that_is_missing(
     allow(secured, ResourceType.TOPIC, "told-relay-", AclOperation.READ)
     allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.WRITE)
     allow(secured, ResourceType.GROUP, "told-relay-", AclOperation.READ)
-    async with world.relaying():
+    async with env.relaying():
         end = time.monotonic() + 60
-        while world.statuses()["PUBLISHED"] != 1:
-            assert time.monotonic() < end, world.statuses()
+        while env.statuses()["PUBLISHED"] != 1:
+            assert time.monotonic() < end, env.statuses()
             await asyncio.sleep(0.2)
     assert [one["topic"] for one in (await status())["topics"] if "error" in one] == ["untold"]
-    world.close()
+    env.close()
 
 
-def test_the_acls_of_the_guide_are_enough_for_spark_steps(secured: Broker, tmp_path: Path) -> None:
+def test_the_documented_acls_are_sufficient_for_spark_steps(secured: Broker, tmp_path: Path) -> None:
     secured.create_topic("mine-facts", partitions=2)
 
     def sink(prefix: str) -> tuple[SparkSettings, TopicSink, Publication]:
@@ -286,12 +286,12 @@ def test_the_acls_of_the_guide_are_enough_for_spark_steps(secured: Broker, tmp_p
     assert freeze_topic(spark, "events", {"topic": "mine-facts"}, uri, lambda _: None)["rows"] == 2
 
 
-def test_a_topic_that_may_not_be_made(secured: Broker) -> None:
+def test_a_topic_that_may_not_be_created_is_reported(secured: Broker) -> None:
     with pytest.raises(KafkaOperationError, match=r"topic new-one: .*an ACL is missing"):
         KafkaAdmin(settings(secured, "stranger")).ensure_topic("new-one", 1)
 
 
-def test_a_group_without_its_acl(secured: Broker) -> None:
+def test_a_missing_group_acl_is_reported(secured: Broker) -> None:
     kafka = settings(secured, "saga", prefix="good")
     consumer = Consumer(consumer_config(kafka, "any-group"))
     consumer.subscribe(["good-orders"])
@@ -305,7 +305,7 @@ def test_a_group_without_its_acl(secured: Broker) -> None:
     assert verdict.reason.startswith("this user may not use the consumer group: an ACL is missing")
 
 
-def test_a_transaction_that_the_broker_finds_too_long(secured: Broker) -> None:
+def test_a_transaction_timeout_above_the_broker_maximum_is_reported(secured: Broker) -> None:
     kafka = settings(secured, "admin", transaction_timeout=1_200.0)
     with pytest.raises(KafkaOperationError, match=r"kafka\.transaction_timeout is above the broker's maximum"):
         KafkaAdmin(kafka).check_transactions()
@@ -316,7 +316,7 @@ def test_a_transaction_that_the_broker_finds_too_long(secured: Broker) -> None:
     assert (verdict.action, verdict.scope) == ("refused", "setting")
 
 
-async def test_doctor_tells_which_acl_is_missing(secured: Broker, tmp_path: Any) -> None:
+async def test_doctor_names_the_missing_acl(secured: Broker, tmp_path: Any) -> None:
     secured.create_topic("seen-only")
     allow(secured, ResourceType.TOPIC, "seen-only", AclOperation.DESCRIBE)
     allow(secured, ResourceType.TRANSACTIONAL_ID, "seen", AclOperation.WRITE)

@@ -23,13 +23,13 @@ from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import WorkerProcess
 
 EFFECTS = "create table if not exists effects (what varchar(100), n integer)"
 
 
-class EventsWorld:
+class EventsEnvironment:
     """``shop`` and ``bank`` are databases with the engine's tables and one of effects; ``shop`` is Kafka's outbox."""
 
     def __init__(self, folder: Path, temporal: str, urls: dict[str, str], kafka: str, prefix: str) -> None:
@@ -80,7 +80,7 @@ class EventsWorld:
         project = Project(
             load_settings(self.folder), Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions or []])
         )
-        async with lab(project) as client:
+        async with running_worker(project) as client:
             yield client
 
     def worker(self) -> WorkerProcess:
@@ -112,7 +112,9 @@ class EventsWorld:
             return list(result) if result.returns_rows else []
 
 
-async def open_world(folder: Path, temporal: str, server: DatabaseServer, kafka: str = "127.0.0.1:1") -> EventsWorld:
+async def open_environment(
+    folder: Path, temporal: str, server: DatabaseServer, kafka: str = "127.0.0.1:1"
+) -> EventsEnvironment:
     """A world with two empty databases of its own."""
     prefix = f"e{uuid.uuid4().hex[:10]}"
     urls = {}
@@ -122,11 +124,11 @@ async def open_world(folder: Path, temporal: str, server: DatabaseServer, kafka:
             await connection.exec_driver_sql(f"create database {prefix}_{name}")
             urls[name] = server.url(f"{prefix}_{name}")
     await admin.close()
-    world = EventsWorld(folder, temporal, urls, kafka, prefix)
+    env = EventsEnvironment(folder, temporal, urls, kafka, prefix)
     for name in urls:
-        await create_tables(world.databases.engine(name))
-        await world.query(EFFECTS, name)
-    return world
+        await create_tables(env.databases.engine(name))
+        await env.query(EFFECTS, name)
+    return env
 
 
 async def begin(client: Client, saga: str, **input: Any) -> str:
@@ -134,14 +136,14 @@ async def begin(client: Client, saga: str, **input: Any) -> str:
     return (await client.start(saga, input, id=f"{saga}-{uuid.uuid4().hex[:12]}")).id
 
 
-async def play(client: Client, saga: str, **input: Any) -> dict[str, Any]:
+async def run_saga(client: Client, saga: str, **input: Any) -> dict[str, Any]:
     """Start a saga and wait until it is over or parked; gives its story."""
     return await finished(client, await begin(client, saga, **input))
 
 
-async def until(condition: Callable[[], Any], patience: float = 30.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
     """Wait for an awaitable condition to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + patience
+    end = asyncio.get_running_loop().time() + timeout
     while not (value := await condition()):
         assert asyncio.get_running_loop().time() < end, "it did not come true in time"
         await asyncio.sleep(0.05)

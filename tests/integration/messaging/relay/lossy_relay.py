@@ -7,7 +7,7 @@ from saga_workers.relay.progress_record import ProgressRecord
 from saga_workers.relay.publisher import Publisher
 
 
-class Forgetful(Publisher):
+class LossyPublisher(Publisher):
     """Opens as it should, and then does not know what was published last."""
 
     def open(self) -> ProgressRecord:
@@ -16,4 +16,4 @@ class Forgetful(Publisher):
 
 def forget() -> None:
     """Every relay of this process is one."""
-    saga_workers.relay.shard.Publisher = Forgetful
+    saga_workers.relay.shard.Publisher = LossyPublisher

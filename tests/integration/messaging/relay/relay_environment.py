@@ -35,7 +35,7 @@ values (%(event_id)s, %(topic)s, %(event_key)s, %(value)s, %(headers)s, %(saga_i
 DATABASE = "shop"
 
 
-class OutboxWorld:
+class OutboxEnvironment:
     """One database with an outbox, and the settings of a relay for it. Synchronous: tests look from the outside."""
 
     def __init__(self, server: DatabaseServer, kafka: Broker, folder: Path, **kafka_settings: Any) -> None:
@@ -81,11 +81,11 @@ class OutboxWorld:
         with self.connect() as connection:
             return connection.execute(query).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    async def all_published(self, patience: float = 60.0) -> None:
+    async def all_published(self, timeout: float = 60.0) -> None:
         """Wait until nothing is NEW."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while (found := await asyncio.to_thread(self.statuses))["NEW"]:
-            assert time.monotonic() < end, f"not published after {patience} s: {found}"
+            assert time.monotonic() < end, f"not published after {timeout} s: {found}"
             await asyncio.sleep(0.05)
 
     @contextlib.asynccontextmanager

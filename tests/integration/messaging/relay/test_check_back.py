@@ -26,7 +26,13 @@ from sagas.step import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.messaging.relay.events_environment import EventsWorld, begin, open_world, play, until
+from tests.integration.messaging.relay.events_environment import (
+    EventsEnvironment,
+    begin,
+    open_environment,
+    run_saga,
+    until,
+)
 
 WAITING = """
 saga: waiting
@@ -39,145 +45,145 @@ DAY = 86_400.0
 
 
 @pytest.fixture
-async def world(
+async def env(
     temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
-) -> AsyncIterator[EventsWorld]:
-    found = await open_world(tmp_path, temporal.address, postgres_server)
+) -> AsyncIterator[EventsEnvironment]:
+    found = await open_environment(tmp_path, temporal.address, postgres_server)
     yield found
     await found.databases.close()
 
 
-async def held(world: EventsWorld, saga_id: str) -> None:
+async def held(env: EventsEnvironment, saga_id: str) -> None:
     async def there() -> bool:
-        return await world.statuses(saga_id) == ["HELD"]
+        return await env.statuses(saga_id) == ["HELD"]
 
     await until(there)
 
 
-async def asked(world: EventsWorld, back: CheckBack, times: int = 1) -> None:
+async def asked(env: EventsEnvironment, back: CheckBack, times: int = 1) -> None:
     """Let time pass, and the relay ask, so many times."""
     for _ in range(times):
-        await world.query("update saga_outbox set next_check_at = 0 where status = 'HELD'")
-        assert await back.check("shop", world.shop) >= 1
+        await env.query("update saga_outbox set next_check_at = 0 where status = 'HELD'")
+        assert await back.check("shop", env.shop) >= 1
 
 
-async def test_a_seven_day_approval_does_not_trip_it(world: EventsWorld) -> None:
-    async with world.serving(WAITING) as client:
+async def test_a_seven_day_approval_keeps_its_events_held(env: EventsEnvironment) -> None:
+    async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
-        await held(world, saga_id)
-        await world.query("update saga_outbox set created_at = created_at - :week", week=7 * DAY)
-        await asked(world, world.check_back(), MAX_UNANSWERED + 5)
-        (row,) = await world.rows(saga_id)
+        await held(env, saga_id)
+        await env.query("update saga_outbox set created_at = created_at - :week", week=7 * DAY)
+        await asked(env, env.check_back(), MAX_UNANSWERED + 5)
+        (row,) = await env.rows(saga_id)
         assert (row.status, row.checks, row.note) == ("HELD", 0, None), "an open saga is asked again, and never counted"
         assert row.next_check_at - time.time() > 3000, "and less often the longer it takes"
-        assert await list_undecided(world.shop) == []
+        assert await list_undecided(env.shop) == []
         await client.signal(saga_id, "approved")
         assert (await finished(client, saga_id))["state"] == "COMPLETED"
-    assert await world.statuses(saga_id) == ["NEW"]
+    assert await env.statuses(saga_id) == ["NEW"]
 
 
-async def test_it_is_not_asked_too_early(world: EventsWorld) -> None:
-    async with world.serving(WAITING) as client:
+async def test_a_saga_is_not_checked_too_early(env: EventsEnvironment) -> None:
+    async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
-        await held(world, saga_id)
-        back = world.check_back(first=60.0)
-        assert await back.check("shop", world.shop) == 0
-        await world.query("update saga_outbox set created_at = created_at - 61")
-        assert await back.check("shop", world.shop) == 1
-        assert await back.check("shop", world.shop) == 0, "the next turn comes later, also for another relay"
+        await held(env, saga_id)
+        back = env.check_back(first=60.0)
+        assert await back.check("shop", env.shop) == 0
+        await env.query("update saga_outbox set created_at = created_at - 61")
+        assert await back.check("shop", env.shop) == 1
+        assert await back.check("shop", env.shop) == 0, "the next turn comes later, also for another relay"
         await client.signal(saga_id, "approved")
         await finished(client, saga_id)
 
 
-async def test_a_terminated_saga_is_shown_to_a_person(world: EventsWorld) -> None:
-    async with world.serving(WAITING) as client:
+async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvironment) -> None:
+    async with env.serving(WAITING) as client:
         ids = [await begin(client, "waiting") for _ in range(2)]
         for saga_id in ids:
-            await held(world, saga_id)
+            await held(env, saga_id)
             await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
-        back = world.check_back()
-        await asked(world, back, MAX_UNANSWERED - 1)
-        assert await list_undecided(world.shop) == [], "not before it was asked often enough"
-        await asked(world, back)
-    shown = {one.saga_id: one for one in await list_undecided(world.shop)}
+        back = env.check_back()
+        await asked(env, back, MAX_UNANSWERED - 1)
+        assert await list_undecided(env.shop) == [], "not before it was asked often enough"
+        await asked(env, back)
+    shown = {one.saga_id: one for one in await list_undecided(env.shop)}
     assert set(shown) == set(ids)
     assert shown[ids[0]].reason == "the saga was ended from outside (TERMINATED)"
-    assert await world.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
+    assert await env.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
     first, second = shown[ids[0]].event_id, shown[ids[1]].event_id
-    said = await decide_event(world.shop, first, "release", reason="the order was shipped", who="ada")
+    said = await decide_event(env.shop, first, "release", reason="the order was shipped", who="ada")
     assert said == f"The event {first} of {ids[0]}/tell for told will be published."
-    await decide_event(world.shop, second, "drop", reason="it was not", who="ada")
-    assert [await world.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
-    (row,) = await world.rows(ids[1])
+    await decide_event(env.shop, second, "drop", reason="it was not", who="ada")
+    assert [await env.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
+    (row,) = await env.rows(ids[1])
     assert row.note == "drop: ada: it was not"
     with pytest.raises(RefusedError, match="is DROPPED: a person decides only what is HELD or REFUSED"):
-        await decide_event(world.shop, second, "release", reason="on second thoughts", who="ada")
-    assert await decide_event(world.shop, "no-such-event", "drop", reason="x", who="ada") is None
+        await decide_event(env.shop, second, "release", reason="on second thoughts", who="ada")
+    assert await decide_event(env.shop, "no-such-event", "drop", reason="x", who="ada") is None
 
 
-async def test_a_person_decides_with_the_command(world: EventsWorld) -> None:
-    world.write()
-    await ghost(world, EntryKey("gone-1", "tell"))
-    await asked(world, world.check_back(), MAX_UNANSWERED)
-    [event] = await list_undecided(world.shop)
-    status, shown = await saga_relay(world, "--status", "-o", "json")
+async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> None:
+    env.write()
+    await ghost(env, EntryKey("gone-1", "tell"))
+    await asked(env, env.check_back(), MAX_UNANSWERED)
+    [event] = await list_undecided(env.shop)
+    status, shown = await saga_relay(env, "--status", "-o", "json")
     assert status == 1, "Kafka cannot be asked here"
     [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
     assert outbox["for_a_person"] == [event.to_json()]
     assert event.reason == "Temporal does not know this saga"
-    findings = {one.check: one for one in await run_checks(load_settings(world.folder))}
+    findings = {one.check: one for one in await run_checks(load_settings(env.folder))}
     assert findings["events of shop"].message == (
         "1 wait for a person; one for told is HELD: Temporal does not know this saga"
     )
     assert "relay of shop" not in findings, "nothing that is new is late"
     assert "events of bank" not in findings
-    assert (await saga_relay(world, "--drop", event.event_id))[0] == 2, "a reason is needed"
-    assert (await saga_relay(world, "--drop", "no-such-event", "--reason", "x"))[0] == 2
-    status, said = await saga_relay(world, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
+    assert (await saga_relay(env, "--drop", event.event_id))[0] == 2, "a reason is needed"
+    assert (await saga_relay(env, "--drop", "no-such-event", "--reason", "x"))[0] == 2
+    status, said = await saga_relay(env, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
     assert (status, said) == (0, f"The event {event.event_id} of gone-1/tell for told will never be published.\n")
-    (row,) = await world.rows("gone-1")
+    (row,) = await env.rows("gone-1")
     assert (row.status, row.note) == ("DROPPED", "drop: ada: it was never sent")
-    assert (await saga_relay(world, "--release", event.event_id, "--reason", "x"))[0] == 9
+    assert (await saga_relay(env, "--release", event.event_id, "--reason", "x"))[0] == 9
 
 
-async def saga_relay(world: EventsWorld, *options: str) -> tuple[int, str]:
+async def saga_relay(env: EventsEnvironment, *options: str) -> tuple[int, str]:
     """The command, as a process: its exit code and what it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "saga_cli.main", "relay", *options, cwd=world.folder, stdout=PIPE, stderr=PIPE
+        sys.executable, "-P", "-m", "saga_cli.main", "relay", *options, cwd=env.folder, stdout=PIPE, stderr=PIPE
     )
     out, _ = await process.communicate()
     return process.returncode or 0, out.decode()
 
 
-async def test_while_temporal_is_down_it_is_asked_again(world: EventsWorld) -> None:
+async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironment) -> None:
     nobody = f"127.0.0.1:{choose_ports({'nobody': None}, {}, ())['nobody']}"
-    async with world.serving(WAITING) as client:
+    async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
-        await held(world, saga_id)
-        await asked(world, world.check_back(nobody), 2)
-        (row,) = await world.rows(saga_id)
+        await held(env, saga_id)
+        await asked(env, env.check_back(nobody), 2)
+        (row,) = await env.rows(saga_id)
         assert (row.status, row.checks) == ("HELD", 2)
         assert row.note.startswith("Temporal does not answer")
-        await asked(world, world.check_back())
-        (row,) = await world.rows(saga_id)
+        await asked(env, env.check_back())
+        (row,) = await env.rows(saga_id)
         assert (row.status, row.checks, row.note) == ("HELD", 0, None), "an answer ends the count"
         await client.signal(saga_id, "approved")
         await finished(client, saga_id)
-    assert await world.statuses(saga_id) == ["NEW"]
+    assert await env.statuses(saga_id) == ["NEW"]
 
 
-async def test_the_relay_asks(world: EventsWorld) -> None:
+async def test_the_relay_checks_back(env: EventsEnvironment) -> None:
     """Also while Kafka is down: what a saga says has nothing to do with it."""
-    async with world.serving(WAITING) as client:
+    async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
-        await held(world, saga_id)
+        await held(env, saga_id)
         await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
-        await world.query("update saga_outbox set created_at = created_at - 120")
+        await env.query("update saga_outbox set created_at = created_at - 120")
         stop = asyncio.Event()
-        relay = asyncio.create_task(run_relay(load_settings(world.folder), connection="shop", stop=stop))
+        relay = asyncio.create_task(run_relay(load_settings(env.folder), connection="shop", stop=stop))
 
         async def was_asked() -> bool:
-            return [(row.status, row.checks) for row in await world.rows(saga_id)] == [("HELD", 1)]
+            return [(row.status, row.checks) for row in await env.rows(saga_id)] == [("HELD", 1)]
 
         try:
             await until(was_asked)
@@ -186,16 +192,16 @@ async def test_the_relay_asks(world: EventsWorld) -> None:
             await relay
 
 
-async def test_a_saga_nobody_knows(world: EventsWorld) -> None:
+async def test_an_unknown_saga_needs_an_operator(env: EventsEnvironment) -> None:
     """The guard did the step, and its run is beyond Temporal's retention (or in another namespace)."""
     address = EntryKey("gone-1", "tell")
-    await ghost(world, address)
-    await asked(world, world.check_back())
-    (row,) = await world.rows("gone-1")
+    await ghost(env, address)
+    await asked(env, env.check_back())
+    (row,) = await env.rows("gone-1")
     assert (row.status, row.checks, row.note) == ("HELD", 1, "Temporal does not know this saga")
 
 
-async def test_a_saga_that_ended_without_its_commit_point_says_no_for_good(world: EventsWorld) -> None:
+async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: EventsEnvironment) -> None:
     """A transaction of a step nobody reached: dropped, behind a fence that a later yes cannot pass."""
     definition = """
       saga: refused
@@ -203,21 +209,19 @@ async def test_a_saga_that_ended_without_its_commit_point_says_no_for_good(world
         - {id: check, uses: require, with: {that: "1 > 2"}}
         - {id: tell, uses: kafka.publish, with: {topic: told, value: 1, hold: true}}
     """
-    async with world.serving(definition) as client:
-        story = await play(client, "refused")
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "refused")
         assert story["state"] == "COMPENSATED"
         address = EntryKey(story["id"], "tell")
-        await ghost(world, address)
-        await asked(world, world.check_back())
-    assert await world.statuses(story["id"]) == ["DROPPED"]
-    late = await world.databases.guard("shop").confirm(
-        address, None, scheduled_at=time.time(), deadline=time.time() + 10
-    )
+        await ghost(env, address)
+        await asked(env, env.check_back())
+    assert await env.statuses(story["id"]) == ["DROPPED"]
+    late = await env.databases.guard("shop").confirm(address, None, scheduled_at=time.time(), deadline=time.time() + 10)
     assert late.kind == "late"
-    assert await world.statuses(story["id"]) == ["DROPPED"]
+    assert await env.statuses(story["id"]) == ["DROPPED"]
 
 
-async def test_a_confirm_that_a_person_skipped(world: EventsWorld) -> None:
+async def test_a_confirm_skipped_by_an_operator(env: EventsEnvironment) -> None:
     """The saga is committed, and says so: nobody else would release what the confirm did not."""
 
     @action("shop.book", connection="shop", holds=True)
@@ -235,18 +239,18 @@ async def test_a_confirm_that_a_person_skipped(world: EventsWorld) -> None:
       saga: skipped
       steps: [{id: book, uses: shop.book, confirm: shop.fix, compensate: shop.unbook}]
     """
-    async with world.serving(definition, actions=[book, fix, unbook]) as client:
-        story = await play(client, "skipped")
+    async with env.serving(definition, actions=[book, fix, unbook]) as client:
+        story = await run_saga(client, "skipped")
         assert (story["state"], story["phase"]) == ("PARKED", "committed")
-        assert await world.statuses(story["id"]) == ["HELD"]
+        assert await env.statuses(story["id"]) == ["HELD"]
         request = {"step": "book", "decision": "skip", "reason": "it is booked", "who": "ada"}
         await client.temporal.get_workflow_handle(story["id"]).execute_update("resolve", request)
         assert (await finished(client, story["id"]))["state"] == "RESIDUE"
-        await asked(world, world.check_back())
-    assert await world.statuses(story["id"]) == ["NEW"]
+        await asked(env, env.check_back())
+    assert await env.statuses(story["id"]) == ["NEW"]
 
 
-async def ghost(world: EventsWorld, address: EntryKey) -> None:
+async def ghost(env: EventsEnvironment, address: EntryKey) -> None:
     """A step done by somebody whose saga knows nothing of it."""
     from saga_activities.outbox import insert_event
 
@@ -255,7 +259,7 @@ async def ghost(world: EventsWorld, address: EntryKey) -> None:
         await insert_event(sql, Event("told", None, 1, hold=True), invocation)
 
     now = time.time()
-    outcome = await world.databases.guard("shop").do(address, None, act, scheduled_at=now, deadline=now + 10)
+    outcome = await env.databases.guard("shop").do(address, None, act, scheduled_at=now, deadline=now + 10)
     assert outcome.kind == "done"
 
 
@@ -265,7 +269,7 @@ def story(state: str, phase: str | None, *, outcome: str = "done", generation: i
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("view", "status"),
     [
         (None, "unknown"),
         (story("RUNNING", "forward"), "open"),
@@ -289,5 +293,5 @@ def story(state: str, phase: str | None, *, outcome: str = "done", generation: i
         (story("FAILED", None, steps=[]), "unknown"),
     ],
 )
-def test_what_an_answer_means(told: dict[str, Any] | None, word: str) -> None:
-    assert entry_status(told, "a", 1).kind == word
+def test_each_saga_state_decides_about_held_events(view: dict[str, Any] | None, status: str) -> None:
+    assert entry_status(view, "a", 1).kind == status

@@ -13,7 +13,13 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.messaging.relay.events_environment import EventsWorld, begin, open_world, play, until
+from tests.integration.messaging.relay.events_environment import (
+    EventsEnvironment,
+    begin,
+    open_environment,
+    run_saga,
+    until,
+)
 
 BOOK = """
         - id: book
@@ -39,48 +45,48 @@ HELD = f"""
 
 
 @pytest.fixture
-async def world(
+async def env(
     temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
-) -> AsyncIterator[EventsWorld]:
-    found = await open_world(tmp_path, temporal.address, postgres_server)
+) -> AsyncIterator[EventsEnvironment]:
+    found = await open_environment(tmp_path, temporal.address, postgres_server)
     yield found
     await found.databases.close()
 
 
-async def waiting(world: EventsWorld, saga_id: str, count: int = 4) -> None:
+async def waiting(env: EventsEnvironment, saga_id: str, count: int = 4) -> None:
     """Until the steps before the approval are through."""
 
     async def there() -> bool:
-        return len(await world.rows(saga_id)) == count
+        return len(await env.rows(saga_id)) == count
 
     await until(there)
 
 
-async def test_events_are_held_until_the_commit_point_and_then_released(world: EventsWorld) -> None:
-    async with world.serving(HELD) as client:
+async def test_events_are_held_until_the_commit_point_and_then_released(env: EventsEnvironment) -> None:
+    async with env.serving(HELD) as client:
         saga_id = await begin(client, "held", fail=False)
-        await waiting(world, saga_id)
-        assert await world.statuses(saga_id) == ["HELD", "NEW", "HELD", "HELD"], "a plain emit does not wait"
+        await waiting(env, saga_id)
+        assert await env.statuses(saga_id) == ["HELD", "NEW", "HELD", "HELD"], "a plain emit does not wait"
         await client.signal(saga_id, "approved")
         story = await finished(client, saga_id)
     assert story["state"] == "COMPLETED"
-    assert await world.statuses(saga_id) == ["NEW"] * 4
+    assert await env.statuses(saga_id) == ["NEW"] * 4
     result = next(row for row in story["steps"] if row["id"] == "tell")["result"]
-    assert [event["id"] for event in result["events"]] == [row.event_id for row in (await world.rows(saga_id))[2:]]
+    assert [event["id"] for event in result["events"]] == [row.event_id for row in (await env.rows(saga_id))[2:]]
     assert story["can_undo"] is False, "what has been published is not withdrawn: `tell` says no counter-event"
 
 
-async def test_events_of_a_compensated_step_are_dropped(world: EventsWorld) -> None:
-    async with world.serving(HELD) as client:
+async def test_events_of_a_compensated_step_are_dropped(env: EventsEnvironment) -> None:
+    async with env.serving(HELD) as client:
         saga_id = await begin(client, "held", fail=True)
-        await waiting(world, saga_id)
+        await waiting(env, saga_id)
         await client.signal(saga_id, "approved")
         story = await finished(client, saga_id)
-    assert (story["state"], await world.effects()) == ("COMPENSATED", [])
-    assert await world.statuses(saga_id) == ["DROPPED", "NEW", "DROPPED", "DROPPED"], "a plain emit is not withdrawn"
+    assert (story["state"], await env.effects()) == ("COMPENSATED", [])
+    assert await env.statuses(saga_id) == ["DROPPED", "NEW", "DROPPED", "DROPPED"], "a plain emit is not withdrawn"
 
 
-async def test_a_completed_saga_is_undone_and_its_events_stay(world: EventsWorld) -> None:
+async def test_published_events_stay_when_a_completed_saga_is_undone(env: EventsEnvironment) -> None:
     definition = f"""
       saga: undoable
       steps:
@@ -92,14 +98,14 @@ async def test_a_completed_saga_is_undone_and_its_events_stay(world: EventsWorld
             uses: outbox.drop
             confirmed: {{uses: outbox.emit, with: {{connection: shop, topic: told, value: -1}}}}
     """
-    async with world.serving(definition) as client:
-        story = await play(client, "undoable")
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "undoable")
         assert (story["state"], story["can_undo"]) == ("COMPLETED", True)
         run = await client.undo(story["id"], reason="changed my mind", who="ada")
         undone = await finished(client, run.id)
     assert undone["state"] == "COMPENSATED"
-    assert await world.effects() == []
-    rows = await world.rows(story["id"])
+    assert await env.effects() == []
+    rows = await env.rows(story["id"])
     assert [(row.topic, row.value, row.status) for row in rows] == [
         ("booked", '{"n": 1}', "NEW"),
         ("seen", "1", "NEW"),
@@ -108,7 +114,7 @@ async def test_a_completed_saga_is_undone_and_its_events_stay(world: EventsWorld
     ]
 
 
-async def test_a_python_action_holds_events(world: EventsWorld) -> None:
+async def test_a_python_action_holds_events(env: EventsEnvironment) -> None:
     @action("shop.book", connection="shop", holds=True)
     async def book(step: Step, what: str) -> None:
         await step.sql.execute("insert into effects values (:what, 1)", what=what)
@@ -135,14 +141,14 @@ async def test_a_python_action_holds_events(world: EventsWorld) -> None:
     wrong = (
         "saga: wrong\nsteps: [{id: a, uses: shop.careless, with: {what: a}, pivot: true, retry: {max_attempts: 2}}]\n"
     )
-    async with world.serving(definition, wrong, actions=[book, unbook, careless]) as client:
-        done = await play(client, "python", last="no")
-        failed = await play(client, "python", last="fail")
-        refused = await play(client, "wrong")
+    async with env.serving(definition, wrong, actions=[book, unbook, careless]) as client:
+        done = await run_saga(client, "python", last="no")
+        failed = await run_saga(client, "python", last="fail")
+        refused = await run_saga(client, "wrong")
     assert done["state"] == "COMPLETED"
-    assert await world.statuses(done["id"]) == ["NEW"] * 3
+    assert await env.statuses(done["id"]) == ["NEW"] * 3
     assert failed["state"] == "COMPENSATED"
-    rows = await world.rows(failed["id"])
+    rows = await env.rows(failed["id"])
     assert [(row.topic, row.status) for row in rows] == [("booked", "DROPPED"), ("unbooked", "NEW")], "an undo is final"
     assert (
         refused["steps"][0]["error"]["message"]
@@ -150,7 +156,7 @@ async def test_a_python_action_holds_events(world: EventsWorld) -> None:
     )
 
 
-async def test_events_of_a_step_that_another_database_confirms_or_undoes(world: EventsWorld) -> None:
+async def test_events_of_a_step_confirmed_or_undone_in_another_database(env: EventsEnvironment) -> None:
     definition = """
       saga: elsewhere
       input: {properties: {fail: {type: boolean}}}
@@ -165,16 +171,16 @@ async def test_events_of_a_step_that_another_database_confirms_or_undoes(world: 
           compensate: {uses: sql, with: {connection: bank, run: "insert into effects values ('undone', 1)"}}
         - {id: check, uses: require, with: {that: "!input.fail"}}
     """
-    async with world.serving(definition) as client:
-        done = await play(client, "elsewhere", fail=False)
-        failed = await play(client, "elsewhere", fail=True)
+    async with env.serving(definition) as client:
+        done = await run_saga(client, "elsewhere", fail=False)
+        failed = await run_saga(client, "elsewhere", fail=True)
     assert (done["state"], failed["state"]) == ("COMPLETED", "COMPENSATED")
-    assert await world.statuses(done["id"]) == ["NEW"]
-    assert await world.statuses(failed["id"]) == ["DROPPED"]
-    assert await world.effects("bank") == ["confirmed", "undone"]
+    assert await env.statuses(done["id"]) == ["NEW"]
+    assert await env.statuses(failed["id"]) == ["DROPPED"]
+    assert await env.effects("bank") == ["confirmed", "undone"]
 
 
-async def test_a_step_that_is_continued_past_drops_its_events(world: EventsWorld) -> None:
+async def test_a_step_that_is_continued_past_drops_its_events(env: EventsEnvironment) -> None:
     @action("shop.flaky", connection="shop", holds=True)
     async def flaky(step: Step) -> None:
         step.emit("maybe", value=1, hold=True)
@@ -190,13 +196,13 @@ async def test_a_step_that_is_continued_past_drops_its_events(world: EventsWorld
           compensate: outbox.drop
         - {id: end, uses: outbox.emit, with: {connection: shop, topic: t, value: 1, hold: true}}
     """
-    async with world.serving(definition, actions=[flaky]) as client:
-        story = await play(client, "continued")
+    async with env.serving(definition, actions=[flaky]) as client:
+        story = await run_saga(client, "continued")
     assert story["state"] == "COMPLETED"
-    assert [(row.topic, row.status) for row in await world.rows(story["id"])] == [("t", "NEW")]
+    assert [(row.topic, row.status) for row in await env.rows(story["id"])] == [("t", "NEW")]
 
 
-async def test_events_of_nested_sagas_wait_for_their_own_commit_point(world: EventsWorld) -> None:
+async def test_events_of_nested_sagas_wait_for_their_own_commit_point(env: EventsEnvironment) -> None:
     child = f"saga: child\nsteps:\n{BOOK}"
     parent = """
       saga: parent
@@ -206,28 +212,28 @@ async def test_events_of_nested_sagas_wait_for_their_own_commit_point(world: Eve
         - {id: own, uses: kafka.publish, with: {topic: own, value: 1, hold: true}}
         - {id: check, uses: require, with: {that: "!input.fail"}}
     """
-    async with world.serving(child, parent) as client:
-        story = await play(client, "parent", fail=True)
+    async with env.serving(child, parent) as client:
+        story = await run_saga(client, "parent", fail=True)
     assert story["state"] == "COMPENSATED"
-    assert await world.effects() == [], "the nested saga was committed, and then undone"
-    [(nested,)] = await world.query("select distinct saga_id from saga_outbox where topic = 'booked'")
-    assert await world.statuses(nested) == ["NEW", "NEW"], "it was published at the nested saga's own commit point"
-    assert await world.statuses(story["id"]) == ["DROPPED"]
+    assert await env.effects() == [], "the nested saga was committed, and then undone"
+    [(nested,)] = await env.query("select distinct saga_id from saga_outbox where topic = 'booked'")
+    assert await env.statuses(nested) == ["NEW", "NEW"], "it was published at the nested saga's own commit point"
+    assert await env.statuses(story["id"]) == ["DROPPED"]
 
 
 @pytest.mark.parametrize("fault", ["cut_before", "cut_after", "swallow_answer"])
-async def test_the_answer_of_the_local_transaction_is_lost(world: EventsWorld, fault: Any) -> None:
-    port = int(world.urls["shop"].rsplit(":", 1)[1].split("/")[0])
+async def test_the_response_of_the_local_transaction_is_lost(env: EventsEnvironment, fault: Any) -> None:
+    port = int(env.urls["shop"].rsplit(":", 1)[1].split("/")[0])
     definition = HELD.replace("uses: sql", "uses: sql\n          timeout: 3s", 1)
     async with fault_proxy(port) as proxy:
-        through = world.urls["shop"].replace(f":{port}/", f":{proxy.port}/")
-        async with world.serving(definition, shop=through) as client:
+        through = env.urls["shop"].replace(f":{port}/", f":{proxy.port}/")
+        async with env.serving(definition, shop=through) as client:
             proxy.trigger, proxy.on_trigger, proxy.triggers_left = b"; COMMIT", fault, 1
             saga_id = await begin(client, "held", fail=False)
-            await waiting(world, saga_id)
+            await waiting(env, saga_id)
             assert proxy.triggered == 1
-            assert await world.statuses(saga_id) == ["HELD", "NEW", "HELD", "HELD"], "each event once"
+            assert await env.statuses(saga_id) == ["HELD", "NEW", "HELD", "HELD"], "each event once"
             await client.signal(saga_id, "approved")
             assert (await finished(client, saga_id))["state"] == "COMPLETED"
-    assert await world.effects() == ["book"]
-    assert await world.statuses(saga_id) == ["NEW"] * 4
+    assert await env.effects() == ["book"]
+    assert await env.statuses(saga_id) == ["NEW"] * 4

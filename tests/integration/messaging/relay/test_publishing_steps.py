@@ -18,23 +18,29 @@ from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.messaging.relay.events_environment import EventsWorld, begin, open_world, play, until
+from tests.integration.messaging.relay.events_environment import (
+    EventsEnvironment,
+    begin,
+    open_environment,
+    run_saga,
+    until,
+)
 
 
 @pytest.fixture
-async def world(
+async def env(
     temporal: TemporalServer, postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
-) -> AsyncIterator[EventsWorld]:
-    found = await open_world(tmp_path, temporal.address, postgres_server, kafka.address)
+) -> AsyncIterator[EventsEnvironment]:
+    found = await open_environment(tmp_path, temporal.address, postgres_server, kafka.address)
     yield found
     await found.databases.close()
 
 
 @contextlib.asynccontextmanager
-async def relaying(world: EventsWorld) -> AsyncIterator[None]:
+async def relaying(env: EventsEnvironment) -> AsyncIterator[None]:
     """A relay in this process."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_relay(load_settings(world.folder), stop=stop))
+    running = asyncio.create_task(run_relay(load_settings(env.folder), stop=stop))
     try:
         yield
     finally:
@@ -51,15 +57,15 @@ def values(broker: Broker, *topics: str) -> list[int]:
     return sorted(record.json() for record in broker.read_committed(*topics))
 
 
-async def published(world: EventsWorld, saga_id: str) -> None:
+async def published(env: EventsEnvironment, saga_id: str) -> None:
     async def all_of_them() -> bool:
-        found = await world.statuses(saga_id)
+        found = await env.statuses(saga_id)
         return bool(found) and set(found) == {"PUBLISHED"}
 
     await until(all_of_them)
 
 
-async def test_five_events_to_two_topics_are_there_or_none_is(world: EventsWorld, kafka: Broker) -> None:
+async def test_five_events_to_two_topics_are_published_atomically(env: EventsEnvironment, kafka: Broker) -> None:
     first, second = kafka.create_topic(), kafka.create_topic()
     definition = f"""
       saga: five
@@ -76,12 +82,12 @@ async def test_five_events_to_two_topics_are_there_or_none_is(world: EventsWorld
           pivot: true
           with: {{connection: shop, topic: {first}, value: 9, headers: {{kind: last}}}}
     """
-    async with world.serving(definition) as client, relaying(world):
-        failed = await play(client, "five", fail=True)
-        done = await play(client, "five", fail=False)
-        await published(world, done["id"])
+    async with env.serving(definition) as client, relaying(env):
+        failed = await run_saga(client, "five", fail=True)
+        done = await run_saga(client, "five", fail=False)
+        await published(env, done["id"])
     assert (failed["state"], done["state"]) == ("COMPENSATED", "COMPLETED")
-    assert await world.statuses(failed["id"]) == ["DROPPED"] * 5
+    assert await env.statuses(failed["id"]) == ["DROPPED"] * 5
     records = kafka.read_committed(first, second)
     assert sorted(record.json() for record in records) == [0, 1, 2, 3, 4, 9]
     assert {record.headers["sagaid"] for record in records} == {done["id"]}
@@ -91,7 +97,7 @@ async def test_five_events_to_two_topics_are_there_or_none_is(world: EventsWorld
     assert {record.headers["ce_id"] for record in records} == ids
 
 
-async def test_a_step_that_waits_until_its_events_are_published(world: EventsWorld, kafka: Broker) -> None:
+async def test_a_step_that_waits_until_its_events_are_published(env: EventsEnvironment, kafka: Broker) -> None:
     topic = kafka.create_topic()
     definition = f"""
       saga: waits
@@ -104,18 +110,18 @@ async def test_a_step_that_waits_until_its_events_are_published(world: EventsWor
           pivot: true
         - {{id: after, uses: kafka.publish, timeout: 5s, with: {{topic: {topic}, value: 2, wait: published}}}}
     """
-    async with world.serving(definition) as client:
+    async with env.serving(definition) as client:
         saga_id = await begin(client, "waits")
         await asyncio.sleep(3)  # longer than one attempt: the next one finds the stored result, and waits on
-        assert await world.statuses(saga_id) == ["NEW"]
-        async with relaying(world):
+        assert await env.statuses(saga_id) == ["NEW"]
+        async with relaying(env):
             story = await finished(client, saga_id)
     assert story["state"] == "COMPLETED"
-    assert await world.statuses(saga_id) == ["PUBLISHED", "PUBLISHED"]
+    assert await env.statuses(saga_id) == ["PUBLISHED", "PUBLISHED"]
     assert values(kafka, topic) == [1, 2]
 
 
-async def test_a_worker_that_dies_between_commit_and_answer(world: EventsWorld, kafka: Broker) -> None:
+async def test_a_worker_that_dies_between_commit_and_answer(env: EventsEnvironment, kafka: Broker) -> None:
     first, second = kafka.create_topic(), kafka.create_topic()
     definition = f"""
       saga: once
@@ -128,26 +134,26 @@ async def test_a_worker_that_dies_between_commit_and_answer(world: EventsWorld, 
 {five(first, second)}
           pivot: true
     """
-    port = int(world.urls["shop"].rsplit(":", 1)[1].split("/")[0])
+    port = int(env.urls["shop"].rsplit(":", 1)[1].split("/")[0])
     async with fault_proxy(port) as proxy:
-        world.write(definition, shop=world.urls["shop"].replace(f":{port}/", f":{proxy.port}/"))
-        worker = world.worker()
+        env.write(definition, shop=env.urls["shop"].replace(f":{port}/", f":{proxy.port}/"))
+        worker = env.worker()
         try:
             await asyncio.to_thread(worker.start)
-            client = await world.client()
+            client = await env.client()
             proxy.arm(b"; COMMIT", "swallow_answer")
             saga_id = await begin(client, "once")
 
             async def committed() -> bool:
-                return len(await world.rows(saga_id)) == 5
+                return len(await env.rows(saga_id)) == 5
 
             await until(committed)
             assert proxy.triggered == 1
             worker.kill()  # it never heard that its transaction was committed
             await asyncio.to_thread(worker.start)
             story = await finished(client, saga_id)
-            async with relaying(world):
-                await published(world, saga_id)
+            async with relaying(env):
+                await published(env, saga_id)
         finally:
             worker.kill()
     assert story["state"] == "COMPLETED"
@@ -155,7 +161,7 @@ async def test_a_worker_that_dies_between_commit_and_answer(world: EventsWorld, 
     assert values(kafka, first, second) == [0, 1, 2, 3, 4]
 
 
-async def test_an_event_no_broker_would_take_is_refused_before_the_effect(world: EventsWorld) -> None:
+async def test_an_unpublishable_event_is_refused_before_the_effect(env: EventsEnvironment) -> None:
     @action("shop.large", connection="shop")
     async def large(step: Step, size: int) -> None:
         await step.sql.execute("insert into effects values ('large', 1)")
@@ -173,42 +179,42 @@ async def test_an_event_no_broker_would_take_is_refused_before_the_effect(world:
         "saga: listless\ninput: {}\nsteps:\n  - id: a\n    uses: kafka.publish\n"
         '    with: {events: "${{ input.events }}"}\n    pivot: true\n',
     ]
-    async with world.serving(*definitions, actions=[large, odd]) as client:
-        stories = [await play(client, "large"), await play(client, "odd")]
-        hidden = await play(client, "listless", events=[{"topic": "t", "value": 1, "hold": True}])
-        wrong = await play(client, "listless", events={"topic": "t"})
+    async with env.serving(*definitions, actions=[large, odd]) as client:
+        stories = [await run_saga(client, "large"), await run_saga(client, "odd")]
+        hidden = await run_saga(client, "listless", events=[{"topic": "t", "value": 1, "hold": True}])
+        wrong = await run_saga(client, "listless", events={"topic": "t"})
     said = [(story["state"], story["steps"][0]["state"], story["steps"][0]["attempts"]) for story in stories]
     assert said == [("COMPENSATED", "FAILED", 1)] * 2, "it is not tried again: it would be refused again"
     assert "800000 are allowed" in stories[0]["steps"][0]["error"]["message"]
     assert "cannot be written as JSON" in stories[1]["steps"][0]["error"]["message"]
-    assert await world.effects() == []
+    assert await env.effects() == []
     for story, sentence in ((hidden, "write `hold: true` out"), (wrong, "have to be a list")):
         assert story["state"] == "COMPENSATED"
         assert sentence in story["steps"][0]["error"]["message"]
 
 
-async def test_a_topic_that_is_not_there_fails_no_saga(world: EventsWorld, kafka: Broker) -> None:
-    there, missing = kafka.create_topic(), f"missing-{world.prefix}"
+async def test_a_missing_topic_does_not_fail_the_saga(env: EventsEnvironment, kafka: Broker) -> None:
+    there, missing = kafka.create_topic(), f"missing-{env.prefix}"
     definition = f"""
       saga: missing
       steps:
         - {{id: a, uses: kafka.publish, with: {{topic: {missing}, value: 1}}, pivot: true}}
         - {{id: b, uses: kafka.publish, with: {{topic: {there}, value: 2}}}}
     """
-    async with world.serving(definition) as client, relaying(world):
-        story = await play(client, "missing")
+    async with env.serving(definition) as client, relaying(env):
+        story = await run_saga(client, "missing")
         assert story["state"] == "COMPLETED"
 
         async def other_is_published() -> bool:
-            return (await world.statuses(story["id"])) == ["NEW", "PUBLISHED"]
+            return (await env.statuses(story["id"])) == ["NEW", "PUBLISHED"]
 
         await until(other_is_published)
         kafka.create_topic(missing)
-        await published(world, story["id"])
+        await published(env, story["id"])
     assert values(kafka, there, missing) == [1, 2]
 
 
-async def test_held_events_reach_the_topic_after_the_commit_point(world: EventsWorld, kafka: Broker) -> None:
+async def test_held_events_reach_the_topic_after_the_commit_point(env: EventsEnvironment, kafka: Broker) -> None:
     topic = kafka.create_topic()
     definition = f"""
       saga: held
@@ -216,16 +222,16 @@ async def test_held_events_reach_the_topic_after_the_commit_point(world: EventsW
         - {{id: tell, uses: kafka.publish, with: {{topic: {topic}, value: 1, hold: true}}}}
         - {{id: approve, uses: wait, with: {{signal: approved}}}}
     """
-    async with world.serving(definition) as client, relaying(world):
+    async with env.serving(definition) as client, relaying(env):
         saga_id = await begin(client, "held")
 
         async def held() -> Any:
-            return await world.statuses(saga_id) == ["HELD"]
+            return await env.statuses(saga_id) == ["HELD"]
 
         await until(held)
         await asyncio.sleep(1)
         assert values(kafka, topic) == [], "the relay leaves it alone"
         await client.signal(saga_id, "approved")
         assert (await finished(client, saga_id))["state"] == "COMPLETED"
-        await published(world, saga_id)
+        await published(env, saga_id)
     assert values(kafka, topic) == [1]

@@ -18,13 +18,15 @@ from saga_workers.relay.progress_record import ProgressRecord, encode_progress
 from saga_workers.relay.publisher import progress_topic, transactional_id
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.lossy_broker import TIMEOUT, lose_an_end
-from tests.integration.messaging.relay.relay_environment import OutboxWorld, events
+from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 
 @pytest_asyncio.fixture
-async def world(postgres_server: DatabaseServer, forgetful: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
-    made = OutboxWorld(postgres_server, forgetful, tmp_path, transaction_timeout=TIMEOUT, batch=50)
+async def env(
+    postgres_server: DatabaseServer, lossy_broker: Broker, tmp_path: Path
+) -> AsyncIterator[OutboxEnvironment]:
+    made = OutboxEnvironment(postgres_server, lossy_broker, tmp_path, transaction_timeout=TIMEOUT, batch=50)
     await made.make_tables()
     yield made
     made.close()
@@ -38,18 +40,20 @@ async def world(postgres_server: DatabaseServer, forgetful: Broker, tmp_path: Pa
         pytest.param("events alone", marks=pytest.mark.slow),
     ],
 )
-async def test_what_was_lost_is_ended_and_published_once(world: OutboxWorld, forgetful: Broker, found: str) -> None:
-    topic = await asyncio.to_thread(forgetful.create_topic)
-    ids = world.emit(*events(topic, 60, keys=1))
-    sleeping = partial(write_and_sleep, world, topic, ids[:50], found != "events alone")
-    await asyncio.to_thread(lose_an_end, forgetful, topic, sleeping)
+async def test_a_hanging_transaction_is_aborted_and_its_events_published_once(
+    env: OutboxEnvironment, lossy_broker: Broker, found: str
+) -> None:
+    topic = await asyncio.to_thread(lossy_broker.create_topic)
+    ids = env.emit(*events(topic, 60, keys=1))
+    sleeping = partial(write_and_sleep, env, topic, ids[:50], found != "events alone")
+    await asyncio.to_thread(lose_transaction_end, lossy_broker, topic, sleeping)
     if "marked" in found:
-        world.rows("update saga_outbox set status = 'PUBLISHED' where event_key = 'k0' and value::int < 50 returning 1")
+        env.rows("update saga_outbox set status = 'PUBLISHED' where event_key = 'k0' and value::int < 50 returning 1")
 
-    relay = await asyncio.to_thread(world.relay().start, 60.0)
-    await world.all_published(120)
-    await asyncio.to_thread(world.check, topic)
-    assert world.statuses() == {"PUBLISHED": 60}
+    relay = await asyncio.to_thread(env.relay().start, 60.0)
+    await env.all_published(120)
+    await asyncio.to_thread(env.check, topic)
+    assert env.statuses() == {"PUBLISHED": 60}
     log = relay.log.read_text()
     if found == "events alone":
         assert f"{topic}: what is left of an earlier transaction is ended" in log
@@ -57,18 +61,18 @@ async def test_what_was_lost_is_ended_and_published_once(world: OutboxWorld, for
         assert "of 50 events 0 can be read" in log
 
 
-def write_and_sleep(world: OutboxWorld, topic: str, ids: list[str], progress: bool) -> None:
+def write_and_sleep(env: OutboxEnvironment, topic: str, ids: list[str], progress: bool) -> None:
     """A batch that a relay has written when it falls asleep for ever, before the commit."""
-    [(home, shards, shard)] = world.rows(
+    [(home, shards, shard)] = env.rows(
         "select home, shards, (select min(shard) from saga_outbox) from saga_outbox_home"
     )
-    KafkaAdmin(world.kafka).ensure_topic(progress_topic(world.kafka, home), shards, cleanup_policy="compact")
-    producer = TransactionalProducer(world.kafka, transactional_id(world.kafka, home, shard)).open()
+    KafkaAdmin(env.kafka).ensure_topic(progress_topic(env.kafka, home), shards, cleanup_policy="compact")
+    producer = TransactionalProducer(env.kafka, transactional_id(env.kafka, home, shard)).open()
     producer.begin(60.0)
     for number, id in enumerate(ids):
         record = record_codec.encode(str(number), id=id, type=topic, source="/lost", time=time.time(), key="k0")
         producer.produce(topic, record.value, record.key, record.headers)
     if progress:
         key, value = encode_progress(shard, ProgressRecord(1, ids))
-        producer.produce(progress_topic(world.kafka, home), value, key, partition=shard)
+        producer.produce(progress_topic(env.kafka, home), value, key, partition=shard)
     producer.flush()

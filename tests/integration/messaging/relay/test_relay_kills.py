@@ -19,7 +19,7 @@ import pytest_asyncio
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.kafka_broker import Broker
-from tests.integration.messaging.relay.relay_environment import OutboxWorld, RelayProcess, events
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, RelayProcess, events
 
 TIMEOUT = 6.0
 END_TXN = b"\x00\x1a\x00\x01\x00"
@@ -49,8 +49,8 @@ async def reached(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rea
 
 
 @pytest_asyncio.fixture
-async def world(postgres_server: DatabaseServer, reached: Reached, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
-    made = OutboxWorld(postgres_server, reached.broker, tmp_path, transaction_timeout=TIMEOUT, batch=50)
+async def env(postgres_server: DatabaseServer, reached: Reached, tmp_path: Path) -> AsyncIterator[OutboxEnvironment]:
+    made = OutboxEnvironment(postgres_server, reached.broker, tmp_path, transaction_timeout=TIMEOUT, batch=50)
     await made.make_tables()
     yield made
     made.close()
@@ -62,168 +62,170 @@ async def started(relay: RelayProcess) -> RelayProcess:
     return relay
 
 
-async def until(holds: Callable[[], Any], patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
+async def until(holds: Callable[[], Any], timeout: float = 60.0) -> None:
+    end = time.monotonic() + timeout
     while not await asyncio.to_thread(holds):
         assert time.monotonic() < end, "it did not come to that"
         await asyncio.sleep(0.1)
 
 
-async def healed(world: OutboxWorld, topic: str, count: int) -> None:
+async def healed(env: OutboxEnvironment, topic: str, count: int) -> None:
     """A new relay ends what the dead one has begun."""
-    await started(world.relay())
-    await world.all_published()
-    await asyncio.to_thread(world.check, topic)
-    assert world.statuses() == {"PUBLISHED": count}
+    await started(env.relay())
+    await env.all_published()
+    await asyncio.to_thread(env.check, topic)
+    assert env.statuses() == {"PUBLISHED": count}
 
 
-def marks_wait(world: OutboxWorld) -> Any:
+def marks_wait(env: OutboxEnvironment) -> Any:
     """A connection whose transaction lets everybody read the outbox, and nobody change it."""
-    lock = world.connect()
+    lock = env.connect()
     lock.autocommit = False
     lock.execute("lock table saga_outbox in share row exclusive mode")
     return lock
 
 
-def written(world: OutboxWorld, topic: str) -> tuple[int, int]:
+def written(env: OutboxEnvironment, topic: str) -> tuple[int, int]:
     """Events of the topic that are committed, and all that are there."""
-    return len(world.broker.read_committed(topic)), len(world.broker.read_uncommitted(topic))
+    return len(env.broker.read_committed(topic)), len(env.broker.read_uncommitted(topic))
 
 
-async def test_p9_killed_before_anything_is_sent(world: OutboxWorld, reached: Reached) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    relay = await started(world.relay())
+async def test_p9_killed_before_anything_is_sent(env: OutboxEnvironment, reached: Reached) -> None:
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    relay = await started(env.relay())
     reached.proxy.refuse = True
     reached.proxy.cut()
-    world.emit(*events(topic, 100))
+    env.emit(*events(topic, 100))
     await asyncio.sleep(1.0)
     relay.kill()
     reached.proxy.refuse = False
-    assert await asyncio.to_thread(written, world, topic) == (0, 0)
-    await healed(world, topic, 100)
+    assert await asyncio.to_thread(written, env, topic) == (0, 0)
+    await healed(env, topic, 100)
 
 
-async def test_p10_killed_in_a_transaction(world: OutboxWorld, reached: Reached) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    relay = await started(world.relay())
+async def test_p10_killed_in_a_transaction(env: OutboxEnvironment, reached: Reached) -> None:
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    relay = await started(env.relay())
     reached.proxy.arm(END_TXN, "hold")
-    world.emit(*events(topic, 200, keys=1))
+    env.emit(*events(topic, 200, keys=1))
     await until(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
-    await until(lambda: 0 < written(world, topic)[1] <= 50)
+    await until(lambda: 0 < written(env, topic)[1] <= 50)
     relay.kill()
     reached.proxy.cut()
-    assert await asyncio.to_thread(lambda: written(world, topic)[0]) == 0
-    await healed(world, topic, 200)
+    assert await asyncio.to_thread(lambda: written(env, topic)[0]) == 0
+    await healed(env, topic, 200)
 
 
-async def test_p12_killed_with_the_marks_of_two_batches_missing(world: OutboxWorld, reached: Reached) -> None:
+async def test_p12_killed_with_the_marks_of_two_batches_missing(env: OutboxEnvironment, reached: Reached) -> None:
     """Two, and never three: that is what the progress record remembers. No transaction waits for marks."""
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    world.emit(*events(topic, 200, keys=1))
-    lock = marks_wait(world)
-    relay = await started(world.relay())
-    await until(lambda: written(world, topic) == (100, 100))
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    env.emit(*events(topic, 200, keys=1))
+    lock = marks_wait(env)
+    relay = await started(env.relay())
+    await until(lambda: written(env, topic) == (100, 100))
     await asyncio.sleep(1.0)
-    assert await asyncio.to_thread(written, world, topic) == (100, 100)
+    assert await asyncio.to_thread(written, env, topic) == (100, 100)
     relay.kill()
     lock.rollback()
     lock.close()
-    await healed(world, topic, 200)
+    await healed(env, topic, 200)
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["it lives", "it is killed"])
-async def test_p11_the_answer_to_a_commit_is_lost(world: OutboxWorld, reached: Reached, killed: bool) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    relay = await started(world.relay())
+async def test_p11_the_response_to_a_commit_is_lost(env: OutboxEnvironment, reached: Reached, killed: bool) -> None:
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    relay = await started(env.relay())
     reached.proxy.arm(END_TXN, "swallow_answer" if killed else "cut_after")
-    world.emit(*events(topic, 100, keys=1))
+    env.emit(*events(topic, 100, keys=1))
     await until(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
     if killed:
         await asyncio.sleep(0.5)
         relay.kill()
         reached.proxy.cut()
-        await healed(world, topic, 100)
+        await healed(env, topic, 100)
     else:
-        await world.all_published()
-        await asyncio.to_thread(world.check, topic)
+        await env.all_published()
+        await asyncio.to_thread(env.check, topic)
 
 
 async def test_p11_a_commit_that_arrives_after_its_relay_was_replaced_does_nothing(
-    world: OutboxWorld, reached: Reached
+    env: OutboxEnvironment, reached: Reached
 ) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    first = await started(world.relay())
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    first = await started(env.relay())
     reached.proxy.arm(END_TXN, "hold")
-    world.emit(*events(topic, 100, keys=1))
+    env.emit(*events(topic, 100, keys=1))
     await until(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
     first.freeze()
-    await started(world.relay())
-    await world.all_published()
+    await started(env.relay())
+    await env.all_published()
     reached.proxy.release()  # the late commit is delivered now
     first.thaw()
-    world.emit(*events(topic, 100, keys=1, start=100))
-    await world.all_published()
+    env.emit(*events(topic, 100, keys=1, start=100))
+    await env.all_published()
     await until(lambda: "stands by" in first.log.read_text() or "fenced" in first.log.read_text())
-    await asyncio.to_thread(world.check, topic)
-    assert world.statuses() == {"PUBLISHED": 200}
+    await asyncio.to_thread(env.check, topic)
+    assert env.statuses() == {"PUBLISHED": 200}
 
 
-async def test_a_relay_frozen_in_a_transaction_holds_up_others_for_its_timeout_at_most(
-    world: OutboxWorld, reached: Reached
+async def test_a_relay_frozen_in_a_transaction_blocks_others_for_its_timeout_at_most(
+    env: OutboxEnvironment, reached: Reached
 ) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    relay = await started(world.relay())
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    relay = await started(env.relay())
     reached.proxy.arm(END_TXN, "hold")
-    world.emit(*events(topic, 200, keys=1))
+    env.emit(*events(topic, 200, keys=1))
     await until(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
     relay.freeze()
-    other = await asyncio.to_thread(world.broker.create_topic)
-    await asyncio.to_thread(world.broker.produce, topic, "from somebody else")
-    [(stable, high)] = (await asyncio.to_thread(world.broker.offsets, topic)).values()
+    other = await asyncio.to_thread(env.broker.create_topic)
+    await asyncio.to_thread(env.broker.produce, topic, "from somebody else")
+    [(stable, high)] = (await asyncio.to_thread(env.broker.offsets, topic)).values()
     assert stable < high, "the frozen transaction does not hold back the topic"
-    await until(lambda: [a == b for a, b in world.broker.offsets(topic).values()] == [True])
+    await until(lambda: [a == b for a, b in env.broker.offsets(topic).values()] == [True])
     reached.proxy.release()
     relay.thaw()
-    await world.all_published()
-    records = [one for one in await asyncio.to_thread(world.broker.read_committed, topic) if "ce_id" in one.headers]
+    await env.all_published()
+    records = [one for one in await asyncio.to_thread(env.broker.read_committed, topic) if "ce_id" in one.headers]
     assert [one.json() for one in records] == list(range(200))
-    await asyncio.to_thread(world.check_decided, topic, other)
+    await asyncio.to_thread(env.check_decided, topic, other)
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_the_broker_is_killed_or_frozen_in_the_midst(world: OutboxWorld, reached: Reached, how: str) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    relay = await started(world.relay())
-    world.emit(*events(topic, 3000))
-    await until(lambda: world.statuses()["PUBLISHED"] > 100)
+async def test_the_broker_is_killed_or_frozen_during_publishing(
+    env: OutboxEnvironment, reached: Reached, how: str
+) -> None:
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    relay = await started(env.relay())
+    env.emit(*events(topic, 3000))
+    await until(lambda: env.statuses()["PUBLISHED"] > 100)
     if how == "killed":
-        world.broker.kill()
+        env.broker.kill()
         await asyncio.sleep(2)
-        await asyncio.to_thread(world.broker.start)
+        await asyncio.to_thread(env.broker.start)
     else:
-        world.broker.freeze()
+        env.broker.freeze()
         await asyncio.sleep(8)  # longer than the transaction may last
-        world.broker.thaw()
-    world.emit(*events(topic, 500, start=3000))
-    await world.all_published(120)
+        env.broker.thaw()
+    env.emit(*events(topic, 500, start=3000))
+    await env.all_published(120)
     assert relay.running
-    await asyncio.to_thread(world.check, topic)
-    assert world.statuses() == {"PUBLISHED": 3500}
+    await asyncio.to_thread(env.check, topic)
+    assert env.statuses() == {"PUBLISHED": 3500}
 
 
-async def test_the_database_forgets_connections_in_the_midst(world: OutboxWorld) -> None:
-    topic = await asyncio.to_thread(world.broker.create_topic)
-    await started(world.relay())
-    world.emit(*events(topic, 2000))
+async def test_the_database_closes_connections_during_publishing(env: OutboxEnvironment) -> None:
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    await started(env.relay())
+    env.emit(*events(topic, 2000))
     for _ in range(10):
-        world.rows(
+        env.rows(
             "select pg_terminate_backend(pid) from pg_stat_activity "
             "where datname = current_database() and pid <> pg_backend_pid()"
         )
         await asyncio.sleep(0.2)
-    await world.all_published()
-    await asyncio.to_thread(world.check, topic)
+    await env.all_published()
+    await asyncio.to_thread(env.check, topic)

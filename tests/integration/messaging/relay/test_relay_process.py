@@ -19,28 +19,28 @@ from saga_workers.relay.lease import LEASE_TERM
 from sagas.step import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.integration.messaging.relay.relay_environment import OutboxWorld, events
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 TIMEOUT = 6.0
 
 
 @pytest_asyncio.fixture
-async def world(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
-    made = OutboxWorld(postgres_server, kafka, tmp_path, transaction_timeout=TIMEOUT)
+async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxEnvironment]:
+    made = OutboxEnvironment(postgres_server, kafka, tmp_path, transaction_timeout=TIMEOUT)
     await made.make_tables()
     yield made
     made.close()
 
 
-def until(holds: Callable[[], bool], patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
+def until(holds: Callable[[], bool], timeout: float = 60.0) -> None:
+    end = time.monotonic() + timeout
     while not holds():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.1)
 
 
-def published(world: OutboxWorld) -> bool:
-    return world.statuses()["NEW"] == 0
+def published(env: OutboxEnvironment) -> bool:
+    return env.statuses()["NEW"] == 0
 
 
 def metrics(port: int) -> dict[str, float]:
@@ -49,93 +49,93 @@ def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def status(world: OutboxWorld) -> Any:
+def status(env: OutboxEnvironment) -> Any:
     argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--status", "-o", "json"]
-    done = subprocess.run(argv, cwd=world.folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=env.folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["outboxes"][0]
 
 
-def test_it_publishes_counts_stays_idle_without_a_transaction_and_drains(world: OutboxWorld) -> None:
-    topic = world.broker.create_topic()
-    world.emit(*events(topic, 100))
-    relay = world.relay().start()
-    until(lambda: published(world))
+def test_a_relay_publishes_counts_idles_and_drains(env: OutboxEnvironment) -> None:
+    topic = env.broker.create_topic()
+    env.emit(*events(topic, 100))
+    relay = env.relay().start()
+    until(lambda: published(env))
     first = metrics(relay.health_port)
     assert first['saga_relay_published_total{connection="shop"}'] == 100
     assert first['saga_outbox_events{connection="shop",status="NEW"}'] == 0
     assert first[f'saga_relay_lso_lag{{connection="shop",topic="{topic}"}}'] == 0
 
     time.sleep(2 * TIMEOUT)  # longer than Kafka lets a transaction live
-    world.check_decided(topic)
+    env.check_decided(topic)
     inside = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in tr%'"
-    assert world.rows(inside) == [(0,)]
-    world.emit(*events(topic, 20, start=100))
-    until(lambda: published(world))
+    assert env.rows(inside) == [(0,)]
+    env.emit(*events(topic, 20, start=100))
+    until(lambda: published(env))
     told = metrics(relay.health_port)
     assert told['saga_relay_published_total{connection="shop"}'] == 120
     assert told['saga_relay_rebuilds_total{connection="shop"}'] == 0
-    found = status(world)
+    found = status(env)
     assert found["new"] == found["held"] == found["refused"] == 0
     assert all(str(relay.pid) in shard["owner"] and not shard["open_transaction"] for shard in found["shards"])
     assert relay.stop() == 0, relay.tail()
     assert "Traceback" not in relay.tail(200)
-    assert all(shard["owner"] is None for shard in status(world)["shards"])
-    world.check(topic)
+    assert all(shard["owner"] is None for shard in status(env)["shards"])
+    env.check(topic)
 
 
-def test_once_publishes_what_is_new_and_ends(world: OutboxWorld) -> None:
-    topic = world.broker.create_topic()
-    world.emit(*events(topic, 1200))
-    relay = world.relay(options=["--once"])
+def test_once_publishes_new_events_and_exits(env: OutboxEnvironment) -> None:
+    topic = env.broker.create_topic()
+    env.emit(*events(topic, 1200))
+    relay = env.relay(options=["--once"])
     relay.launch()
     until(lambda: not relay.running)
     assert relay.stop() == 0, relay.tail()
-    assert world.statuses() == {"PUBLISHED": 1200}
-    world.check(topic)
+    assert env.statuses() == {"PUBLISHED": 1200}
+    env.check(topic)
 
 
 @pytest.mark.slow
-def test_the_second_relay_stands_by_until_the_first_is_gone(world: OutboxWorld) -> None:
-    topic = world.broker.create_topic()
-    first, second = world.relay().start(), world.relay().start()
-    world.emit(*events(topic, 50))
-    until(lambda: published(world))
-    owners = {shard["owner"] for shard in status(world)["shards"]}
+def test_the_second_relay_is_on_standby_until_the_first_stops(env: OutboxEnvironment) -> None:
+    topic = env.broker.create_topic()
+    first, second = env.relay().start(), env.relay().start()
+    env.emit(*events(topic, 50))
+    until(lambda: published(env))
+    owners = {shard["owner"] for shard in status(env)["shards"]}
     assert len(owners) == 1
     assert str(first.pid) in owners.pop()
     first.kill()
-    world.emit(*events(topic, 50, start=50))
-    until(lambda: published(world))
-    assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])
-    world.check(topic)
+    env.emit(*events(topic, 50, start=50))
+    until(lambda: published(env))
+    assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
+    env.check(topic)
 
 
-def test_a_frozen_relay_is_fenced_and_stands_by_when_it_wakes(world: OutboxWorld) -> None:
-    topic = world.broker.create_topic()
-    first = world.relay().start()
-    second = world.relay().start()
+def test_a_frozen_relay_is_fenced_and_resumes_as_standby(env: OutboxEnvironment) -> None:
+    topic = env.broker.create_topic()
+    first = env.relay().start()
+    second = env.relay().start()
     first.freeze()
     time.sleep(LEASE_TERM)
-    world.emit(*events(topic, 300))
-    until(lambda: published(world))
-    assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])
+    env.emit(*events(topic, 300))
+    until(lambda: published(env))
+    assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
     first.thaw()
-    world.emit(*events(topic, 300, start=300))
-    until(lambda: published(world))
+    env.emit(*events(topic, 300, start=300))
+    until(lambda: published(env))
     until(lambda: "stands by" in first.log.read_text())
-    assert all(str(second.pid) in shard["owner"] for shard in status(world)["shards"])
+    assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
     time.sleep(1)
     assert first.running
-    world.check(topic)
+    env.check(topic)
 
 
-async def test_a_transaction_timeout_above_the_brokers_maximum_ends_it_with_one_sentence(
+async def test_a_transaction_timeout_above_the_broker_maximum_stops_the_relay(
     postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:
-    world = OutboxWorld(postgres_server, kafka, tmp_path, transaction_timeout=1200.0)
-    await world.make_tables()
-    relay = world.relay()
+    env = OutboxEnvironment(postgres_server, kafka, tmp_path, transaction_timeout=1200.0)
+    await env.make_tables()
+    relay = env.relay()
     relay.launch()
     try:
         await asyncio.to_thread(until, lambda: not relay.running)
@@ -144,15 +144,15 @@ async def test_a_transaction_timeout_above_the_brokers_maximum_ends_it_with_one_
         assert said.count("kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)") == 1
         assert "Traceback" not in said
     finally:
-        world.close()
+        env.close()
 
 
 @pytest.mark.slow
-async def test_nothing_goes_wrong_in_circles(world: OutboxWorld) -> None:
+async def test_a_persistent_error_is_not_retried_in_a_tight_loop(env: OutboxEnvironment) -> None:
     """A relay that Kafka does not answer says so once, is not ready, and goes on when it can."""
-    relay = world.relay()
-    (world.folder / "saga.toml").write_text(
-        (world.folder / "saga.toml").read_text().replace(world.kafka.servers, "127.0.0.1:1")
+    relay = env.relay()
+    (env.folder / "saga.toml").write_text(
+        (env.folder / "saga.toml").read_text().replace(env.kafka.servers, "127.0.0.1:1")
     )
     relay.launch()
     await asyncio.to_thread(until, lambda: "cannot be used" in relay.log.read_text())
@@ -163,20 +163,20 @@ async def test_nothing_goes_wrong_in_circles(world: OutboxWorld) -> None:
     assert relay.stop() == 0, relay.tail()
 
 
-def test_an_unknown_connection_is_one_sentence(world: OutboxWorld) -> None:
-    world.write_project()
+def test_an_unknown_connection_gives_a_one_line_error(env: OutboxEnvironment) -> None:
+    env.write_project()
     argv = [sys.executable, "-P", "-m", "saga_cli.main", "relay", "--connection", "shops"]
-    done = subprocess.run(argv, cwd=world.folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=env.folder, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "There is no connection shops in the settings; did you mean shop?" in done.stderr
 
 
-def test_an_event_of_each_shard_can_be_held_back_by_nobody(world: OutboxWorld) -> None:
+def test_an_event_of_one_shard_does_not_block_another(env: OutboxEnvironment) -> None:
     """Shards are by topic and key, so one event of each of many keys meets all of them."""
-    topic = world.broker.create_topic(partitions=2)
-    world.emit(*(Event(topic, f"key-{n}", n) for n in range(64)))
-    assert len(world.rows("select distinct shard from saga_outbox")) == 4
-    relay = world.relay().start()
-    until(lambda: published(world))
+    topic = env.broker.create_topic(partitions=2)
+    env.emit(*(Event(topic, f"key-{n}", n) for n in range(64)))
+    assert len(env.rows("select distinct shard from saga_outbox")) == 4
+    relay = env.relay().start()
+    until(lambda: published(env))
     assert relay.stop() == 0
-    world.check(topic)
+    env.check(topic)

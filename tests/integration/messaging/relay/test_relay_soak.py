@@ -18,7 +18,7 @@ import pytest_asyncio
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.lossy_relay import forget
-from tests.integration.messaging.relay.relay_environment import OutboxWorld, events
+from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 SLOW_MARKS = """
 create function slow_mark() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
@@ -28,8 +28,8 @@ create trigger slow_mark after update on saga_outbox for each statement execute 
 
 
 @pytest_asyncio.fixture
-async def world(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxWorld]:
-    made = OutboxWorld(postgres_server, kafka, tmp_path, batch=40)
+async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxEnvironment]:
+    made = OutboxEnvironment(postgres_server, kafka, tmp_path, batch=40)
     await made.make_tables()
     with made.connect() as connection:
         for statement in SLOW_MARKS.split(";\n"):
@@ -41,9 +41,9 @@ async def world(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) 
 class Writer(threading.Thread):
     """Writes numbered events, in order per key, until it is told to stop."""
 
-    def __init__(self, world: OutboxWorld, topic: str) -> None:
+    def __init__(self, env: OutboxEnvironment, topic: str) -> None:
         super().__init__(daemon=True)
-        self._world, self._topic = world, topic
+        self._world, self._topic = env, topic
         self._stop_now = threading.Event()
         self.written = 0
 
@@ -59,17 +59,17 @@ class Writer(threading.Thread):
         self.join()
 
 
-def soak(world: OutboxWorld, kills: int, first: Callable[[], None] | None = None) -> str:
+def soak(env: OutboxEnvironment, kills: int, first: Callable[[], None] | None = None) -> str:
     """Kill ``kills`` relays in the midst of their work; the last one may end it. The topic of the events."""
-    topic = world.broker.create_topic(partitions=2)
-    relay, writer = world.relay(first=first), Writer(world, topic)
+    topic = env.broker.create_topic(partitions=2)
+    relay, writer = env.relay(first=first), Writer(env, topic)
     try:
         writer.start()
         for _ in range(kills):
             relay.launch()
-            before = len(world.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
+            before = len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
             end = time.monotonic() + 60
-            while len(world.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
+            while len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
                 assert time.monotonic() < end, "the relay publishes nothing"
                 time.sleep(0.02)
             time.sleep(random.uniform(0.0, 0.4))
@@ -77,10 +77,10 @@ def soak(world: OutboxWorld, kills: int, first: Callable[[], None] | None = None
         writer.end()
         relay.launch()
         end = time.monotonic() + 120
-        while world.statuses()["NEW"]:
-            assert time.monotonic() < end, f"not all is published: {world.statuses()}"
+        while env.statuses()["NEW"]:
+            assert time.monotonic() < end, f"not all is published: {env.statuses()}"
             time.sleep(0.1)
-        assert world.statuses() == {"PUBLISHED": writer.written}
+        assert env.statuses() == {"PUBLISHED": writer.written}
         time.sleep(0.5)
     finally:
         writer.end()
@@ -88,16 +88,16 @@ def soak(world: OutboxWorld, kills: int, first: Callable[[], None] | None = None
     return topic
 
 
-def test_twenty_kills_lose_and_double_nothing(world: OutboxWorld) -> None:
-    world.check(soak(world, 20))
+def test_twenty_kills_lose_and_duplicate_nothing(env: OutboxEnvironment) -> None:
+    env.check(soak(env, 20))
 
 
-def test_without_the_progress_record_events_are_doubled(world: OutboxWorld) -> None:
-    topic = soak(world, 12, forget)
-    seen = Counter(record.headers["ce_id"] for record in world.broker.read_committed(topic))
+def test_without_the_progress_record_events_are_duplicated(env: OutboxEnvironment) -> None:
+    topic = soak(env, 12, forget)
+    seen = Counter(record.headers["ce_id"] for record in env.broker.read_committed(topic))
     assert any(times > 1 for times in seen.values()), "the kills hit no moment that matters"
 
 
 @pytest.mark.slow
-def test_two_hundred_kills_lose_and_double_nothing(world: OutboxWorld) -> None:
-    world.check(soak(world, 200))
+def test_two_hundred_kills_lose_and_duplicate_nothing(env: OutboxEnvironment) -> None:
+    env.check(soak(env, 200))

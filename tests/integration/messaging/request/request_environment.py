@@ -32,14 +32,14 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import Process, TemporalServer
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
 
 
 @dataclass
-class World:
+class Environment:
     """One project folder, and what runs for it. ``prefix`` begins everything it has in Kafka."""
 
     folder: Path
@@ -60,12 +60,12 @@ class World:
         """Start a saga; gives its id."""
         return (await self.client.start(saga, input, id=f"{saga}-{uuid.uuid4().hex[:12]}")).id
 
-    async def play(self, saga: str, **input: Any) -> dict[str, Any]:
+    async def run_saga(self, saga: str, **input: Any) -> dict[str, Any]:
         """Start a saga and wait for its end; gives its story."""
         return await self.ended(await self.begin(saga, **input))
 
-    async def ended(self, saga_id: str, patience: str = "120s") -> dict[str, Any]:
-        return await finished(self.client, saga_id, patience)
+    async def ended(self, saga_id: str, timeout: str = "120s") -> dict[str, Any]:
+        return await finished(self.client, saga_id, timeout)
 
     async def row(self, key: str) -> Mapping[str, Any] | None:
         """The row of a command in the outbox's database."""
@@ -175,7 +175,7 @@ def start_participant(world_folder: Path, kafka: Broker, prefix: str, *topics: s
 
 
 @contextlib.asynccontextmanager
-async def open_world(
+async def open_environment(
     folder: Path,
     temporal: TemporalServer,
     kafka: Broker,
@@ -185,7 +185,7 @@ async def open_world(
     serving: bool = True,
     listening: bool = True,
     **options: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Environment]:
     """Everything running. ``serving`` False: without a worker; ``options`` go to it."""
     prefix = f"t{uuid.uuid4().hex[:8]}"
     commands = f"{prefix}-commands"
@@ -202,18 +202,18 @@ async def open_world(
         stack.push_async_callback(databases.close)
         stack.callback(participant.kill)
         if serving:
-            client = await stack.enter_async_context(lab(project, **options))
+            client = await stack.enter_async_context(running_worker(project, **options))
         else:
             client = Client(await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()]), project)
-        world = World(folder, kafka, prefix, project, client, databases, None, participant, commands)  # pyright: ignore
-        world.listener = world.new_listener()
-        stack.push_async_callback(lambda: world.listener.stop())
+        env = Environment(folder, kafka, prefix, project, client, databases, None, participant, commands)  # pyright: ignore
+        env.listener = env.new_listener()
+        stack.push_async_callback(lambda: env.listener.stop())
         if listening:
-            await world.listener.start()
+            await env.listener.start()
         stop = asyncio.Event()
         relay = asyncio.create_task(run_relay(project.settings, stop=stop))
         stack.push_async_callback(_end, relay, stop)
-        yield world
+        yield env
 
 
 async def _end(relay: asyncio.Task[None], stop: asyncio.Event) -> None:
@@ -221,19 +221,19 @@ async def _end(relay: asyncio.Task[None], stop: asyncio.Event) -> None:
     await relay
 
 
-async def resolve(world: World, saga_id: str, step: str, decision: str, **more: Any) -> None:
+async def resolve(env: Environment, saga_id: str, step: str, decision: str, **more: Any) -> None:
     """A person's decision, as the update takes it from anybody."""
     request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
-    await world.client.temporal.get_workflow_handle(saga_id).execute_update("resolve", request)
+    await env.client.temporal.get_workflow_handle(saga_id).execute_update("resolve", request)
 
 
 def row_of(story: Mapping[str, Any], step: str) -> dict[str, Any]:
     return next(row for row in story["steps"] if row["id"] == step)
 
 
-async def until(condition: Callable[[], Any], patience: float = 60.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     """Wait for a condition (or an awaitable one) to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + patience
+    end = asyncio.get_running_loop().time() + timeout
     while True:
         value = condition()
         if asyncio.iscoroutine(value):

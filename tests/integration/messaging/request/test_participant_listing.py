@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import Process, TemporalServer
-from tests.integration.messaging.request.request_environment import open_world, until
+from tests.integration.messaging.request.request_environment import open_environment, until
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/message-formats.md"
 
@@ -30,14 +30,14 @@ output: "${{ steps.reserve.result }}"
 """
 
 
-async def test_the_participant_of_the_reference(
+async def test_the_documented_participant_works(
     tmp_path: Path, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
 ) -> None:
-    async with open_world(tmp_path / "project", temporal, kafka, postgres_server, TRIP) as world:
+    async with open_environment(tmp_path / "project", temporal, kafka, postgres_server, TRIP) as env:
         [listing] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
         script, database = tmp_path / "hotel.py", tmp_path / "hotel.db"
         script.write_text(listing, encoding="utf-8")
-        topic = kafka.create_topic(f"{world.prefix}-hotel")
+        topic = kafka.create_topic(f"{env.prefix}-hotel")
         argv = [sys.executable, "-P", str(script), kafka.address, topic, str(database)]
         hotel = Process("hotel", argv, tmp_path, database.exists, dict(os.environ)).start()
 
@@ -46,22 +46,22 @@ async def test_the_participant_of_the_reference(
                 return db.execute("select booking, nights from rooms").fetchall()
 
         try:
-            story = await world.play("trip", nights=3)
+            story = await env.run_saga("trip", nights=3)
             key = f"{story['id']}/reserve"
             assert (story["state"], story["output"]) == ("COMPLETED", {"booking": key})
             assert rooms() == [(key, 3)]
 
-            story = await world.play("trip", nights=31)
+            story = await env.run_saga("trip", nights=31)
             assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "at most 30 nights")
             assert story["reason"]["details"] == {"asked": 31}
 
-            story = await world.play("trip", nights=5, go=False)
+            story = await env.run_saga("trip", nights=5, go=False)
             assert story["state"] == "COMPENSATED"
             assert rooms() == [(key, 3)]
 
             # The undo overtakes its command, and both come twice.
             other = f"test-{uuid.uuid4()}/reserve"
-            replies = f"{world.prefix}-elsewhere"
+            replies = f"{env.prefix}-elsewhere"
             kafka.create_topic(replies)
             undo = {"sagakey": f"{other}/undo", "sagaop": "undo", "sagaundoes": other, "sagareplyto": replies}
             do = {"sagakey": other, "sagaop": "do", "sagareplyto": replies}

@@ -15,83 +15,85 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from saga_workers.replies import ReplyListener
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.local_worker import lab
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess
-from tests.integration.messaging.request.request_environment import World, open_world, row_of, until
+from tests.integration.messaging.request.request_environment import Environment, open_environment, row_of, until
 from tests.integration.messaging.request.test_requests import ORDER
 
 
 @pytest.fixture
-async def world(
+async def env(
     tmp_path: Path, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Environment]:
     """Everything but a worker and a listener."""
-    async with open_world(
+    async with open_environment(
         tmp_path / "project", temporal, kafka, postgres_server, ORDER, serving=False, listening=False
     ) as found:
         yield found
 
 
 @contextlib.asynccontextmanager
-async def listening(world: World) -> AsyncIterator[ReplyListener]:
-    listener = world.new_listener()
+async def listening(env: Environment) -> AsyncIterator[ReplyListener]:
+    listener = env.new_listener()
     await listener.start()
     yield listener
     await listener.stop()
 
 
-def listener_process(world: World, name: str) -> TriggerProcess:
+def listener_process(env: Environment, name: str) -> TriggerProcess:
     """`saga trigger`, which hears the replies of a project that has commands."""
-    return TriggerProcess(name, world.folder, "--grace", "5s")
+    return TriggerProcess(name, env.folder, "--grace", "5s")
 
 
-async def completed(world: World, saga_id: str) -> bool:
+async def completed(env: Environment, saga_id: str) -> bool:
     """Temporal has recorded the end of the attempt."""
-    history = await world.client.temporal.get_workflow_handle(saga_id).fetch_history()
+    history = await env.client.temporal.get_workflow_handle(saga_id).fetch_history()
     return any(one.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED for one in history.events)
 
 
 @pytest.mark.slow
-async def test_the_worker_dies_while_the_attempt_waits(world: World) -> None:
+async def test_the_worker_dies_while_the_attempt_waits(env: Environment) -> None:
     """No worker holds the attempt: the reply ends it while none lives, and the next one goes on from there."""
-    worker = WorkerProcess("first", world.folder).start()
-    async with listening(world):
-        saga_id = await world.begin("order", do="held")
-        await until(lambda: world.seen(saga_id) == ["do"])
+    worker = WorkerProcess("first", env.folder).start()
+    async with listening(env):
+        saga_id = await env.begin("order", do="held")
+        await until(lambda: env.seen(saga_id) == ["do"])
         worker.kill()
-        world.let_go(saga_id)
-        await until(lambda: completed(world, saga_id))
-        second = WorkerProcess("second", world.folder).start()
+        env.let_go(saga_id)
+        await until(lambda: completed(env, saga_id))
+        second = WorkerProcess("second", env.folder).start()
         try:
-            story = await world.ended(saga_id)
+            story = await env.ended(saga_id)
         finally:
             second.kill()
     assert story["state"] == "COMPLETED"
     assert row_of(story, "reserve")["attempts"] == 1, "the attempt that began on the dead worker is the one that ended"
-    assert world.seen(saga_id) == ["do"]
+    assert env.seen(saga_id) == ["do"]
 
 
-async def test_the_listener_dies_between_recording_and_waking(world: World, temporal: TemporalServer) -> None:
-    async with lab(world.project):
-        listener = listener_process(world, "listener").start()
-        saga_id = await world.begin("order", do="held")
-        await until(lambda: world.seen(saga_id) == ["do"])
+async def test_the_listener_dies_between_recording_and_completing_the_attempt(
+    env: Environment, temporal: TemporalServer
+) -> None:
+    async with running_worker(env.project):
+        listener = listener_process(env, "listener").start()
+        saga_id = await env.begin("order", do="held")
+        await until(lambda: env.seen(saga_id) == ["do"])
         temporal.freeze()
         try:
-            world.let_go(saga_id)
+            env.let_go(saga_id)
 
             async def recorded() -> bool:
-                row = await world.row(f"{saga_id}/reserve")
+                row = await env.row(f"{saga_id}/reserve")
                 return row is not None and row["outcome"] == "done"
 
             await until(recorded)
             listener.kill()
         finally:
             temporal.thaw()
-        assert not await completed(world, saga_id)
-        second = listener_process(world, "second").start()
+        assert not await completed(env, saga_id)
+        second = listener_process(env, "second").start()
         try:
-            story = await world.ended(saga_id)
+            story = await env.ended(saga_id)
         finally:
             assert second.stop() == 0
     assert story["state"] == "COMPLETED"
@@ -117,37 +119,37 @@ class Slow(Interceptor):
         return Inbound(next)
 
 
-async def test_the_reply_is_there_before_the_worker_has_returned(world: World) -> None:
+async def test_the_reply_arrives_before_the_worker_has_returned(env: Environment) -> None:
     slow = Slow()
-    async with lab(world.project, interceptors=[slow]), listening(world) as listener:
-        saga_id = await world.begin("order")
-        story = await world.ended(saga_id)
+    async with running_worker(env.project, interceptors=[slow]), listening(env) as listener:
+        saga_id = await env.begin("order")
+        story = await env.ended(saga_id)
         assert story["state"] == "COMPLETED"
         assert listener.counts == {"woken": 1}
         slow.may_return.set()
         # The worker that is late does no harm: it serves the next one.
-        assert (await world.play("order"))["state"] == "COMPLETED"
+        assert (await env.run_saga("order"))["state"] == "COMPLETED"
 
 
 @pytest.mark.slow
-async def test_hundreds_wait_on_a_worker_with_five_slots(world: World) -> None:
+async def test_hundreds_wait_on_a_worker_with_five_slots(env: Environment) -> None:
     many = 200
-    async with lab(world.project, max_concurrent_activities=5), listening(world):
-        sagas = [await world.begin("order", do="held") for _ in range(many)]
+    async with running_worker(env.project, max_concurrent_activities=5), listening(env):
+        sagas = [await env.begin("order", do="held") for _ in range(many)]
 
         async def waiting() -> bool:
-            rows = await asyncio.gather(*(world.row(f"{saga_id}/reserve") for saga_id in sagas))
+            rows = await asyncio.gather(*(env.row(f"{saga_id}/reserve") for saga_id in sagas))
             return all(row is not None and row["token"] for row in rows)
 
         await until(waiting, 180)
         # All wait, and all slots are free: others are served at once.
-        assert (await world.play("order"))["state"] == "COMPLETED"
+        assert (await env.run_saga("order"))["state"] == "COMPLETED"
         for saga_id in sagas:
-            world.let_go(saga_id)
-        stories = [await world.ended(saga_id, "180s") for saga_id in sagas]
+            env.let_go(saga_id)
+        stories = [await env.ended(saga_id, "180s") for saga_id in sagas]
     assert {story["state"] for story in stories} == {"COMPLETED"}
     assert all(row_of(story, "reserve")["attempts"] == 1 for story in stories)
-    assert all(world.effects(saga_id) == [f"{saga_id}/reserve"] for saga_id in sagas)
+    assert all(env.effects(saga_id) == [f"{saga_id}/reserve"] for saga_id in sagas)
 
 
 DESK = """
@@ -164,15 +166,15 @@ DESK = """
 async def test_a_consumer_of_this_project_answers(
     tmp_path: Path, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
 ) -> None:
-    async with open_world(
+    async with open_environment(
         tmp_path / "project", temporal, kafka, postgres_server, ORDER, actions=DESK, listening=False
-    ) as world:
-        world.participant.kill()
-        trigger = listener_process(world, "trigger").start()
+    ) as env:
+        env.participant.kill()
+        trigger = listener_process(env, "trigger").start()
         try:
-            done = await world.play("order")
-            refused = await world.play("order", do="reject")
-            undone = await world.play("order", go=False)
+            done = await env.run_saga("order")
+            refused = await env.run_saga("order", do="reject")
+            undone = await env.run_saga("order", go=False)
         finally:
             assert trigger.stop() == 0
     assert (done["state"], done["output"]) == ("COMPLETED", {"reserved": {"by": "the desk", "op": "do"}})
@@ -181,20 +183,20 @@ async def test_a_consumer_of_this_project_answers(
     assert row_of(undone, "reserve")["state"] == "COMPENSATED"
 
 
-async def test_two_listeners_share_the_work_and_one_may_die(world: World) -> None:
-    async with lab(world.project):
-        first = listener_process(world, "first").start()
-        second = listener_process(world, "second").start()
+async def test_two_listeners_share_the_work_and_one_may_die(env: Environment) -> None:
+    async with running_worker(env.project):
+        first = listener_process(env, "first").start()
+        second = listener_process(env, "second").start()
         try:
-            sagas = [await world.begin("order", do="held") for _ in range(20)]
-            await until(lambda: all(world.seen(saga_id) == ["do"] for saga_id in sagas))
+            sagas = [await env.begin("order", do="held") for _ in range(20)]
+            await until(lambda: all(env.seen(saga_id) == ["do"] for saga_id in sagas))
             for saga_id in sagas[:10]:
-                world.let_go(saga_id)
-            stories = [await world.ended(saga_id) for saga_id in sagas[:10]]
+                env.let_go(saga_id)
+            stories = [await env.ended(saga_id) for saga_id in sagas[:10]]
             first.kill()
             for saga_id in sagas[10:]:
-                world.let_go(saga_id)
-            stories += [await world.ended(saga_id) for saga_id in sagas[10:]]
+                env.let_go(saga_id)
+            stories += [await env.ended(saga_id) for saga_id in sagas[10:]]
         finally:
             first.kill()
             second.stop()

@@ -121,11 +121,11 @@ async def test_the_first_reply_counts(place: Place) -> None:
     assert (told.kind, told.failure.message, told.retryable) == ("rejected", "no", False)
 
 
-async def test_nobody_has_asked(place: Place) -> None:
+async def test_a_reply_without_a_request_is_ignored(place: Place) -> None:
     assert await place.reply("done") == (False, None)
 
 
-async def test_a_probe_seals_what_was_never_sent(place: Place) -> None:
+async def test_a_probe_seals_a_request_that_was_never_sent(place: Place) -> None:
     assert await place.probe() == {"probe": "absent"}
     told = await place.attempt()
     assert told is not None
@@ -135,13 +135,13 @@ async def test_a_probe_seals_what_was_never_sent(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"), [("done", {"probe": "done", "result": 7}), ("rejected", {"probe": "absent"})]
+    ("outcome", "expected"), [("done", {"probe": "done", "result": 7}), ("rejected", {"probe": "absent"})]
 )
-async def test_a_probe_finds_the_reply(place: Place, outcome: str, said: Any) -> None:
+async def test_a_probe_finds_the_reply(place: Place, outcome: str, expected: Any) -> None:
     await place.attempt()
     assert (await place.probe())["probe"] == "unknown"
     await place.reply(outcome, 7 if outcome == "done" else "no")
-    assert await place.probe() == said
+    assert await place.probe() == expected
 
 
 async def test_a_refused_undo_is_sent_again_only_by_a_new_call(place: Place) -> None:
@@ -158,7 +158,7 @@ async def test_a_refused_undo_is_sent_again_only_by_a_new_call(place: Place) -> 
     assert await place.attempt(1, op="undo", earlier=4) == Outcome.done(None)
 
 
-async def test_an_attempt_and_a_reply_at_the_same_time_always_meet(place: Place) -> None:
+async def test_a_concurrent_attempt_and_reply_never_miss_each_other(place: Place) -> None:
     """Either the attempt finds the reply, or who recorded the reply finds the attempt."""
     for round in range(100):
         place.saga_id = f"trip-{uuid.uuid4()}"
@@ -170,7 +170,7 @@ async def test_an_attempt_and_a_reply_at_the_same_time_always_meet(place: Place)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         ({"topic": 3}, "needs a `topic`"),
         ({"headers": {"sagakey": "mine"}}, "the engine's own"),
@@ -178,19 +178,19 @@ async def test_an_attempt_and_a_reply_at_the_same_time_always_meet(place: Place)
         ({"body": 1}, "no argument 'body'"),
     ],
 )
-async def test_arguments_that_are_no_command(place: Place, arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
+async def test_invalid_command_arguments_are_refused(place: Place, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         await place.attempt(**arguments)
     assert await place.commands() == 0
 
 
-async def test_without_an_outbox(place: Place) -> None:
+async def test_a_missing_outbox_is_reported(place: Place) -> None:
     place.requests = KafkaRequestAction(place.databases, replace(KafkaSettings(), outbox=None))
     with pytest.raises(UsageError, match=r"\[kafka\] outbox"):
         await place.attempt()
 
 
-async def test_clean_up_forgets_requests_with_their_saga(place: Place) -> None:
+async def test_clean_up_purges_requests_with_their_saga(place: Place) -> None:
     assert await place.attempt() is None
     engine = place.databases.engine("shop")
     options = {"oldest_open": None, "longest_transaction": 0.0}

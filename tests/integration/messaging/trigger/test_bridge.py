@@ -16,11 +16,11 @@ from tests.helpers.processes import TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import (
     count,
     fresh,
+    fully_consumed,
     produce_keyed,
     project_of,
     triggering,
     until,
-    worked_off,
     write_project,
 )
 
@@ -44,7 +44,7 @@ def _run(folder: Path, kafka: Broker, one: Any) -> Any:
     return project_of(folder, kafka.settings(), NOWHERE, readers=[one])
 
 
-async def test_what_a_bridge_returns_is_what_it_writes(kafka: Broker, tmp_path: Path) -> None:
+async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path) -> None:
     source, target, other = (kafka.create_topic() for _ in range(3))
 
     @bridge(source, to=target, name="sorter", max_attempts=2)
@@ -63,7 +63,7 @@ async def test_what_a_bridge_returns_is_what_it_writes(kafka: Broker, tmp_path: 
     kafka.produce(source, {"n": 1}, {"drop": True}, {"split": [7, 8]}, {"bad": 1}, b"{", key="k", headers=headers)
     async with triggering(project) as metrics:
         group = f"{project.settings.kafka.prefix}-bridge-sorter"
-        await until(lambda: worked_off(kafka, group, source))
+        await until(lambda: fully_consumed(kafka, group, source))
         assert count(metrics, "saga_dead_letters_total") == 2
         assert count(metrics, "saga_trigger_lag") == 0
     [plain] = kafka.read_committed(target)
@@ -76,7 +76,7 @@ async def test_what_a_bridge_returns_is_what_it_writes(kafka: Broker, tmp_path: 
     assert "not JSON" in reasons[1]
 
 
-async def test_a_topic_that_is_not_there_is_named_until_it_is(
+async def test_a_missing_topic_is_reported_until_it_exists(
     kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, target = kafka.create_topic(), fresh("later")
@@ -91,11 +91,11 @@ async def test_a_topic_that_is_not_there_is_named_until_it_is(
     async with triggering(project):
         await until(lambda: f"{group} begins again: {target}: the topic is not there" in caplog.text)
         kafka.create_topic(target)
-        await until(lambda: worked_off(kafka, group, source))
+        await until(lambda: fully_consumed(kafka, group, source))
     assert [one.json() for one in kafka.read_committed(target)] == [1]
 
 
-async def test_a_record_that_the_target_refuses_is_a_dead_letter(kafka: Broker, tmp_path: Path) -> None:
+async def test_a_record_refused_by_the_target_is_a_dead_letter(kafka: Broker, tmp_path: Path) -> None:
     source = kafka.create_topic()
     target = kafka.create_topic(config={"max.message.bytes": "2000"})
 
@@ -106,7 +106,7 @@ async def test_a_record_that_the_target_refuses_is_a_dead_letter(kafka: Broker, 
     project = _run(tmp_path, kafka, grow)
     kafka.produce(source, 10, 50_000, 20, key="k")
     async with triggering(project):
-        await until(lambda: worked_off(kafka, f"{project.settings.kafka.prefix}-bridge-grow", source))
+        await until(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-grow", source))
     assert [len(one.json()) for one in kafka.read_committed(target)] == [10, 20]
     [dead] = kafka.read_committed(f"{source}.dlq")
     assert dead.headers["sagadlqoffset"] == "1"
@@ -151,7 +151,7 @@ async def _soak(
                     await asyncio.to_thread(kafka.start)
                     continue
             await asyncio.to_thread(one.start)
-        await until(lambda: worked_off(kafka, group, source), 300)
+        await until(lambda: fully_consumed(kafka, group, source), 300)
     finally:
         for one in crew:
             one.kill()
@@ -168,14 +168,14 @@ async def _soak(
         assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, topic)).values())
 
 
-async def test_copies_are_exact_although_clients_die(kafka: Broker, tmp_path: Path) -> None:
+async def test_copies_are_exactly_once_when_clients_are_killed(kafka: Broker, tmp_path: Path) -> None:
     """K12, scaled down: 5,000 messages, a hard and a clean bounce."""
     await _soak(kafka, tmp_path, messages=5_000, bounces=2, broker=False, processes=2, partitions=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2])
-async def test_copies_are_exact_although_clients_and_broker_die(tmp_path: Path, partitions: int) -> None:
+async def test_copies_are_exactly_once_when_clients_and_broker_are_killed(tmp_path: Path, partitions: int) -> None:
     """K12 with Kafka's own figures: 100,000 messages, 750 in a transaction, hard and clean bounces of both."""
     broker = Broker(tmp_path / "kafka").start()
     try:
@@ -185,7 +185,7 @@ async def test_copies_are_exact_although_clients_and_broker_die(tmp_path: Path, 
 
 
 @pytest.mark.slow
-async def test_the_work_of_a_frozen_owner_never_counts(kafka: Broker, tmp_path: Path) -> None:
+async def test_a_frozen_owner_is_fenced(kafka: Broker, tmp_path: Path) -> None:
     """K13: frozen past its session, its partitions go to another; thawed, its transaction is fenced off."""
     source, target, prefix = kafka.create_topic(partitions=2), kafka.create_topic(), fresh("b")
     folder = write_project(
@@ -205,10 +205,10 @@ async def test_the_work_of_a_frozen_owner_never_counts(kafka: Broker, tmp_path: 
         first.freeze()
         before = len(await asyncio.to_thread(kafka.read_committed, target))
         second.start()
-        await until(lambda: worked_off(kafka, group, source), 120)
+        await until(lambda: fully_consumed(kafka, group, source), 120)
         first.thaw()
         await asyncio.to_thread(produce_keyed, kafka, source, [("late", number) for number in range(total, total + 50)])
-        await until(lambda: worked_off(kafka, group, source), 120)
+        await until(lambda: fully_consumed(kafka, group, source), 120)
     finally:
         first.kill()
         second.kill()

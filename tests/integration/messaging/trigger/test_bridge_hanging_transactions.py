@@ -14,8 +14,8 @@ from saga_activities.kafka.transactional_producer import TransactionalProducer
 from sagas import Message, bridge
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.lossy_broker import TIMEOUT, lose_an_end
-from tests.integration.messaging.trigger.trigger_environment import project_of, triggering, until, worked_off
+from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed, project_of, triggering, until
 
 pytestmark = pytest.mark.slow
 
@@ -29,28 +29,33 @@ NOWHERE = "127.0.0.1:1"
         pytest.param(range(2), 2, id="what is committed, and waits for its end"),
     ],
 )
-async def test_what_was_lost_is_seen_once(forgetful: Broker, tmp_path: Path, written: range, committed: int) -> None:
-    source, target = await asyncio.to_thread(lambda: (forgetful.create_topic(), forgetful.create_topic()))
+async def test_a_record_after_a_hanging_transaction_is_copied_once(
+    lossy_broker: Broker, tmp_path: Path, written: range, committed: int
+) -> None:
+    source, target = await asyncio.to_thread(lambda: (lossy_broker.create_topic(), lossy_broker.create_topic()))
 
     @bridge(source, to=target, name="copier")
     def copy(message: Message) -> object:
         return message.value
 
-    project = project_of(tmp_path, forgetful.settings(transaction_timeout=TIMEOUT), NOWHERE, readers=[copy])
+    project = project_of(tmp_path, lossy_broker.settings(transaction_timeout=TIMEOUT), NOWHERE, readers=[copy])
     kafka = project.settings.kafka
     group = f"{kafka.prefix}-bridge-copier"
-    await asyncio.to_thread(forgetful.produce, source, *range(6), key="k")
+    await asyncio.to_thread(lossy_broker.produce, source, *range(6), key="k")
     await asyncio.to_thread(
-        lose_an_end, forgetful, target, partial(write_and_sleep, kafka, f"{group}/{source}", target, written)
+        lose_transaction_end,
+        lossy_broker,
+        target,
+        partial(write_and_sleep, kafka, f"{group}/{source}", target, written),
     )
     if committed:
         await asyncio.to_thread(commit, kafka, group, source, committed)
 
     async with triggering(project):
-        await until(lambda: worked_off(forgetful, group, source))
-    found = [one.json() for one in await asyncio.to_thread(forgetful.read_committed, target)]
+        await until(lambda: fully_consumed(lossy_broker, group, source))
+    found = [one.json() for one in await asyncio.to_thread(lossy_broker.read_committed, target)]
     assert found == [0, 1, 2, 3, 4, 5]
-    assert forgetful.is_settled(target)
+    assert lossy_broker.is_settled(target)
 
 
 def write_and_sleep(kafka: KafkaSettings, place: str, target: str, numbers: range) -> None:

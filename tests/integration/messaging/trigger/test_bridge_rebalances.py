@@ -20,7 +20,7 @@ from sagas import Message, bridge
 from sagas.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import Broker
-from tests.integration.messaging.trigger.trigger_environment import until, worked_off
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed, until
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +47,7 @@ async def copying(
         dead.close()
 
 
-async def test_messages_that_are_fetched_again(kafka: Broker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.LogCaptureFixture) -> None:
     source, target = kafka.create_topic(), kafka.create_topic()
     kafka.produce(source, *range(5), key="k")
     sought: list[int] = []
@@ -59,15 +59,17 @@ async def test_messages_that_are_fetched_again(kafka: Broker, caplog: pytest.Log
             one._consumer.seek(TopicPartition(source, 0, 0))
 
     async with copying(kafka.settings(), source, target, seek) as one:
-        await until(lambda: worked_off(kafka, one.group, source))
+        await until(lambda: fully_consumed(kafka, one.group, source))
         kafka.produce(source, 5, key="k")
-        await until(lambda: worked_off(kafka, one.group, source))
+        await until(lambda: fully_consumed(kafka, one.group, source))
         await asyncio.sleep(1)
     assert f"{source}/0/0 came again, after all up to 5" in caplog.text
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_partitions_that_move_while_a_batch_is_collected(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partitions_that_move_during_a_batch_are_copied_once(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bridge_module, "_FILL_TIMEOUT", 8.0)
     settings = kafka.settings(client={"heartbeat.interval.ms": "200"})
     source, target = kafka.create_topic(), kafka.create_topic()
@@ -78,7 +80,7 @@ async def test_partitions_that_move_while_a_batch_is_collected(kafka: Broker, mo
         await asyncio.to_thread(come_and_go, settings, one.group, source)
         assert kafka.read_committed(target) == []
         assert one._moved_partitions == {0}, "the guest has moved nothing"
-        await until(lambda: worked_off(kafka, one.group, source))
+        await until(lambda: fully_consumed(kafka, one.group, source))
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 
 

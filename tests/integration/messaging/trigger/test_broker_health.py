@@ -14,7 +14,7 @@ from tests.integration.messaging.trigger.trigger_environment import fresh, until
 
 
 @pytest.mark.slow
-async def test_a_broker_that_is_gone_is_told(tmp_path: Path) -> None:
+async def test_a_lost_broker_is_reported_until_it_returns(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     broker.start()
     topic, got, stop = broker.create_topic(), [], asyncio.Event()

@@ -14,7 +14,7 @@ from saga_workers.relay.relay_process import run_relay
 from sagas import Message, Rejected, action, consumer
 from tests.helpers.database_servers import DatabaseServer, postgres
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.local_worker import lab
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
@@ -22,12 +22,12 @@ from tests.integration.messaging.trigger.trigger_environment import (
     count,
     ended,
     fresh,
+    fully_consumed,
     open_shop,
     produce_keyed,
     project_of,
     triggering,
     until,
-    worked_off,
     write_project,
 )
 
@@ -71,7 +71,7 @@ async def test_order_per_key_parallel_across_keys_and_duplicates_once(
     for _ in range(3):
         kafka.produce(topic, 1_000, key="k0", headers={"ce_id": "twice", "ce_source": "/a"})
     async with triggering(project) as metrics:
-        await until(lambda: worked_off(kafka, _group(project, "note"), topic))
+        await until(lambda: fully_consumed(kafka, _group(project, "note"), topic))
         assert count(metrics, "saga_dead_letters_total") == 0
     effects = shop.effects()
     assert Counter(number for _, number in effects) == Counter([*range(180), 1_000])
@@ -95,12 +95,12 @@ async def test_a_plain_function_runs_in_a_thread_with_the_same_transaction(
     project = _project(tmp_path, kafka, shop, plain)
     kafka.produce(topic, 2, 1, 3, key="a")
     async with triggering(project):
-        await until(lambda: worked_off(kafka, _group(project, "plain"), topic))
+        await until(lambda: fully_consumed(kafka, _group(project, "plain"), topic))
     assert shop.effects() == [("a", 2), ("a", 3)]
     assert [(key, value) for key, _, value in shop.outbox("noted")] == [("a", {"n": 2}), ("a", {"n": 3})]
 
 
-async def test_a_cancel_that_overtakes_its_create_wins(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+async def test_a_cancel_that_arrives_before_its_create_wins(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     """Fault row 19: the two come through different partitions, in any order; the version file decides."""
     topic = kafka.create_topic()
 
@@ -120,11 +120,11 @@ async def test_a_cancel_that_overtakes_its_create_wins(kafka: Broker, shop: Shop
     for id, first, second in (("early", cancel, create), ("usual", create, cancel), ("kept", create, create)):
         kafka.produce(topic, {"id": id, **first}, {"id": id, **second})
     async with triggering(project):
-        await until(lambda: worked_off(kafka, _group(project, "orders"), topic))
+        await until(lambda: fully_consumed(kafka, _group(project, "orders"), topic))
     assert shop.effects() == [("kept", 1)]
 
 
-async def test_poison_is_given_up_and_whoever_waits_is_told(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     """Fault row 20: n tries, a dead letter with the reason, a reply; what is behind it goes on, of the same key too."""
     topic, tries = kafka.create_topic(), []
 
@@ -141,7 +141,7 @@ async def test_poison_is_given_up_and_whoever_waits_is_told(kafka: Broker, shop:
     kafka.produce(topic, b"{", key="a", headers=asks)
     kafka.produce(topic, {"n": 2}, key="a")
     async with triggering(project) as metrics:
-        await until(lambda: worked_off(kafka, _group(project, "picky"), topic))
+        await until(lambda: fully_consumed(kafka, _group(project, "picky"), topic))
         assert count(metrics, "saga_dead_letters_total") == 2
     assert tries == [(1, 1), (1, 2), (1, 3), (2, 1)]
     assert shop.effects() == [("tried", 2)]
@@ -156,7 +156,7 @@ async def test_poison_is_given_up_and_whoever_waits_is_told(kafka: Broker, shop:
     assert "price" in answers[0][2]["reason"]
 
 
-async def test_while_the_database_is_down_messages_wait(kafka: Broker, tmp_path: Path) -> None:
+async def test_messages_wait_while_the_database_is_down(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.create_topic()
 
     @consumer(topic, connection="shop", name="note", max_attempts=1)
@@ -168,12 +168,12 @@ async def test_while_the_database_is_down_messages_wait(kafka: Broker, tmp_path:
         project = _project(tmp_path, kafka, shop, note)
         async with triggering(project) as metrics:
             kafka.produce(topic, 0)
-            await until(lambda: worked_off(kafka, _group(project, "note"), topic))
+            await until(lambda: fully_consumed(kafka, _group(project, "note"), topic))
             server.kill()
             kafka.produce(topic, *range(1, 10))
             await asyncio.sleep(3)
             server.start()
-            await until(lambda: worked_off(kafka, _group(project, "note"), topic))
+            await until(lambda: fully_consumed(kafka, _group(project, "note"), topic))
             assert count(metrics, "saga_dead_letters_total") == 0
         assert sorted(number for _, number in shop.effects()) == list(range(10))
 
@@ -193,7 +193,7 @@ ASKING = """
 """
 
 
-async def test_a_consumers_refusal_undoes_the_saga_with_its_reason(
+async def test_a_consumer_rejection_compensates_the_saga_with_its_reason(
     kafka: Broker, temporal: TemporalServer, shop: Shop, tmp_path: Path
 ) -> None:
     """O9: saga → outbox → relay → consumer → outbox → relay → trigger → saga."""
@@ -231,7 +231,7 @@ async def test_a_consumers_refusal_undoes_the_saga_with_its_reason(
         connections={"shop": shop.url},
     )
     stop = asyncio.Event()
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         relay = asyncio.create_task(run_relay(project.settings, stop=stop))
         async with triggering(project) as metrics:
             await client.start(saga, {"amount": 50}, id=f"{saga}-ok")
@@ -263,7 +263,7 @@ async def note(message: Message) -> None:
 """
 
 
-async def test_killed_between_the_inbox_and_the_offset(
+async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
     kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
     """O6, K14, fault row 18 at P13: the messages come again, and find their ids in the inbox."""
@@ -290,14 +290,14 @@ async def test_killed_between_the_inbox_and_the_offset(
             assert set(order[:offset]) <= done, "an offset was ahead of the effects"
             deaths += len(done) > offset
             process.start()
-            await until(lambda: worked_off(kafka, group, topic))
+            await until(lambda: fully_consumed(kafka, group, topic))
     finally:
         process.kill()
     assert deaths, "no kill hit the gap between the inbox and the offset"
     assert Counter(number for _, number in shop.effects()) == Counter(range(80))
 
 
-async def test_a_rebalance_in_the_middle_of_a_batch(
+async def test_a_rebalance_during_a_batch_has_one_effect(
     kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
     """Fault row 18: a second process joins while the first works, the first is told to go, a third is killed."""
@@ -321,7 +321,7 @@ async def test_a_rebalance_in_the_middle_of_a_batch(
         third.start()
         await until(lambda: len(shop.effects()) > 300)
         third.kill()
-        await until(lambda: worked_off(kafka, f"{prefix}-consumer-note", topic), 120)
+        await until(lambda: fully_consumed(kafka, f"{prefix}-consumer-note", topic), 120)
     finally:
         for one in (first, second, third):
             one.kill()

@@ -21,7 +21,13 @@ from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TriggerProcess
-from tests.integration.messaging.trigger.trigger_environment import committed, fresh, until, worked_off, write_project
+from tests.integration.messaging.trigger.trigger_environment import (
+    committed,
+    fresh,
+    fully_consumed,
+    until,
+    write_project,
+)
 
 MODULE = """
 from __future__ import annotations
@@ -69,7 +75,7 @@ async def ask(engine: AsyncEngine, statement: str) -> list[Any]:
 
 
 @pytest.mark.slow
-async def test_each_effect_once_although_the_process_dies_and_messages_come_twice(
+async def test_each_effect_happens_once_despite_kills_and_duplicates(
     kafka: Broker, mariadb_server: DatabaseServer, shop: AsyncEngine, tmp_path: Path
 ) -> None:
     topic, noted, prefix = kafka.create_topic(partitions=2), kafka.create_topic(), fresh("p")
@@ -98,7 +104,7 @@ async def test_each_effect_once_although_the_process_dies_and_messages_come_twic
                 mariadb_server.start()
                 await shop.dispose()  # our own connections are gone as well
             process.start()
-        await until(lambda: worked_off(kafka, group, topic), 120)
+        await until(lambda: fully_consumed(kafka, group, topic), 120)
     finally:
         process.kill()
     assert gaps, "no kill hit the gap between the inbox and the offset"

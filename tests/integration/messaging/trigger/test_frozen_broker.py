@@ -13,10 +13,10 @@ from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer, TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import (
     fresh,
+    fully_consumed,
     open_shop,
     produce_keyed,
     until,
-    worked_off,
     write_project,
 )
 
@@ -37,7 +37,7 @@ async def note(message: Message) -> None:
 
 
 @pytest.mark.slow
-async def test_told_to_stop_while_the_broker_is_frozen(postgres_server: DatabaseServer, tmp_path: Path) -> None:
+async def test_sigterm_while_the_broker_is_frozen(postgres_server: DatabaseServer, tmp_path: Path) -> None:
     """A commit of offsets that is never answered would keep the client from closing for as long as that lasts."""
     (tmp_path / "kafka").mkdir()
     broker = Broker(tmp_path / "kafka")
@@ -63,7 +63,7 @@ async def test_told_to_stop_while_the_broker_is_frozen(postgres_server: Database
         assert "Kafka does not answer" in process.tail()
         broker.thaw()
         process.start()
-        await until(lambda: worked_off(broker, f"{prefix}-consumer-note", topic), 120)
+        await until(lambda: fully_consumed(broker, f"{prefix}-consumer-note", topic), 120)
     finally:
         process.kill()
         broker.kill()
@@ -78,7 +78,7 @@ steps:
 
 
 @pytest.mark.slow
-async def test_a_listener_for_replies_is_told_to_stop(
+async def test_sigterm_of_a_reply_listener_while_the_broker_is_frozen(
     postgres_server: DatabaseServer, temporal: TemporalServer, tmp_path: Path
 ) -> None:
     """It commits its offsets before it goes on, and would wait for that as long as the broker is frozen."""

@@ -137,7 +137,7 @@ async def note(message: Message, name: str, what: str, number: int) -> None:
     await message.sql.execute(statement, name=name, what=what, number=number)
 
 
-async def test_one_effect_of_two_deliveries_at_the_same_time(place: Place) -> None:
+async def test_two_concurrent_deliveries_have_one_effect(place: Place) -> None:
     async def book(message: Message) -> dict[str, Any]:
         await note(message, place.name, "booked", message.value)
         message.emit(f"{place.topic}-told", key="k", value={"told": message.value})
@@ -155,7 +155,7 @@ async def test_one_effect_of_two_deliveries_at_the_same_time(place: Place) -> No
     assert await place.outbox(answers) == [{"n": number} for number in range(8)]
 
 
-async def test_a_refusal_leaves_nothing_but_its_answer(place: Place) -> None:
+async def test_a_rejection_leaves_only_its_reply(place: Place) -> None:
     calls = []
 
     async def refuse(message: Message) -> None:
@@ -187,7 +187,7 @@ async def test_a_plain_function_has_the_same_transaction(place: Place) -> None:
     assert len(await place.inbox()) == 3
 
 
-async def test_given_up_for_ever(place: Place, kafka: Broker) -> None:
+async def test_a_dead_letter_is_not_processed_again(place: Place, kafka: Broker) -> None:
     tries = []
 
     async def fail(message: Message) -> None:
@@ -210,7 +210,7 @@ async def test_given_up_for_ever(place: Place, kafka: Broker) -> None:
     assert [one.headers["sagadlqoffset"] for one in letters] == ["1", "1"]
 
 
-async def test_the_version_file_in_any_order_and_side_by_side(place: Place) -> None:
+async def test_versions_are_kept_in_any_order_and_concurrently(place: Place) -> None:
     async def keep(message: Message) -> None:
         if await message.newer(message.value["id"], message.value["version"]):
             await note(message, place.name, message.value["id"], message.value["version"])
@@ -230,7 +230,7 @@ async def test_the_version_file_in_any_order_and_side_by_side(place: Place) -> N
     assert await place.rows(question, name=place.name) == [(entity, 4) for entity in entities]
 
 
-async def test_a_name_of_an_entity_is_never_cut_off(place: Place, kafka: Broker) -> None:
+async def test_an_overlong_entity_name_is_refused(place: Place, kafka: Broker) -> None:
     """Two long names that begin alike would share one version, and one of the two messages would have no effect."""
 
     async def keep(message: Message) -> None:
@@ -243,7 +243,7 @@ async def test_a_name_of_an_entity_is_never_cut_off(place: Place, kafka: Broker)
     assert "longer than 200 characters" in letter.headers["sagadlqreason"]
 
 
-async def test_forgetting_takes_what_is_old_in_portions(place: Place) -> None:
+async def test_purging_deletes_old_rows_in_batches(place: Place) -> None:
     async def book(message: Message) -> None:
         await note(message, place.name, "booked", message.value)
 

@@ -14,18 +14,18 @@ from temporalio.client import Client as Temporal
 from saga_workers.temporal.temporal_runs import list_runs
 from sagas import action
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.local_worker import lab
+from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
     count,
     ended,
     fresh,
+    fully_consumed,
     produce_keyed,
     project_of,
     triggering,
     until,
-    worked_off,
     write_project,
 )
 
@@ -45,16 +45,16 @@ ORDER = """
 """
 
 
-async def test_each_event_is_one_saga(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_each_event_starts_one_saga(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
     topic, saga, settings = kafka.create_topic(partitions=3), fresh("order"), kafka.settings()
     project = project_of(
         tmp_path, settings, temporal.address, actions=[note], definitions={saga: ORDER.format(saga=saga, topic=topic)}
     )
     produce_keyed(kafka, topic, [(str(number % 7), {"order": number, "amount": 1.5}) for number in range(60)])
     produce_keyed(kafka, topic, [(str(number % 7), {"order": number, "amount": 1.5}) for number in range(20)])
-    async with lab(project) as client, triggering(project) as metrics:
+    async with running_worker(project) as client, triggering(project) as metrics:
         group = f"{settings.prefix}-trigger-{saga}-{topic}"
-        await until(lambda: worked_off(kafka, group, topic))
+        await until(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_trigger_started_total") == 60
         assert count(metrics, "saga_trigger_lag") == 0
         stories = await asyncio.gather(*(ended(client, f"{saga}-{number}") for number in (0, 3, 59)))
@@ -77,9 +77,9 @@ async def test_aborted_events_start_nothing(kafka: Broker, temporal: TemporalSer
     )
     await asyncio.to_thread(_abort, kafka, topic, 1_000)
     produce_keyed(kafka, topic, [("a", {"order": -1})])
-    async with lab(project) as client, triggering(project) as metrics:
+    async with running_worker(project) as client, triggering(project) as metrics:
         group = f"{settings.prefix}-trigger-{saga}-{topic}"
-        await until(lambda: worked_off(kafka, group, topic))
+        await until(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_trigger_started_total") == 1
         assert count(metrics, "saga_dead_letters_total") == 0
         await until(lambda: _runs(client, saga, 1))
@@ -112,14 +112,14 @@ PAID = """
 """
 
 
-async def test_an_event_wakes_the_saga_that_waits(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_an_event_signals_the_waiting_saga(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
     """Two triggers share the topic; a refusal by the header rejects; later events of an ended saga are dead letters."""
     topic, saga, settings = kafka.create_topic(), fresh("pay"), kafka.settings()
     project = project_of(
         tmp_path, settings, temporal.address, actions=[note], definitions={saga: PAID.format(saga=saga, topic=topic)}
     )
     group = f"{settings.prefix}-trigger-{saga}-{topic}"
-    async with lab(project) as client, triggering(project) as metrics:
+    async with running_worker(project) as client, triggering(project) as metrics:
         kafka.produce(topic, {"order": 1}, {"order": 2}, key="a", headers={"kind": "order"})
         kafka.produce(topic, {"order": 1, "by": "card"}, key="a", headers={"kind": "payment"})
         kafka.produce(
@@ -135,11 +135,11 @@ async def test_an_event_wakes_the_saga_that_waits(kafka: Broker, temporal: Tempo
         assert refused["state"] == "COMPENSATED"
         assert refused["reason"]["message"] == "card declined"
 
-        await until(lambda: worked_off(kafka, group, topic))
+        await until(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_trigger_signalled_total") == 2
         # P10: a command for a saga that is over is answered with its state, and one for none at all likewise.
         kafka.produce(topic, {"order": 1}, {"order": 99}, headers={"kind": "payment"})
-        await until(lambda: worked_off(kafka, group, topic))
+        await until(lambda: fully_consumed(kafka, group, topic))
     dead = {one.json()["order"]: one.headers for one in kafka.read_committed(f"{topic}.dlq")}
     assert dead[1]["sagadlqreason"] == f"{saga}-1 is over: COMPLETED"
     assert dead[99]["sagadlqreason"] == f"there is no saga {saga}-99"
@@ -147,14 +147,12 @@ async def test_an_event_wakes_the_saga_that_waits(kafka: Broker, temporal: Tempo
     assert dead[1]["sagadlqgroup"] == group
 
 
-async def test_a_signal_delivered_twice_is_no_dead_letter(
-    kafka: Broker, temporal: TemporalServer, tmp_path: Path
-) -> None:
+async def test_a_duplicate_signal_is_not_a_dead_letter(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
     """The process died after the signal and before the offset, and meanwhile the saga has ended with that signal."""
     topic, saga, settings = kafka.create_topic(), fresh("pay"), kafka.settings()
     definitions = {saga: PAID.format(saga=saga, topic=topic)}
     project = project_of(tmp_path, settings, temporal.address, actions=[note], definitions=definitions)
-    async with lab(project) as client:
+    async with running_worker(project) as client:
         async with triggering(project):
             kafka.produce(topic, {"order": 1}, {"order": 2}, headers={"kind": "order"})
             kafka.produce(topic, {"order": 1}, headers={"kind": "payment"})
@@ -165,12 +163,12 @@ async def test_a_signal_delivered_twice_is_no_dead_letter(
         again = kafka.settings()
         other = project_of(tmp_path, again, temporal.address, actions=[note], definitions=definitions)
         async with triggering(other) as metrics:
-            await until(lambda: worked_off(kafka, f"{again.prefix}-trigger-{saga}-{topic}", topic))
+            await until(lambda: fully_consumed(kafka, f"{again.prefix}-trigger-{saga}-{topic}", topic))
             assert count(metrics, "saga_dead_letters_total") == 0
             assert count(metrics, "saga_trigger_started_total") == 0
 
 
-async def test_poison_goes_to_the_dead_letters_and_the_partition_goes_on(
+async def test_a_poison_message_is_dead_lettered_and_the_partition_continues(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path
 ) -> None:
     topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
@@ -178,8 +176,8 @@ async def test_poison_goes_to_the_dead_letters_and_the_partition_goes_on(
         tmp_path, settings, temporal.address, actions=[note], definitions={saga: ORDER.format(saga=saga, topic=topic)}
     )
     kafka.produce(topic, b"not json", {"order": "many"}, {"order": 1}, {"order": 1, "amount": 2}, {"order": 2}, key="a")
-    async with lab(project) as client, triggering(project) as metrics:
-        await until(lambda: worked_off(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+    async with running_worker(project) as client, triggering(project) as metrics:
+        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         assert {(await ended(client, f"{saga}-{one}"))["state"] for one in (1, 2)} == {"COMPLETED"}
         assert count(metrics, "saga_dead_letters_total") == 3
     reasons = {
@@ -192,7 +190,7 @@ async def test_poison_goes_to_the_dead_letters_and_the_partition_goes_on(
     assert (letters["0"].value, letters["0"].key) == (b"not json", "a")
 
 
-async def test_two_processes_and_one_is_killed_on_its_way(
+async def test_one_of_two_processes_is_killed_while_processing(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path
 ) -> None:
     """P7: whoever takes an event, it is one saga; what the dead process had claimed is offered to the other."""
@@ -220,7 +218,7 @@ async def test_two_processes_and_one_is_killed_on_its_way(
         produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(total)])
         await until(lambda: sum(committed(kafka, group, topic).values()) > 20)
         processes[0].kill()
-        await until(lambda: worked_off(kafka, group, topic), 120)
+        await until(lambda: fully_consumed(kafka, group, topic), 120)
     finally:
         for one in processes:
             one.kill()
@@ -234,7 +232,7 @@ async def test_two_processes_and_one_is_killed_on_its_way(
     assert sorted(await until(ids)) == sorted(f"{saga}-{number}" for number in range(total))
 
 
-async def test_while_temporal_is_down_events_wait(kafka: Broker, tmp_path: Path) -> None:
+async def test_events_wait_while_temporal_is_down(kafka: Broker, tmp_path: Path) -> None:
     """No dead letter, no lost event, and the process stays in its group."""
     server = TemporalServer(tmp_path / "temporal").start()
     topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
@@ -249,15 +247,15 @@ async def test_while_temporal_is_down_events_wait(kafka: Broker, tmp_path: Path)
     try:
         async with triggering(project) as metrics:
             kafka.produce(topic, {"order": 0})
-            await until(lambda: worked_off(kafka, group, topic))
+            await until(lambda: fully_consumed(kafka, group, topic))
             server.kill()
             produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(1, 20)])
             await asyncio.sleep(3)
             assert await asyncio.to_thread(committed, kafka, group, topic) == {0: 1}
             server.start()
-            await until(lambda: worked_off(kafka, group, topic))
+            await until(lambda: fully_consumed(kafka, group, topic))
             assert count(metrics, "saga_dead_letters_total") == 0
-        async with lab(project) as client:
+        async with running_worker(project) as client:
             await until(lambda: _runs(client, saga, 20))
     finally:
         server.kill()

@@ -99,9 +99,9 @@ def write_project(folder: Path, broker: Broker, *, temporal: str, database: str,
     return folder
 
 
-async def until(condition: Callable[[], Any], patience: float = 60.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     """Wait for a condition (or an awaitable one) to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + patience
+    end = asyncio.get_running_loop().time() + timeout
     while True:
         # In a thread: most conditions ask a broker, and the readers under test live on this loop.
         value = await asyncio.to_thread(condition)
@@ -140,7 +140,7 @@ def committed(broker: Broker, group: str, topic: str) -> dict[int, int]:
         client.close()
 
 
-def worked_off(broker: Broker, group: str, topic: str) -> bool:
+def fully_consumed(broker: Broker, group: str, topic: str) -> bool:
     """True when the group has committed everything the topic holds."""
     there = committed(broker, group, topic)
     return all(there.get(partition, 0) == high for partition, (_, high) in broker.offsets(topic).items())

@@ -22,7 +22,7 @@ from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
 
-PATIENCE = "400s"
+TIMEOUT = "400s"
 
 SCHEMA = """
 create table if not exists orders (order_id bigint generated always as identity primary key, saga_id text,
@@ -180,6 +180,6 @@ class Shop:
         return code, json.loads(told.out)
 
 
-async def play(client: Client, id: str, total: str) -> dict[str, Any]:
+async def run_saga(client: Client, id: str, total: str) -> dict[str, Any]:
     await client.start("shop", {"total": total}, id=id)
-    return await finished(client, id, PATIENCE)
+    return await finished(client, id, TIMEOUT)

@@ -27,10 +27,10 @@ from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import until
-from tests.integration.spark.reconcile.reconcile_environment import PATIENCE, Shop, play
+from tests.integration.spark.reconcile.reconcile_environment import TIMEOUT, Shop, run_saga
 
 NOW = "extract(epoch from now())"
 
@@ -71,15 +71,15 @@ def records_since(shop: Shop, folder: Path, since: float) -> int:
     return found.rows
 
 
-async def test_spoiled_books_are_named_and_mended(
+async def test_mismatches_are_reported_and_repaired(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
     await set_up_database(shop.project.settings.connection("shop"))
     mark = uuid.uuid4().hex[:8]
-    async with lab(shop.project) as client:
+    async with running_worker(shop.project) as client:
         for number in range(6):
-            story = await play(client, f"{mark}-{number}", "500" if number == 0 else f"{number}.50")
+            story = await run_saga(client, f"{mark}-{number}", "500" if number == 0 else f"{number}.50")
             assert story["state"] == ("COMPENSATED" if number == 0 else "COMPLETED")
         await client.start("shop", {"total": "1", "stop": True}, id=f"{mark}-open")
         stopped = await client.start("shop", {"total": "1", "stop": True}, id=f"{mark}-stopped")
@@ -152,22 +152,22 @@ async def test_spoiled_books_are_named_and_mended(
 
 
 @pytest.mark.slow
-async def test_what_was_before_a_window_or_has_left_a_topic_is_nobodys_business(
+async def test_data_outside_the_window_is_ignored(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
     await set_up_database(shop.project.settings.connection("shop"))
     mark = uuid.uuid4().hex[:8]
-    async with lab(shop.project) as client:
+    async with running_worker(shop.project) as client:
         for number in range(3):
-            await play(client, f"{mark}-old-{number}", "1.50")
+            await run_saga(client, f"{mark}-old-{number}", "1.50")
         await shop.publish()
         emit(shop, f"{mark}-old-0", "place", "lost before", "PUBLISHED", shop.orders)
         await asyncio.sleep(2.0)  # further apart than the margin of a floor
         began = time.time()
         window = ("--since", f"{datetime.fromtimestamp(began, UTC):%Y-%m-%dT%H:%M:%S.%f}+00:00")
         for number in range(3):
-            await play(client, f"{mark}-new-{number}", "2.50")
+            await run_saga(client, f"{mark}-new-{number}", "2.50")
         await shop.publish()
 
         code, report = await shop.reconcile(capsys, *window)
@@ -208,11 +208,11 @@ async def test_a_step_is_refused_when_its_sides_differ(
     (shop.folder / "archive").mkdir()
     archive = pa.table({"saga_id": ["c", "a", "b"], "amount": [Decimal("3.0"), Decimal("1.5"), Decimal("2.6")]})
     pq.write_table(archive, shop.folder / "archive" / "1.parquet")
-    async with lab(shop.project) as client:
+    async with running_worker(shop.project) as client:
 
         async def ask(**input: str) -> dict[str, Any]:
             run = await client.start("same", input, id=f"same-{uuid.uuid4()}")
-            return await finished(client, run.id, PATIENCE)
+            return await finished(client, run.id, TIMEOUT)
 
         story = await ask()
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected"), story["reason"]
@@ -220,7 +220,7 @@ async def test_a_step_is_refused_when_its_sides_differ(
         assert story["reason"]["details"]["samples"][0]["left"] == {"total": "2.50"}
         story = await ask(severity="warn")
         assert (story["state"], story["output"]["verdict"]) == ("COMPLETED", "different")
-        story = await finished(client, await start_by_schedule(client, shop, tolerance="0.1"), PATIENCE)
+        story = await finished(client, await start_by_schedule(client, shop, tolerance="0.1"), TIMEOUT)
         assert (story["state"], story["output"]["verdict"]) == ("COMPLETED", "equal")
     stage = shop.folder / ".saga" / "spark" / "stage" / "reconcile"
     assert not any(stage.iterdir())

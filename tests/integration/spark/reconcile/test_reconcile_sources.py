@@ -53,7 +53,7 @@ def ids(folder: Path) -> set[str]:
     return set(pq.read_table(folder / "guard" / "shop.parquet").column("saga_id").to_pylist())
 
 
-async def test_a_window_costs_what_the_window_holds(database: tuple[AsyncEngine, str], tmp_path: Path) -> None:
+async def test_a_window_reads_only_its_own_rows(database: tuple[AsyncEngine, str], tmp_path: Path) -> None:
     engine, url = database
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
@@ -162,7 +162,7 @@ def test_each_state_of_an_output(
     assert (found.kind if found else None) == kind
 
 
-async def test_any_database_with_a_guard_can_be_read(tmp_path: Path) -> None:
+async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
     await schema.create_tables(engine)
     async with engine.begin() as connection:

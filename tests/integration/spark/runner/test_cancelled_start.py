@@ -45,7 +45,7 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_a_cancel_while_spark_starts_leaves_no_half_of_it(tmp_path: Path) -> None:
+def test_a_cancel_during_spark_startup_leaves_no_partial_session(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )

@@ -18,11 +18,11 @@ from saga_workers.views.stuck import list_stuck
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.spark.day_close_project import PARQUET, Books, open_books
+from tests.integration.spark.day_close_project import PARQUET, DayCloseProject, open_day_close_project
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 DEFINITION = """
 saga: day
@@ -49,24 +49,24 @@ WAITING = "select count(*) as n from pg_locks where locktype = 'advisory' and ob
 
 
 async def until(found: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not (value := found()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return value
 
 
-def runner_of(books: Books) -> psutil.Process | None:
+def runner_of(day_close: DayCloseProject) -> psutil.Process | None:
     """The runner that this worker, which is the process of the tests, has started for the project."""
     for process in psutil.Process(os.getpid()).children():
         if "saga_spark.runner" in " ".join(process.cmdline()) and process.cwd() == os.getcwd():
             scratch = process.environ().get("SAGA_SPARK_SCRATCH", "")
-            if scratch.startswith(str(books.folder)):
+            if scratch.startswith(str(day_close.folder)):
                 return process
     return None
 
 
 async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, Any]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             story = await client.show(saga)
             [facts] = [one for one in story["steps"] if one["id"] == "facts"]
@@ -82,22 +82,22 @@ async def stuck(client: Client, saga: str) -> list[str]:
     return [reason for one in found if one["id"] == saga for reason in one["stuck"]]
 
 
-async def test_killed_runners_compensate_nothing(
+async def test_killed_runners_cause_no_compensation(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:
-    books = await open_books(tmp_path / "shop", server, temporal.address, PARQUET)
-    (books.folder / "day.saga.yaml").write_text(DEFINITION)
-    project = Project(load_settings(config=str(books.folder / "saga.toml")))
+    day_close = await open_day_close_project(tmp_path / "shop", server, temporal.address, PARQUET)
+    (day_close.folder / "day.saga.yaml").write_text(DEFINITION)
+    project = Project(load_settings(config=str(day_close.folder / "saga.toml")))
     sagas = [f"day-{number}-{uuid.uuid4()}" for number in (1, 2)]
-    with psycopg.connect(books.url, autocommit=True) as gate:
+    with psycopg.connect(day_close.url, autocommit=True) as gate:
         gate.execute("select pg_advisory_lock(4711)")
-        async with lab(project) as client:
+        async with running_worker(project) as client:
             for saga in sagas:
                 await client.start("day", {}, id=saga)
             for kills in range(1, 4):
                 # PostgreSQL does not notice that who waits for a lock is gone: their waits add up.
-                await until(lambda kills=kills: books.query(WAITING)[0]["n"] >= 2 * kills)
-                runner = await until(lambda: runner_of(books))
+                await until(lambda kills=kills: day_close.query(WAITING)[0]["n"] >= 2 * kills)
+                runner = await until(lambda: runner_of(day_close))
                 runner.kill()
                 for saga in sagas:
                     facts = await waits_uncounted(client, saga, kills)
@@ -110,9 +110,9 @@ async def test_killed_runners_compensate_nothing(
             )
             gate.execute("select pg_advisory_unlock(4711)")
             for saga in sagas:
-                story = await finished(client, saga, f"{PATIENCE:.0f}s")
+                story = await finished(client, saga, f"{TIMEOUT:.0f}s")
                 assert story["state"] == "COMPLETED", story["reason"]
                 [facts] = [one for one in story["steps"] if one["id"] == "facts"]
                 assert (facts["attempts"], facts["result"]["rows"]) == (1, 12)
                 assert await stuck(client, saga) == []
-    assert books.query("select count(*) as n from commissions") == [{"n": 2}]
+    assert day_close.query("select count(*) as n from commissions") == [{"n": 2}]

@@ -21,11 +21,18 @@ from saga_workers.client import Client
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.spark.day_close_project import BRIEF, ICEBERG, JOBS, Books, open_books, read
+from tests.integration.spark.day_close_project import (
+    BRIEF,
+    ICEBERG,
+    JOBS,
+    DayCloseProject,
+    open_day_close_project,
+    read,
+)
 
-PATIENCE = "400s"
+TIMEOUT = "400s"
 SECONDS = 400.0
 
 GREEDY = """
@@ -62,24 +69,24 @@ WAYS = {
 }
 
 
-def runners(books: Books) -> list[psutil.Process]:
+def runners(day_close: DayCloseProject) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
-        scratch = str(books.folder / ".saga" / "spark" / "scratch")
+        scratch = str(day_close.folder / ".saga" / "spark" / "scratch")
         if "saga_spark.runner" in line and scratch in process.environ().get("SAGA_SPARK_SCRATCH", ""):
             found.append(process)
     return found
 
 
-def altered(books: Books, **settings: Any) -> Books:
+def altered(day_close: DayCloseProject, **settings: Any) -> DayCloseProject:
     """The project with other settings of Spark, and patience for a machine that has much to do: here no attempt may end
     because nobody heard of it."""
-    definition, file = books.folder / "day.saga.yaml", books.folder / "saga.toml"
+    definition, file = day_close.folder / "day.saga.yaml", day_close.folder / "saga.toml"
     definition.write_text(definition.read_text().replace("heartbeat: 5s", "heartbeat: 120s"))
     words = "".join(f"{name} = {value}\n" for name, value in settings.items())
     file.write_text(file.read_text().replace("[spark]\n", f"[spark]\n{words}"))
-    return replace(books, project=Project(load_settings(config=str(file))))
+    return replace(day_close, project=Project(load_settings(config=str(file))))
 
 
 @pytest.mark.slow
@@ -88,43 +95,43 @@ async def test_a_job_that_always_runs_out_of_memory(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setattr(actions, "RunnerClient", functools.partial(RunnerClient, margin=2**30))
-    books = await open_books(tmp_path / "shop", server, temporal.address)
-    (books.folder / "jobs.py").write_text(JOBS + GREEDY.replace("WAY()", f"{way}()"))
+    day_close = await open_day_close_project(tmp_path / "shop", server, temporal.address)
+    (day_close.folder / "jobs.py").write_text(JOBS + GREEDY.replace("WAY()", f"{way}()"))
     brief = BRIEF.format(publish="each", **ICEBERG).replace("max_attempts: 50", "max_attempts: 3")
-    (books.folder / "day.saga.yaml").write_text(brief)
-    books = altered(books, memory='"512m"')
-    async with lab(books.project) as client:
+    (day_close.folder / "day.saga.yaml").write_text(brief)
+    day_close = altered(day_close, memory='"512m"')
+    async with running_worker(day_close.project) as client:
         saga = f"greedy-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01"}, id=saga)
         async with asyncio.timeout(SECONDS):
             while not (said := await failures(client, saga)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         assert WAYS[way] in said[0], "whoever looks meanwhile reads the reason"
-        story = await finished(client, saga, PATIENCE)
+        story = await finished(client, saga, TIMEOUT)
         assert story["state"] == "COMPENSATED", story["reason"]
         assert WAYS[way] in story["reason"]["message"]
         [facts] = [one for one in story["steps"] if one["id"] == "facts"]
         assert facts["attempts"] == 3
-        assert read(books, ICEBERG) == (None, None), "nothing was published"
-        await clean_up(books)
-        assert books.staged() == []
+        assert read(day_close, ICEBERG) == (None, None), "nothing was published"
+        await clean_up(day_close)
+        assert day_close.staged() == []
 
-        (books.folder / "modest").write_text("")
+        (day_close.folder / "modest").write_text("")
         good = f"modest-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01"}, id=good)
-        story = await finished(client, good, PATIENCE)
+        story = await finished(client, good, TIMEOUT)
         assert story["state"] == "COMPLETED", story["reason"]
-        assert len(runners(books)) == 1, "a fresh runner, and nothing is left of the others"
+        assert len(runners(day_close)) == 1, "a fresh runner, and nothing is left of the others"
 
 
-async def clean_up(books: Books) -> None:
+async def clean_up(day_close: DayCloseProject) -> None:
     """The worker's own round, which deletes what a saga that is over has left in the stage."""
-    databases = DatabaseConnections({"shop": {"url": books.url}})
+    databases = DatabaseConnections({"shop": {"url": day_close.url}})
 
     async def over(_: str) -> stage_area.SagaLiveness:
         return "over"
 
-    await stage_area.clean_up_stage(databases.engine("shop"), spark_settings(books.project.settings), over)
+    await stage_area.clean_up_stage(databases.engine("shop"), spark_settings(day_close.project.settings), over)
     await databases.close()
 
 
@@ -136,20 +143,20 @@ async def failures(client: Client, saga: str) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_saga_with_more_runs_than_a_runner_takes(
+async def test_a_saga_with_more_jobs_than_a_runner_accepts(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:
-    books = altered(await open_books(tmp_path / "shop", server, temporal.address), recycle_after=2)
-    async with lab(books.project) as client:
+    day_close = altered(await open_day_close_project(tmp_path / "shop", server, temporal.address), recycle_after=2)
+    async with running_worker(day_close.project) as client:
         saga = f"long-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01"}, id=saga)
-        story = await finished(client, saga, PATIENCE)
+        story = await finished(client, saga, TIMEOUT)
         assert story["state"] == "COMPLETED", story["reason"]
         assert {one["id"]: one["attempts"] for one in story["steps"] if one["id"] in ("facts", "totals")} == {
             "facts": 1,
             "totals": 1,
         }
-        logs = list((books.folder / ".saga" / "spark").glob("runner-*.log"))
+        logs = list((day_close.folder / ".saga" / "spark").glob("runner-*.log"))
         assert len(logs) == 3, "six runs, two for each runner"
-        facts, totals = read(books, ICEBERG)
+        facts, totals = read(day_close, ICEBERG)
         assert (len(facts), len(totals)) == (10, 3)

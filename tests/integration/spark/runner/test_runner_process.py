@@ -23,7 +23,7 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, UsageError
 from tests.helpers.database_servers import DatabaseServer
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 Start = Callable[..., RunnerClient]
 
@@ -57,7 +57,7 @@ def pid_of(runner: RunnerClient) -> int:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -75,13 +75,13 @@ async def test_one_warm_process_serves_all_runs(start: Start, tmp_path: Path) ->
     assert runner.process.log.is_file()
 
 
-async def test_a_killed_runner_is_noticed_and_replaced(start: Start) -> None:
+async def test_a_killed_runner_is_detected_and_replaced(start: Start) -> None:
     runner = start()
     await freeze(runner)
     pid = pid_of(runner)
     os.kill(pid, signal.SIGKILL)
     await gone(pid)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while runner.process is not None and runner.process.lost_reason is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert runner.process is not None
@@ -90,7 +90,7 @@ async def test_a_killed_runner_is_noticed_and_replaced(start: Start) -> None:
     assert pid_of(runner) != pid
 
 
-async def test_a_frozen_runner_is_killed_and_the_run_may_be_tried_again(start: Start) -> None:
+async def test_a_frozen_runner_is_killed_and_the_task_is_retryable(start: Start) -> None:
     runner = start(silence=5)
     await freeze(runner)
     pid = pid_of(runner)
@@ -102,7 +102,7 @@ async def test_a_frozen_runner_is_killed_and_the_run_may_be_tried_again(start: S
 
 
 @pytest.mark.slow
-async def test_a_runner_above_its_memory_cap_is_stopped_with_a_sentence(start: Start) -> None:
+async def test_a_runner_above_its_memory_limit_is_stopped_with_a_message(start: Start) -> None:
     runner = start(memory="1m", margin=0)
 
     async def until_it_is_seen() -> None:
@@ -114,7 +114,7 @@ async def test_a_runner_above_its_memory_cap_is_stopped_with_a_sentence(start: S
         await until_it_is_seen()
 
 
-async def test_a_runner_is_replaced_after_its_share_of_jobs_when_it_is_idle(start: Start) -> None:
+async def test_an_idle_runner_is_replaced_after_its_maximum_of_jobs(start: Start) -> None:
     runner = start(recycle_after=2)
     await freeze(runner)
     first = pid_of(runner)
@@ -124,7 +124,7 @@ async def test_a_runner_is_replaced_after_its_share_of_jobs_when_it_is_idle(star
     assert pid_of(runner) != first
 
 
-async def test_a_runner_that_has_done_its_share_takes_no_more_and_fails_none(
+async def test_an_exhausted_runner_finishes_its_tasks_and_takes_no_new_ones(
     start: Start, server: DatabaseServer
 ) -> None:
     """Two run at once when the count is reached: both end well, and the next run has a runner of its own meanwhile."""
@@ -133,7 +133,7 @@ async def test_a_runner_that_has_done_its_share_takes_no_more_and_fails_none(
     with psycopg.connect(server.url(), autocommit=True) as gate:
         gate.execute("select pg_advisory_lock(4711)")
         held = asyncio.create_task(freeze(runner, waits={"kind": "connection", "values": waits}))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not gate.execute("select 1 from pg_locks where not granted").fetchall():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         first = pid_of(runner)
@@ -155,7 +155,7 @@ async def test_many_runs_at_once_outlive_many_runners(start: Start) -> None:
     assert len({str(one) for both in answers for one in both}) == 1
 
 
-async def test_a_disk_that_takes_no_inputs_is_one_sentence(
+async def test_a_full_disk_for_inputs_gives_a_one_line_error(
     start: Start, server: DatabaseServer, tmp_path: Path, small_disk: Path
 ) -> None:
     runner = start(connections={"shop": server.url()})
@@ -182,7 +182,7 @@ async def test_closing_ends_the_process(start: Start, tmp_path: Path) -> None:
     assert list((tmp_path / ".saga" / "spark" / "scratch").iterdir()) == []
 
 
-async def test_a_killed_worker_takes_its_runner_with_it(tmp_path: Path) -> None:
+async def test_a_runner_exits_with_its_killed_worker(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -206,7 +206,7 @@ async def test_a_killed_worker_takes_its_runner_with_it(tmp_path: Path) -> None:
     await gone(pid)
 
 
-async def test_mistakes_are_one_sentence(start: Start) -> None:
+async def test_mistakes_give_a_one_line_error(start: Start) -> None:
     runner = start(connections={"shop": "mysql://somewhere/shop"})
     with pytest.raises(JobFailed, match=r"^the input numbers: there are no Parquet files at nowhere$"):
         await freeze(runner, "nowhere")

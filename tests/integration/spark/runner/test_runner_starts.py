@@ -21,29 +21,29 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
 from sagas.errors import NeedsOperator, Unavailable
 from tests.integration.spark.staged_outputs import stage
-from tests.integration.spark.staging.staging_environment import open_desk
-from tests.integration.spark.staging.test_staging import JOBS, PATIENCE, QUICK, World, rows_of
+from tests.integration.spark.staging.staging_environment import open_staging
+from tests.integration.spark.staging.test_staging import JOBS, QUICK, TIMEOUT, Environment, rows_of
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def env(tmp_path: Path) -> AsyncIterator[Environment]:
     (tmp_path / "staged_jobs.py").write_text(JOBS)
     pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
     settings = SparkSettings(
         root=tmp_path, stage=(tmp_path / "stage").as_uri(), conf=QUICK, python_path=(str(tmp_path),)
     )
     runner = RunnerClient(settings)
-    yield World(runner, tmp_path)
+    yield Environment(runner, tmp_path)
     await runner.close()
 
 
-async def test_a_fresh_runner_takes_a_job_and_an_audit_at_one_moment(world: World) -> None:
+async def test_a_new_runner_accepts_a_job_and_an_audit_concurrently(env: Environment) -> None:
     """After a runner was killed, all of its runs are repeated at once. Both need PySpark, whose modules import each
     other: two threads that import them at one moment get unfinished ones."""
     spec = {"parquet": "out", "mode": "append"}
-    settings = SparkSettings(root=world.root, stage=(world.root / "stage").as_uri())
+    settings = SparkSettings(root=env.root, stage=(env.root / "stage").as_uri())
     made = stage(settings, spec, [{"id": 1}, {"id": 2}], saga="s1", generation=1)
-    audit = world.runner.run(
+    audit = env.runner.run(
         "audit",
         {
             "arguments": {
@@ -55,17 +55,17 @@ async def test_a_fresh_runner_takes_a_job_and_an_audit_at_one_moment(world: Worl
             "inputs": {},
             "previous_rows": {"output": None},
             "sink_problems": [],
-            "report_folder": (world.root / "report").as_uri(),
+            "report_folder": (env.root / "report").as_uri(),
             "saga": {"id": "s1", "step": "facts"},
         },
         tag="audit",
     )
-    (manifest, report) = await asyncio.gather(world.one("staged_jobs:numbers"), audit)
+    (manifest, report) = await asyncio.gather(env.one("staged_jobs:numbers"), audit)
     assert len(rows_of(manifest)) == 10
     assert report["verdict"] == "pass"
 
 
-async def test_a_runner_that_cannot_import_pyspark_says_so_and_that_is_no_attempt(tmp_path: Path) -> None:
+async def test_a_runner_without_pyspark_is_reported_and_costs_no_attempt(tmp_path: Path) -> None:
     broken = tmp_path / "pyspark"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('half of it is missing')")
@@ -81,7 +81,7 @@ async def test_a_runner_that_cannot_import_pyspark_says_so_and_that_is_no_attemp
         await runner.close()
 
 
-async def test_a_runner_that_has_no_place_for_its_log_is_no_attempt(tmp_path: Path) -> None:
+async def test_a_runner_without_a_writable_log_costs_no_attempt(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file")
     runner = RunnerClient(SparkSettings(root=tmp_path, work="work"))
     with pytest.raises(Unavailable, match=r"^the Spark runner did not start: .*work"):
@@ -89,27 +89,27 @@ async def test_a_runner_that_has_no_place_for_its_log_is_no_attempt(tmp_path: Pa
 
 
 async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
-    steps = SparkSteps(desk.settings, desk.databases)
+    staging = await open_staging(tmp_path, f"sqlite:///{tmp_path / 'day_close.db'}")
+    steps = SparkSteps(staging.settings, staging.databases)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     now = time.time()
     attempt = AttemptContext(1, now, now + 60, lambda _: None, logging.getLogger("test"), saga="day")
     try:
         with pytest.raises(Unavailable, match=r"^Spark needs Java 17 or newer: JAVA_HOME is .*; install a JDK"):
-            await steps.prepare("spark", desk.invocation(), attempt)
+            await steps.prepare("spark", staging.invocation(), attempt)
     finally:
         await steps.close()
-        await desk.databases.close()
+        await staging.databases.close()
 
 
-async def test_a_killed_jvm_is_no_attempt(world: World) -> None:
-    running = asyncio.create_task(world.one("staged_jobs:endless"))
-    async with asyncio.timeout(PATIENCE):
-        while not any(one.get("tasks") for one in world.progress):
+async def test_a_killed_jvm_costs_no_attempt(env: Environment) -> None:
+    running = asyncio.create_task(env.one("staged_jobs:endless"))
+    async with asyncio.timeout(TIMEOUT):
+        while not any(one.get("tasks") for one in env.progress):
             assert not running.done(), running
             await asyncio.sleep(0.1)
-    assert world.runner.process is not None
-    for child in psutil.Process(world.runner.process.pid).children(recursive=True):
+    assert env.runner.process is not None
+    for child in psutil.Process(env.runner.process.pid).children(recursive=True):
         if child.name() == "java":
             child.kill()
     with pytest.raises(Unavailable, match=r"^Spark's JVM has ended with exit code -9"):
@@ -126,29 +126,29 @@ def killer(spark, inputs):
 """
 
 
-async def test_a_job_that_kills_each_of_its_runners_is_set_apart_and_then_needs_a_person(
-    world: World, monkeypatch: pytest.MonkeyPatch
+async def test_a_job_that_kills_every_runner_is_isolated_and_then_parked(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_client, "DEDICATED_RUNNER_AFTER", 1)
     monkeypatch.setattr(runner_client, "MAX_CONSECUTIVE_LOSSES", 2)
-    (world.root / "killing_jobs.py").write_text(KILLER)
+    (env.root / "killing_jobs.py").write_text(KILLER)
     with pytest.raises(Unavailable, match="the Spark runner was killed by SIGKILL"):
-        await killed(world)
-    good = await world.one("staged_jobs:numbers")
-    assert world.runner.process is not None
-    shared = world.runner.process.pid
+        await killed(env)
+    good = await env.one("staged_jobs:numbers")
+    assert env.runner.process is not None
+    shared = env.runner.process.pid
     with pytest.raises(
         NeedsOperator, match=r"^2 Spark runners in a row were lost while they ran this; the last time: the Spark"
     ):
-        await killed(world)
-    assert world.runner.process.pid == shared, "it had a runner of its own"
-    assert rows_of(await world.one("staged_jobs:numbers")) == rows_of(good)
+        await killed(env)
+    assert env.runner.process.pid == shared, "it had a runner of its own"
+    assert rows_of(await env.one("staged_jobs:numbers")) == rows_of(good)
 
 
-async def killed(world: World) -> None:
+async def killed(env: Environment) -> None:
     spec = {"parquet": "out", "mode": "append"}
-    target = {"folder": (world.root / "killed").as_uri(), "key": "k", "generation": 1, "epoch": 1}
+    target = {"folder": (env.root / "killed").as_uri(), "key": "k", "generation": 1, "epoch": 1}
     arguments = {"job": "killing_jobs:killer", "outputs": {"output": spec}}
-    shutil.rmtree(world.root / "killed", ignore_errors=True)
+    shutil.rmtree(env.root / "killed", ignore_errors=True)
     request = {"arguments": arguments, "inputs": {}, "targets": {"output": target}}
-    await world.runner.run("stage", request, tag=f"killer-e{next(world.numbers)}")
+    await env.runner.run("stage", request, tag=f"killer-e{next(env.numbers)}")

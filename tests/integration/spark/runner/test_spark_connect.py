@@ -19,12 +19,12 @@ from saga_spark.job_errors import JobFailed
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
 from tests.helpers.database_servers import free_port
-from tests.integration.spark.staging.test_staging import JOBS, QUICK, World, rows_of
+from tests.integration.spark.staging.test_staging import JOBS, QUICK, Environment, rows_of
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("grpc_status")
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [*submit, *options, "spark-internal"], cwd=folder, stdout=out, stderr=out, start_new_session=True
         )
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not _answers(port):
             assert child.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < end, log.read_text()[-3000:]
@@ -71,57 +71,57 @@ def _answers(port: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-async def world(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def env(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Environment]:
     root = tmp_path_factory.mktemp("far")
     (root / "jobs").mkdir()
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
     settings = SparkSettings(root=root, remote=server, python_path=(str(root / "jobs"),))
     runner = RunnerClient(settings)
-    yield World(runner, root)
+    yield Environment(runner, root)
     await runner.close()
 
 
-async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(world: World) -> None:
+async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(env: Environment) -> None:
     audit = [{"not_null": ["kind"], "severity": "warn"}, {"sum": {"column": "half", "equals": 1}}]
-    far = await world.one("staged_jobs:numbers", audit=audit)
+    far = await env.one("staged_jobs:numbers", audit=audit)
     assert sorted(row["id"] for row in rows_of(far)) == list(range(10))
     assert far.counts == {"1:not_null/kind": 5, "2:sum": "22.50"}
-    local = RunnerClient(SparkSettings(root=world.root, conf=QUICK, python_path=(str(world.root / "jobs"),)))
+    local = RunnerClient(SparkSettings(root=env.root, conf=QUICK, python_path=(str(env.root / "jobs"),)))
     try:
-        here = World(local, world.root, numbers=world.numbers)
+        here = Environment(local, env.root, numbers=env.numbers)
         near = await here.one("staged_jobs:numbers", audit=audit)
     finally:
         await local.close()
     assert (far.hash, far.columns, far.schema, far.counts) == (near.hash, near.columns, near.schema, near.counts)
 
 
-async def test_inputs_sql_and_several_outputs(world: World) -> None:
+async def test_inputs_sql_and_several_outputs(env: Environment) -> None:
     outputs = {name: {"parquet": name, "mode": "append"} for name in ("facts", "rejects")}
-    found = await world.stage("staged_jobs:two", outputs=outputs)
+    found = await env.stage("staged_jobs:two", outputs=outputs)
     assert {name: [row["n"] for row in rows_of(one)] for name, one in found.items()} == {
         "facts": [2, 3],
         "rejects": [1],
     }
-    summed = await world.one({"sql": "select sum(n) as total from numbers"})
+    summed = await env.one({"sql": "select sum(n) as total from numbers"})
     assert rows_of(summed) == [{"total": 6}]
 
 
-async def test_what_goes_wrong_is_one_sentence(world: World) -> None:
+async def test_errors_are_one_line(env: Environment) -> None:
     with pytest.raises(JobFailed, match="there are no orders"):
-        await world.one("staged_jobs:raises")
+        await env.one("staged_jobs:raises")
     with pytest.raises(JobFailed, match="m"):
-        await world.one("staged_jobs:wrong_column")
+        await env.one("staged_jobs:wrong_column")
 
 
-async def test_an_audit_reads_the_staged_files(world: World) -> None:
-    manifest = await world.one("staged_jobs:numbers")
+async def test_an_audit_reads_the_staged_files(env: Environment) -> None:
+    manifest = await env.one("staged_jobs:numbers")
     arguments = {
         "job": "staged_jobs:numbers",
         "outputs": {"output": {"parquet": "out", "mode": "append"}},
         "audit": [{"sql": "select * from output where id > 7"}, {"unique": ["id"]}],
     }
-    report = await world.runner.run(
+    report = await env.runner.run(
         "audit",
         {
             "arguments": arguments,
@@ -129,7 +129,7 @@ async def test_an_audit_reads_the_staged_files(world: World) -> None:
             "inputs": {},
             "previous_rows": {"output": None},
             "sink_problems": [],
-            "report_folder": (world.root / "report").as_uri(),
+            "report_folder": (env.root / "report").as_uri(),
             "saga": {"id": "s1", "step": "facts"},
         },
         tag="audit",
@@ -138,14 +138,14 @@ async def test_an_audit_reads_the_staged_files(world: World) -> None:
     assert [check["status"] for check in report["checks"]] == ["fail", "pass"]
 
 
-async def test_a_cancelled_job_stops_on_the_server(world: World) -> None:
-    running = asyncio.create_task(world.one("staged_jobs:endless"))
-    async with asyncio.timeout(PATIENCE):
-        while not any(one.get("tasks") for one in world.progress):  # noqa: ASYNC110
+async def test_a_cancelled_job_stops_on_the_server(env: Environment) -> None:
+    running = asyncio.create_task(env.one("staged_jobs:endless"))
+    async with asyncio.timeout(TIMEOUT):
+        while not any(one.get("tasks") for one in env.progress):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    process = world.runner.process
+    process = env.runner.process
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (await world.one({"sql": "select 1 as one"})).rows == 1
-    assert world.runner.process is process, "it was cancelled, not killed"
+    assert (await env.one({"sql": "select 1 as one"})).rows == 1
+    assert env.runner.process is process, "it was cancelled, not killed"

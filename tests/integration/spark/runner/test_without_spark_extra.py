@@ -16,7 +16,7 @@ from saga_workers.temporal.temporal_client import HeaderInterceptor
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.integration.spark.day_close_project import open_books
+from tests.integration.spark.day_close_project import open_day_close_project
 
 ROOT = Path(__file__).parents[4]
 HIDDEN = "import sys\nsys.modules.update(dict.fromkeys(('pyspark', 'pandas', 'pyarrow', 'pyiceberg')))\n"
@@ -38,16 +38,16 @@ output: {n: "${{ steps.count.result[0].n }}"}
 
 
 @pytest.mark.asyncio
-async def test_spark_steps_wait_for_another_worker_and_say_why(
+async def test_spark_steps_wait_for_another_worker_with_a_reason(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:
-    books = await open_books(tmp_path / "shop", server, temporal.address)
-    (books.folder / "counted.saga.yaml").write_text(COUNTED)
+    day_close = await open_day_close_project(tmp_path / "shop", server, temporal.address)
+    (day_close.folder / "counted.saga.yaml").write_text(COUNTED)
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
-    worker = WorkerProcess("worker", books.folder, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, fresh=True)
+    worker = WorkerProcess("worker", day_close.folder, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, fresh=True)
     worker.start(60.0)
     try:
-        client = Client(await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()]), books.project)
+        client = Client(await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()]), day_close.project)
         spark = f"day-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-02"}, id=spark)
         other = await client.start("counted", {}, id=f"counted-{uuid.uuid4()}")

@@ -1,4 +1,4 @@
-"""Stops a worker or a runner at a named point of a Spark step, from outside: it passes a turnstile of the database.
+"""Stops a worker or a runner at a named point of a Spark step, from outside: it passes a breakpoint of the database.
 
 The project's actions module calls :func:`install` in the worker; a job calls :func:`wait_at` in the runner. A point is
 closed by holding an advisory lock; who waits there is seen in ``pg_locks``. Nothing in the product knows of it.
@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 
 DATABASE = "SAGA_TEST_DATABASE"
-"""Where a process finds the turnstiles."""
+"""Where a process finds the breakpoints."""
 
 CLASS = 9
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 _WAITING = """
 select count(*) from pg_locks where locktype = 'advisory' and not granted
@@ -35,7 +35,7 @@ def wait_at(point: str) -> None:
 
 
 def install() -> None:
-    """Put turnstiles around the parts of an attempt, the calls of every sink and the transactions of Kafka: `before …`
+    """Put breakpoints around the parts of an attempt, the calls of every sink and the transactions of Kafka: `before …`
     and `after …`. After `flush` a transaction is open, and the broker has all of it. Not in the process of the tests,
     which reads the project too."""
     if DATABASE not in os.environ:
@@ -83,7 +83,7 @@ def _around(owner: type, method: str, name: Callable[[Any], str]) -> None:
     setattr(owner, method, gated)
 
 
-class Turnstile:
+class Breakpoint:
     """A closed point: ``reached`` waits until somebody stands there, or so many."""
 
     def __init__(self, connection: psycopg.Connection[Any], point: str) -> None:
@@ -91,15 +91,15 @@ class Turnstile:
         self._point = point
 
     def reached(self, count: int = 1) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] < count:
             assert time.monotonic() < end, f"too few came to {self._point!r}"
             time.sleep(0.05)
 
 
 @contextmanager
-def closed(url: str, point: str) -> Iterator[Turnstile]:
+def breakpoint_at(url: str, point: str) -> Iterator[Breakpoint]:
     """Close a point for the block."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("select pg_advisory_lock(%s, hashtext(%s))", (CLASS, point))
-        yield Turnstile(connection, point)
+        yield Breakpoint(connection, point)

@@ -1,4 +1,4 @@
-"""Where whole sagas meet killed workers: one project with turnstiles, two workers, and a look at what is left."""
+"""Where whole sagas meet killed workers: one project with breakpoints, two workers, and a look at what is left."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.processes import WorkerProcess
-from tests.integration.spark.day_close_project import Books, open_books
-from tests.integration.spark.sagas.breakpoints import DATABASE, closed
+from tests.integration.spark.day_close_project import DayCloseProject, open_day_close_project
+from tests.integration.spark.sagas.breakpoints import DATABASE, breakpoint_at
 
 ROOT = Path(__file__).parents[4]
 
 
-class Theatre:
+class CrashRunner:
     """One project with two workers: when one is killed the other goes on. ``outputs`` are those of ``sink``."""
 
-    def __init__(self, sink: str, outputs: Mapping[str, str], books: Books, client: Client) -> None:
-        self.sink, self.outputs, self.books, self.client = sink, outputs, books, client
-        env = {DATABASE: books.url, "PYTHONPATH": str(ROOT)}
-        self.workers = [WorkerProcess(name, books.folder, env=env) for name in ("one", "two")]
+    def __init__(self, sink: str, outputs: Mapping[str, str], day_close: DayCloseProject, client: Client) -> None:
+        self.sink, self.outputs, self.day_close, self.client = sink, outputs, day_close, client
+        env = {DATABASE: day_close.url, "PYTHONPATH": str(ROOT)}
+        self.workers = [WorkerProcess(name, day_close.folder, env=env) for name in ("one", "two")]
 
     def start(self) -> None:
         for worker in self.workers:
@@ -37,15 +37,15 @@ class Theatre:
         for worker in self.workers:
             worker.wait(60.0)
 
-    def who_waits(self) -> WorkerProcess:
-        """The worker that stands at a turnstile."""
-        found = [one for one in self.workers if one.running and _stands(one.pid, self.books)]
-        assert found, "no worker stands at the turnstile"
+    def waiting_worker(self) -> WorkerProcess:
+        """The worker that stands at a breakpoint."""
+        found = [one for one in self.workers if one.running and _waits_at_breakpoint(one.pid, self.day_close)]
+        assert found, "no worker stands at the breakpoint"
         return found[0]
 
-    def runners_that_wait(self) -> list[psutil.Process]:
-        """The runners whose job stands at a turnstile."""
-        return [one for one in self.runners() if _stands(one.pid, self.books)]
+    def waiting_runners(self) -> list[psutil.Process]:
+        """The runners whose job stands at a breakpoint."""
+        return [one for one in self.runners() if _waits_at_breakpoint(one.pid, self.day_close)]
 
     def stop(self) -> None:
         for worker in self.workers:
@@ -57,66 +57,66 @@ class Theatre:
         found = []
         for process in psutil.process_iter(["cmdline", "cwd"]):
             line = " ".join(process.info["cmdline"] or ())
-            if "saga_spark.runner" in line and str(self.books.folder) in str(process.info["cwd"]):
+            if "saga_spark.runner" in line and str(self.day_close.folder) in str(process.info["cwd"]):
                 found.append(process)
         return found
 
 
-def _stands(pid: int, books: Books) -> bool:
+def _waits_at_breakpoint(pid: int, day_close: DayCloseProject) -> bool:
     """True when a connection of this process (or of its runner) waits for a lock."""
     ports = {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp")}
-    waiting = books.query(
+    waiting = day_close.query(
         "select client_port from pg_locks join pg_stat_activity using (pid) "
         "where locktype = 'advisory' and not granted and datname = current_database()"
     )
     return any(row["client_port"] in ports for row in waiting)
 
 
-async def open_theatre(
+async def open_crash_runner(
     sink: str, folder: Path, server: DatabaseServer, address: str, outputs: Mapping[str, str], more: str = ""
-) -> Theatre:
+) -> CrashRunner:
     """Its workers run. ``more`` are lines for saga.toml."""
-    books = await open_books(folder / "shop", server, address, outputs, turnstiles=True, more=more)
+    day_close = await open_day_close_project(folder / "shop", server, address, outputs, breakpoints=True, more=more)
     client = await Temporal.connect(address, interceptors=[HeaderInterceptor()])
-    theatre = Theatre(sink, outputs, books, Client(client, books.project))
+    crash_runner = CrashRunner(sink, outputs, day_close, Client(client, day_close.project))
     try:
-        theatre.start()
+        crash_runner.start()
     except BaseException:
-        theatre.stop()
+        crash_runner.stop()
         raise
-    return theatre
+    return crash_runner
 
 
-async def play(theatre: Theatre, point: str, begin: Callable[[], Any]) -> None:
+async def run_with_kill(crash_runner: CrashRunner, point: str, begin: Callable[[], Any]) -> None:
     """Kill whoever stands at the point, once; the rest goes on by itself."""
-    with closed(theatre.books.url, point) as turnstile:
+    with breakpoint_at(crash_runner.day_close.url, point) as stop:
         await begin()
-        turnstile.reached()
+        stop.reached()
         if point == "in the job":
-            runners = theatre.runners_that_wait()
+            runners = crash_runner.waiting_runners()
             assert runners, "no runner stands in the job"
             for runner in runners:
                 runner.kill()
         else:
-            theatre.who_waits().kill()  # not its runner, which notices by itself
-    theatre.start()
+            crash_runner.waiting_worker().kill()  # not its runner, which notices by itself
+    crash_runner.start()
 
 
-def of_saga(books: Books, saga: str) -> list[str]:
+def of_saga(day_close: DayCloseProject, saga: str) -> list[str]:
     """What a saga that was undone has left in the stage area (reports aside)."""
     keys = [
         row["publish_key"]
-        for row in books.query("select publish_key from saga_output where saga_id = %(id)s", {"id": saga})
+        for row in day_close.query("select publish_key from saga_output where saga_id = %(id)s", {"id": saga})
     ]
-    return [name for name in books.staged() if any(name.startswith(key) for key in keys)]
+    return [name for name in day_close.staged() if any(name.startswith(key) for key in keys)]
 
 
-async def clear_stage(books: Books) -> None:
+async def clear_stage(day_close: DayCloseProject) -> None:
     """One round of the worker's clean-up, as if every saga were over."""
-    connections = DatabaseConnections({"shop": {"url": books.project.settings.connection("shop").url}})
+    connections = DatabaseConnections({"shop": {"url": day_close.project.settings.connection("shop").url}})
 
     async def over(_: str) -> Any:
         return "over"
 
-    await clean_up_stage(connections.engine("shop"), spark_settings(books.project.settings), over)
+    await clean_up_stage(connections.engine("shop"), spark_settings(day_close.project.settings), over)
     await connections.close()

@@ -19,10 +19,10 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
 from tests.integration.spark.day_close_project import ICEBERG, PARQUET, POSTGRESQL, read
-from tests.integration.spark.sagas.breakpoints import closed
-from tests.integration.spark.sagas.crash_runner import Theatre, of_saga, open_theatre, play
+from tests.integration.spark.sagas.breakpoints import breakpoint_at
+from tests.integration.spark.sagas.crash_runner import CrashRunner, of_saga, open_crash_runner, run_with_kill
 
-PATIENCE = "240s"
+TIMEOUT = "240s"
 SINKS = {"iceberg": ICEBERG, "parquet": PARQUET, "postgresql": POSTGRESQL}
 
 # C1 before the job, C2 in the middle of it, C3 done but not recorded, C4 recorded, C5 in the audit, C6 before the
@@ -55,17 +55,17 @@ pytestmark = pytest.mark.slow
 @pytest_asyncio.fixture(scope="module")
 async def stage(
     temporal: TemporalServer, server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Callable[[str], Awaitable[Theatre]]]:
+) -> AsyncIterator[Callable[[str], Awaitable[CrashRunner]]]:
     """Gives the theatre of a sink; its workers stay warm until another sink is asked for."""
-    current: list[Theatre] = []
+    current: list[CrashRunner] = []
 
-    async def theatre_of(sink: str) -> Theatre:
+    async def theatre_of(sink: str) -> CrashRunner:
         if current and current[0].sink == sink:
             return current[0]
         while current:
             current.pop().stop()
         folder = tmp_path_factory.mktemp(f"crash-{sink}")
-        current.append(await open_theatre(sink, folder, server, temporal.address, SINKS[sink]))
+        current.append(await open_crash_runner(sink, folder, server, temporal.address, SINKS[sink]))
         return current[0]
 
     yield theatre_of
@@ -74,7 +74,7 @@ async def stage(
 
 
 @pytest_asyncio.fixture
-async def theatre(stage: Callable[[str], Awaitable[Theatre]], sink: str) -> Theatre:
+async def crash_runner(stage: Callable[[str], Awaitable[CrashRunner]], sink: str) -> CrashRunner:
     return await stage(sink)
 
 
@@ -87,69 +87,71 @@ def cells(rows: list[tuple[str, str, str]]) -> Any:
 
 
 @cells(FORWARD)
-async def test_killed_on_the_way_forward(theatre: Theatre, point: str) -> None:
-    books, saga = theatre.books, f"day-{uuid.uuid4()}"
-    before = rows(theatre)
+async def test_killed_while_publishing(crash_runner: CrashRunner, point: str) -> None:
+    day_close, saga = crash_runner.day_close, f"day-{uuid.uuid4()}"
+    before = rows(crash_runner)
 
     async def begin() -> None:
-        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+        await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
 
-    await play(theatre, point, begin)
-    story = await finished(theatre.client, saga, PATIENCE)
+    await run_with_kill(crash_runner, point, begin)
+    story = await finished(crash_runner.client, saga, TIMEOUT)
     assert story["state"] == "COMPLETED", story["reason"]
-    after = rows(theatre)
+    after = rows(crash_runner)
     assert after[0] - before[0] == Decimal(2), "the facts are there once"
-    await (await theatre.client.undo(saga, reason="tidy up", who="test")).result()
-    assert rows(theatre) == before
-    assert of_saga(books, saga) == []
+    await (await crash_runner.client.undo(saga, reason="tidy up", who="test")).result()
+    assert rows(crash_runner) == before
+    assert of_saga(day_close, saga) == []
 
 
 @cells(BACKWARD)
-async def test_killed_on_the_way_back(theatre: Theatre, point: str) -> None:
-    books, saga = theatre.books, f"day-{uuid.uuid4()}"
-    before = rows(theatre)
+async def test_killed_while_undoing(crash_runner: CrashRunner, point: str) -> None:
+    day_close, saga = crash_runner.day_close, f"day-{uuid.uuid4()}"
+    before = rows(crash_runner)
     discard = "clean" in point
     if not discard:
-        await (await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
+        await (await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
 
     async def begin() -> None:
         if discard:
-            await theatre.client.start("day", {"day": "2026-01-02", "refuse": True}, id=saga)
+            await crash_runner.client.start("day", {"day": "2026-01-02", "refuse": True}, id=saga)
         else:
-            await theatre.client.undo(saga, reason="wrong day", who="test")
+            await crash_runner.client.undo(saga, reason="wrong day", who="test")
 
-    await play(theatre, point, begin)
-    story = await finished(theatre.client, saga, PATIENCE)
+    await run_with_kill(crash_runner, point, begin)
+    story = await finished(crash_runner.client, saga, TIMEOUT)
     while story["state"] != "COMPENSATED":  # the run that is undone stays COMPLETED until its undo has begun
         await asyncio.sleep(0.2)
-        story = await finished(theatre.client, saga, PATIENCE)
-    assert rows(theatre) == before
-    assert of_saga(books, saga) == []
+        story = await finished(crash_runner.client, saga, TIMEOUT)
+    assert rows(crash_runner) == before
+    assert of_saga(day_close, saga) == []
 
 
 @cells([("C11", "before publish", sink) for sink in SINKS])
-async def test_a_frozen_publisher_wakes_after_its_publication_was_taken_back(theatre: Theatre, point: str) -> None:
+async def test_a_frozen_publisher_resumes_after_its_publication_was_reverted(
+    crash_runner: CrashRunner, point: str
+) -> None:
     """C11: it changes nothing any more."""
-    books, saga = theatre.books, f"day-{uuid.uuid4()}"
-    before = rows(theatre)
-    with closed(books.url, point) as turnstile:
-        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
-        turnstile.reached()
-        frozen = theatre.who_waits()
+    day_close, saga = crash_runner.day_close, f"day-{uuid.uuid4()}"
+    before = rows(crash_runner)
+    with breakpoint_at(day_close.url, point) as stop:
+        await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
+        stop.reached()
+        frozen = crash_runner.waiting_worker()
         frozen.freeze()
     try:
-        story = await finished(theatre.client, saga, PATIENCE)
+        story = await finished(crash_runner.client, saga, TIMEOUT)
         assert story["state"] == "COMPLETED"
-        await (await theatre.client.undo(saga, reason="wrong day", who="test")).result()
-        assert rows(theatre) == before
+        await (await crash_runner.client.undo(saga, reason="wrong day", who="test")).result()
+        assert rows(crash_runner) == before
     finally:
         frozen.thaw()
     await asyncio.sleep(5.0)
-    assert rows(theatre) == before
+    assert rows(crash_runner) == before
 
 
-def rows(theatre: Theatre) -> tuple[Decimal, Decimal]:
+def rows(crash_runner: CrashRunner) -> tuple[Decimal, Decimal]:
     """The sums of both outputs as a reader sees them."""
-    parts = read(theatre.books, SINKS[theatre.sink])
+    parts = read(crash_runner.day_close, SINKS[crash_runner.sink])
     facts, totals = (sum((Decimal(str(row["amount"])) for row in part or ()), Decimal(0)) for part in parts)
     return facts, totals

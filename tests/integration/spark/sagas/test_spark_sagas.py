@@ -15,12 +15,19 @@ from saga_activities.connections import DatabaseConnections
 from saga_spark.settings import spark_settings
 from saga_spark.staging.stage_area import drop_undo_data
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.spark.day_close_project import ICEBERG, PARQUET, POSTGRESQL, Books, open_books, read
+from tests.integration.spark.day_close_project import (
+    ICEBERG,
+    PARQUET,
+    POSTGRESQL,
+    DayCloseProject,
+    open_day_close_project,
+    read,
+)
 from tests.integration.spark.sagas.crash_runner import clear_stage
 
-PATIENCE = "300s"
+TIMEOUT = "300s"
 TOTAL = Decimal("50.00")
 
 
@@ -28,12 +35,12 @@ def page(uri: str) -> str:
     return Path(uri.removeprefix("file://")).read_text()
 
 
-async def forget_all(books: Books) -> None:
+async def forget_all(day_close: DayCloseProject) -> None:
     """The worker's other round, as if the time in which undos may come were over: the guard has forgotten all."""
-    books.execute("delete from saga_guard")
-    connections = DatabaseConnections({"shop": {"url": books.project.settings.connection("shop").url}})
+    day_close.execute("delete from saga_guard")
+    connections = DatabaseConnections({"shop": {"url": day_close.project.settings.connection("shop").url}})
     engine = connections.engine("shop")
-    assert len(await drop_undo_data(engine, spark_settings(books.project.settings), before=time.time() + 60)) == 4
+    assert len(await drop_undo_data(engine, spark_settings(day_close.project.settings), before=time.time() + 60)) == 4
     await connections.close()
 
 
@@ -46,22 +53,22 @@ async def forget_all(books: Books) -> None:
         pytest.param(POSTGRESQL, id="postgresql", marks=pytest.mark.slow),
     ],
 )
-async def test_a_day_is_published_refused_and_undone(
+async def test_a_day_is_published_rejected_and_undone(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path, outputs: Any
 ) -> None:
     publish = "together" if outputs is ICEBERG else "each"
-    books = await open_books(tmp_path / "shop", server, temporal.address, outputs, publish=publish)
-    async with lab(books.project) as client:
+    day_close = await open_day_close_project(tmp_path / "shop", server, temporal.address, outputs, publish=publish)
+    async with running_worker(day_close.project) as client:
         refused = f"refused-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01", "refuse": True}, id=refused)
-        story = await finished(client, refused, PATIENCE)
+        story = await finished(client, refused, TIMEOUT)
         assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "the agency refuses the commission")
-        assert not any(read(books, outputs)), "nothing was ever visible"
-        assert books.staged() == []
+        assert not any(read(day_close, outputs)), "nothing was ever visible"
+        assert day_close.staged() == []
 
         tampered = f"tampered-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01", "factor": "1.1"}, id=tampered)
-        story = await finished(client, tampered, PATIENCE)
+        story = await finished(client, tampered, TIMEOUT)
         assert story["state"] == "COMPENSATED"
         assert story["reason"]["message"].startswith(
             "the audit refused the output: expected 50.00 as the sum of amount"
@@ -70,56 +77,58 @@ async def test_a_day_is_published_refused_and_undone(
         assert [check["kind"] for check in details["checks"]] == ["sum", "reconcile"]
         assert details["checks"][1]["samples"], "the report shows rows that differ"
         assert page(details["report"]).startswith("<!doctype html>")
-        assert not any(read(books, outputs))
+        assert not any(read(day_close, outputs))
 
         good = f"good-{uuid.uuid4()}"
         run = await client.start("day", {"day": "2026-01-01"}, id=good)
         assert await run.result() == {"rows": 10}
-        facts, totals = read(books, outputs)
+        facts, totals = read(day_close, outputs)
         assert len(facts) == 10
         assert sum(Decimal(str(row["amount"])) for row in facts) == TOTAL
         assert sum(Decimal(str(row["amount"])) for row in totals) == TOTAL
 
-        story = await finished(client, good, PATIENCE)
+        story = await finished(client, good, TIMEOUT)
         result = next(row for row in story["steps"] if row["id"] == "facts")["result"]
         assert (result["rows"], result["columns"]["amount"]) == (10, {"nulls": 0, "sum": "50.00"})
-        await clear_stage(books)
-        kept = {row["publish_key"] for row in books.query("select * from saga_output where state = 'QUARANTINED'")}
-        assert {name.partition("/")[0] for name in books.staged()} == kept, "only what was refused is kept to look at"
+        await clear_stage(day_close)
+        kept = {row["publish_key"] for row in day_close.query("select * from saga_output where state = 'QUARANTINED'")}
+        assert {name.partition("/")[0] for name in day_close.staged()} == kept, (
+            "only what was refused is kept to look at"
+        )
 
         await (await client.undo(good, reason="wrong day", who="ada")).result()
-        story = await finished(client, good, PATIENCE)
+        story = await finished(client, good, TIMEOUT)
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "undone")
-        assert not any(read(books, outputs)), "both outputs were taken back"
-        assert books.query("select * from commissions") == []
+        assert not any(read(day_close, outputs)), "both outputs were taken back"
+        assert day_close.query("select * from commissions") == []
 
         again = await client.start("day", {"day": "2026-01-01"}, id=good, again=True)
         assert await again.result() == {"rows": 10}
-        facts, totals = read(books, outputs)
+        facts, totals = read(day_close, outputs)
         assert len(facts) == 10
         assert sum(Decimal(str(row["amount"])) for row in totals) == TOTAL
 
-        await forget_all(books)
-        assert tuple(map(len, read(books, outputs))) == (10, 3), "only what an undo would need is gone"
+        await forget_all(day_close)
+        assert tuple(map(len, read(day_close, outputs))) == (10, 3), "only what an undo would need is gone"
 
 
 @pytest.mark.slow
 async def test_a_reader_never_sees_one_table_without_the_other(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:
-    books = await open_books(tmp_path / "shop", server, temporal.address, publish="together")
+    day_close = await open_day_close_project(tmp_path / "shop", server, temporal.address, publish="together")
     seen: set[tuple[int, int]] = set()
     stop = asyncio.Event()
 
     async def watch() -> None:
         from pyiceberg.catalog import load_catalog
 
-        catalog = load_catalog("lake", **books.project.settings.catalogs["lake"])
+        catalog = load_catalog("lake", **day_close.project.settings.catalogs["lake"])
         while not stop.is_set():
-            seen.add(await asyncio.to_thread(_rows_of_both, catalog, books))
+            seen.add(await asyncio.to_thread(_rows_of_both, catalog, day_close))
             await asyncio.sleep(0.02)
 
-    async with lab(books.project) as client:
+    async with running_worker(day_close.project) as client:
         watching = asyncio.create_task(watch())
         saga = f"day-{uuid.uuid4()}"
         run = await client.start("day", {"day": "2026-01-02"}, id=saga)
@@ -130,11 +139,13 @@ async def test_a_reader_never_sees_one_table_without_the_other(
     assert seen == {(0, 0), (2, 1)}
 
 
-def _rows_of_both(catalog: Any, books: Books) -> tuple[int, int]:
+def _rows_of_both(catalog: Any, day_close: DayCloseProject) -> tuple[int, int]:
     """Row counts by both pointers of one moment, as a transaction of the catalog's database shows them."""
     from pyiceberg.table import StaticTable
 
-    pointers = books.query("select table_name, metadata_location from iceberg_tables") if _has_catalog(books) else []
+    pointers = (
+        day_close.query("select table_name, metadata_location from iceberg_tables") if _has_catalog(day_close) else []
+    )
     counts = {}
     for row in pointers:
         table = StaticTable.from_metadata(row["metadata_location"])
@@ -143,5 +154,5 @@ def _rows_of_both(catalog: Any, books: Books) -> tuple[int, int]:
     return counts.get("facts", 0), counts.get("totals", 0)
 
 
-def _has_catalog(books: Books) -> bool:
-    return bool(books.query("select 1 from information_schema.tables where table_name = 'iceberg_tables'"))
+def _has_catalog(day_close: DayCloseProject) -> bool:
+    return bool(day_close.query("select 1 from information_schema.tables where table_name = 'iceberg_tables'"))

@@ -22,9 +22,15 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.spark.day_close_project import Books
-from tests.integration.spark.sagas.breakpoints import closed
-from tests.integration.spark.sagas.crash_runner import Theatre, clear_stage, of_saga, open_theatre, play
+from tests.integration.spark.day_close_project import DayCloseProject
+from tests.integration.spark.sagas.breakpoints import breakpoint_at
+from tests.integration.spark.sagas.crash_runner import (
+    CrashRunner,
+    clear_stage,
+    of_saga,
+    open_crash_runner,
+    run_with_kill,
+)
 from tests.integration.spark.sagas.topic_outputs import (
     events_of,
     kafka_toml,
@@ -34,7 +40,7 @@ from tests.integration.spark.sagas.topic_outputs import (
     topic_outputs,
 )
 
-PATIENCE = "240s"
+TIMEOUT = "240s"
 
 # The files are published first: C6 nothing is, C8 the files are and the topic is not. After a `flush` the transaction
 # of the topic is open and the broker has all of it; after the `write` it is committed, and nobody knows.
@@ -61,11 +67,11 @@ EVERY_TIME = ("C6 open",)
 
 
 @pytest_asyncio.fixture(scope="module")
-async def theatre(
+async def crash_runner(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Theatre]:
+) -> AsyncIterator[CrashRunner]:
     folder, outputs = tmp_path_factory.mktemp("crash-topic"), topic_outputs(kafka)
-    found = await open_theatre("topic", folder, server, temporal.address, outputs, more=kafka_toml(kafka))
+    found = await open_crash_runner("topic", folder, server, temporal.address, outputs, more=kafka_toml(kafka))
     yield found
     found.stop()
 
@@ -79,120 +85,120 @@ def cells(points: dict[str, str]) -> Any:
 
 
 @cells(FORWARD)
-async def test_killed_on_the_way_forward(theatre: Theatre, kafka: Broker, point: str) -> None:
+async def test_killed_while_publishing(crash_runner: CrashRunner, kafka: Broker, point: str) -> None:
     saga = f"day-{uuid.uuid4()}"
-    files = rows_of_files(theatre.books)
+    files = rows_of_files(crash_runner.day_close)
 
     async def begin() -> None:
-        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
+        await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
 
-    await play(theatre, point, begin)
-    await must_be_published_once(theatre, kafka, saga)
-    assert rows_of_files(theatre.books) == files + 1
+    await run_with_kill(crash_runner, point, begin)
+    await must_be_published_once(crash_runner, kafka, saga)
+    assert rows_of_files(crash_runner.day_close) == files + 1
 
 
 @cells(DISCARDED)
-async def test_killed_while_it_is_discarded(theatre: Theatre, kafka: Broker, point: str) -> None:
+async def test_killed_while_discarding(crash_runner: CrashRunner, kafka: Broker, point: str) -> None:
     saga = f"day-{uuid.uuid4()}"
 
     async def begin() -> None:
-        await theatre.client.start("day", {"day": "2026-01-02", "refuse": True}, id=saga)
+        await crash_runner.client.start("day", {"day": "2026-01-02", "refuse": True}, id=saga)
 
-    await play(theatre, point, begin)
-    story = await finished(theatre.client, saga, PATIENCE)
+    await run_with_kill(crash_runner, point, begin)
+    story = await finished(crash_runner.client, saga, TIMEOUT)
     assert story["state"] == "COMPENSATED", story
-    assert never_written(kafka, topic_of(theatre), saga)
-    must_be_settled(kafka, theatre.books, topic_of(theatre))
-    assert of_saga(theatre.books, saga) == []
+    assert never_written(kafka, topic_of(crash_runner), saga)
+    must_be_settled(kafka, crash_runner.day_close, topic_of(crash_runner))
+    assert of_saga(crash_runner.day_close, saga) == []
 
 
 @cells(UNDONE)
-async def test_killed_while_it_is_undone(theatre: Theatre, kafka: Broker, point: str) -> None:
+async def test_killed_while_undoing_a_topic(crash_runner: CrashRunner, kafka: Broker, point: str) -> None:
     """The files are taken back, the rows of the topic stay, and a person is told, whoever was killed."""
     saga = f"day-{uuid.uuid4()}"
-    files = rows_of_files(theatre.books)
-    await (await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
+    files = rows_of_files(crash_runner.day_close)
+    await (await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
 
     async def begin() -> None:
-        await theatre.client.undo(saga, reason="wrong day", who="test")
+        await crash_runner.client.undo(saga, reason="wrong day", who="test")
 
-    await play(theatre, point, begin)
-    story = await parked(theatre, saga)
+    await run_with_kill(crash_runner, point, begin)
+    story = await parked(crash_runner, saga)
     assert "a topic cannot be taken back" in story["parked"][0]["why"]
-    assert rows_of_files(theatre.books) == files
-    assert [one.key for one in by_key(kafka, topic_of(theatre), saga)] == ["10", "11"]
-    must_be_settled(kafka, theatre.books, topic_of(theatre))
+    assert rows_of_files(crash_runner.day_close) == files
+    assert [one.key for one in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
+    must_be_settled(kafka, crash_runner.day_close, topic_of(crash_runner))
     decision = {"step": "facts", "decision": "done", "reason": "told", "evidence": "events", "who": "test"}
-    await theatre.client.resolve(saga, decision)
-    assert (await finished(theatre.client, saga, PATIENCE))["state"] == "COMPENSATED"
-    await clear_stage(theatre.books)
-    assert of_saga(theatre.books, saga) == []
+    await crash_runner.client.resolve(saga, decision)
+    assert (await finished(crash_runner.client, saga, TIMEOUT))["state"] == "COMPENSATED"
+    await clear_stage(crash_runner.day_close)
+    assert of_saga(crash_runner.day_close, saga) == []
 
 
 @cells({"C11": "after flush"})
-async def test_a_frozen_publisher_wakes_after_another_has_published(
-    theatre: Theatre, kafka: Broker, point: str
+async def test_a_frozen_publisher_resumes_after_another_has_published(
+    crash_runner: CrashRunner, kafka: Broker, point: str
 ) -> None:
     """It stands still in the middle of its transaction: the other fences it, and its commit changes nothing."""
     saga = f"day-{uuid.uuid4()}"
-    with closed(theatre.books.url, point) as turnstile:
-        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
-        turnstile.reached()
-        frozen = theatre.who_waits()
+    with breakpoint_at(crash_runner.day_close.url, point) as stop:
+        await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
+        stop.reached()
+        frozen = crash_runner.waiting_worker()
         frozen.freeze()
     try:
-        await must_be_published_once(theatre, kafka, saga)
+        await must_be_published_once(crash_runner, kafka, saga)
     finally:
         frozen.thaw()
     await asyncio.sleep(5.0)
-    await must_be_published_once(theatre, kafka, saga)
+    await must_be_published_once(crash_runner, kafka, saga)
 
 
 @cells({"C11 two": "in the job"})
-async def test_two_runners_with_one_key_at_once(theatre: Theatre, kafka: Broker, point: str) -> None:
+async def test_two_concurrent_runners_with_one_key(crash_runner: CrashRunner, kafka: Broker, point: str) -> None:
     """The worker of the first is taken for dead; it wakes while the second works."""
     saga = f"day-{uuid.uuid4()}"
-    with closed(theatre.books.url, point) as turnstile:
-        await theatre.client.start("day", {"day": "2026-01-02"}, id=saga)
-        turnstile.reached()
-        [first] = theatre.runners_that_wait()
-        frozen = next(one for one in theatre.workers if one.pid == first.ppid())
+    with breakpoint_at(crash_runner.day_close.url, point) as stop:
+        await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
+        stop.reached()
+        [first] = crash_runner.waiting_runners()
+        frozen = next(one for one in crash_runner.workers if one.pid == first.ppid())
         frozen.freeze()
         try:
-            turnstile.reached(count=2)
+            stop.reached(count=2)
         finally:
             frozen.thaw()
-    await must_be_published_once(theatre, kafka, saga)
+    await must_be_published_once(crash_runner, kafka, saga)
 
 
-async def must_be_published_once(theatre: Theatre, kafka: Broker, saga: str) -> None:
-    story = await finished(theatre.client, saga, PATIENCE)
+async def must_be_published_once(crash_runner: CrashRunner, kafka: Broker, saga: str) -> None:
+    story = await finished(crash_runner.client, saga, TIMEOUT)
     assert story["state"] == "COMPLETED", story["reason"]
-    assert [one.key for one in by_key(kafka, topic_of(theatre), saga)] == ["10", "11"]
-    must_be_settled(kafka, theatre.books, topic_of(theatre))
-    await clear_stage(theatre.books)
-    assert of_saga(theatre.books, saga) == []
+    assert [one.key for one in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
+    must_be_settled(kafka, crash_runner.day_close, topic_of(crash_runner))
+    await clear_stage(crash_runner.day_close)
+    assert of_saga(crash_runner.day_close, saga) == []
 
 
-async def parked(theatre: Theatre, saga: str) -> dict[str, Any]:
+async def parked(crash_runner: CrashRunner, saga: str) -> dict[str, Any]:
     """The story once its undo is parked; until that has begun, the run that is undone is COMPLETED."""
-    end = time.monotonic() + float(PATIENCE[:-1])
-    while (story := await finished(theatre.client, saga, PATIENCE))["state"] == "COMPLETED":
+    end = time.monotonic() + float(TIMEOUT[:-1])
+    while (story := await finished(crash_runner.client, saga, TIMEOUT))["state"] == "COMPLETED":
         assert time.monotonic() < end, "no undo has begun"
         await asyncio.sleep(0.2)
     assert story["state"] == "PARKED", story
     return story
 
 
-def topic_of(theatre: Theatre) -> str:
-    return named(theatre.outputs)
+def topic_of(crash_runner: CrashRunner) -> str:
+    return named(crash_runner.outputs)
 
 
 def by_key(kafka: Broker, topic: str, saga: str) -> list[Any]:
     return sorted(events_of(kafka, topic, saga), key=lambda one: one.key)
 
 
-def rows_of_files(books: Books) -> int:
-    place = books.folder / "out" / "totals"
+def rows_of_files(day_close: DayCloseProject) -> int:
+    place = day_close.folder / "out" / "totals"
     files = read_pointer(str(place)) if (place / "_current.json").exists() else []
     return sum(pq.read_metadata(file).num_rows for file in files)

@@ -18,10 +18,10 @@ from saga_spark.settings import spark_settings
 from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import until
-from tests.integration.spark.day_close_project import Books, open_books
+from tests.integration.spark.day_close_project import DayCloseProject, open_day_close_project
 from tests.integration.spark.sagas.crash_runner import clear_stage, of_saga
 from tests.integration.spark.sagas.topic_outputs import (
     events_of,
@@ -32,7 +32,7 @@ from tests.integration.spark.sagas.topic_outputs import (
     topic_outputs,
 )
 
-PATIENCE = "300s"
+TIMEOUT = "300s"
 
 REPLAY = """
 saga: replay
@@ -69,25 +69,27 @@ def sales(spark, inputs):
 
 
 @pytest.mark.slow
-async def test_a_topic_is_published_refused_parked_and_read(
+async def test_a_topic_is_published_rejected_parked_and_read(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:
     outputs = topic_outputs(kafka)
     topic = named(outputs)
-    books = await open_books(tmp_path / "shop", server, temporal.address, outputs, more=kafka_toml(kafka))
-    (books.folder / "replay.saga.yaml").write_text(REPLAY.replace("TOPIC", topic))
-    (books.folder / "replays.py").write_text(REPLAYS)
-    async with lab(books.project) as client:
+    day_close = await open_day_close_project(
+        tmp_path / "shop", server, temporal.address, outputs, more=kafka_toml(kafka)
+    )
+    (day_close.folder / "replay.saga.yaml").write_text(REPLAY.replace("TOPIC", topic))
+    (day_close.folder / "replays.py").write_text(REPLAYS)
+    async with running_worker(day_close.project) as client:
         refused = f"refused-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01", "refuse": True}, id=refused)
-        story = await finished(client, refused, PATIENCE)
+        story = await finished(client, refused, TIMEOUT)
         assert (story["state"], story["reason"]["message"]) == ("COMPENSATED", "the agency refuses the commission")
         assert never_written(kafka, topic, refused), "nothing was ever visible"
-        assert books.staged() == []
+        assert day_close.staged() == []
 
         tampered = f"tampered-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01", "factor": "1.1"}, id=tampered)
-        story = await finished(client, tampered, PATIENCE)
+        story = await finished(client, tampered, TIMEOUT)
         assert story["state"] == "COMPENSATED"
         assert story["reason"]["message"].startswith("the audit refused the output")
         assert never_written(kafka, topic, tampered)
@@ -99,60 +101,60 @@ async def test_a_topic_is_published_refused_parked_and_read(
         assert sorted(one.key for one in records if one.key) == [str(number) for number in range(10)]
         assert sum(Decimal(one.json()["amount"]) for one in records) == Decimal("50.00")
         assert {(one.headers["sagastep"], one.headers["ce_type"]) for one in records} == {("facts", topic)}
-        must_be_settled(kafka, books, topic)
-        assert files_of(books, "totals") == 3
+        must_be_settled(kafka, day_close, topic)
+        assert files_of(day_close, "totals") == 3
 
-        await reads_the_same_again(client, books, kafka, topic)
+        await reads_the_same_again(client, day_close, kafka, topic)
 
         await client.undo(good, reason="wrong day", who="ada")
-        story = await finished(client, good, PATIENCE)
+        story = await finished(client, good, TIMEOUT)
         while story["state"] == "COMPLETED":
-            story = await finished(client, good, PATIENCE)
+            story = await finished(client, good, TIMEOUT)
         assert story["state"] == "PARKED", story
         [waits] = story["parked"]
         assert (waits["step"], waits["op"]) == ("facts", "undo")
         assert "a topic cannot be taken back: send events that say so" in waits["why"]
-        assert files_of(books, "totals") == 0, "what can be taken back is"
+        assert files_of(day_close, "totals") == 0, "what can be taken back is"
         assert len(events_of(kafka, topic, good)) == 10
 
         for attempt in ("retry", "done"):
             decision = {"step": "facts", "decision": attempt, "reason": "told them", "evidence": "events", "who": "ada"}
             await client.resolve(good, decision)
-            story = await finished(client, good, PATIENCE)
+            story = await finished(client, good, TIMEOUT)
             assert story["state"] == ("PARKED" if attempt == "retry" else "COMPENSATED")
         assert len(events_of(kafka, topic, good)) == 10
-        await clear_stage(books)
-        assert of_saga(books, good) == []
-        assert await what_reconciliation_says(books, good) == []
+        await clear_stage(day_close)
+        assert of_saga(day_close, good) == []
+        assert await what_reconciliation_says(day_close, good) == []
 
 
-async def reads_the_same_again(client: Any, books: Books, kafka: Broker, topic: str) -> None:
+async def reads_the_same_again(client: Any, day_close: DayCloseProject, kafka: Broker, topic: str) -> None:
     """The second attempt of a job sees what the first has seen, whatever came in between."""
     saga = f"replay-{uuid.uuid4()}"
     run = await client.start("replay", {}, id=saga)
-    await until((books.folder / "waits").exists, 240)
+    await until((day_close.folder / "waits").exists, 240)
     kafka.produce(topic, {"amount": "1000.00"}, key="late", headers={"sagaid": "other", "ce_id": "late"})
-    (books.folder / "more.was.written").touch()
+    (day_close.folder / "more.was.written").touch()
     await run.result()
-    rows = [row for file in read_pointer(str(books.folder / "out" / "replayed")) for row in rows_of(file)]
+    rows = [row for file in read_pointer(str(day_close.folder / "out" / "replayed")) for row in rows_of(file)]
     assert sum(row["amount"] for row in rows) == Decimal("50.00")
-    story = await finished(client, saga, PATIENCE)
+    story = await finished(client, saga, TIMEOUT)
     assert story["steps"][0]["attempts"] > 1
 
 
-async def what_reconciliation_says(books: Books, saga: str) -> list[Any]:
-    engine = create_async_engine(books.url.replace("postgresql://", "postgresql+psycopg://"))
+async def what_reconciliation_says(day_close: DayCloseProject, saga: str) -> list[Any]:
+    engine = create_async_engine(day_close.url.replace("postgresql://", "postgresql+psycopg://"))
     rows = await read_ledger(engine, ReconciliationScope(saga_id=saga))
     await engine.dispose()
-    settings = spark_settings(books.project.settings)
+    settings = spark_settings(day_close.project.settings)
     assert len(rows) == 2
     return [
         finding for row in rows if (finding := check_output(collect_evidence(row, settings), "COMPENSATED")) is not None
     ]
 
 
-def files_of(books: Books, name: str) -> int:
-    return sum(len(rows_of(file)) for file in read_pointer(str(books.folder / "out" / name)))
+def files_of(day_close: DayCloseProject, name: str) -> int:
+    return sum(len(rows_of(file)) for file in read_pointer(str(day_close.folder / "out" / name)))
 
 
 def rows_of(file: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from tests.helpers.kafka_broker import Broker, Record
-from tests.integration.spark.day_close_project import Books
+from tests.integration.spark.day_close_project import DayCloseProject
 
 SETTLED = 30.0
 
@@ -37,9 +37,9 @@ def events_of(broker: Broker, topic: str, saga: str) -> list[Record]:
     return records
 
 
-def must_be_settled(broker: Broker, books: Books, topic: str) -> None:
+def must_be_settled(broker: Broker, day_close: DayCloseProject, topic: str) -> None:
     """Last stable offset and high watermark are the same, in the topic and where its progress is kept."""
-    progress = f"{books.project.settings.kafka.prefix}-spark"
+    progress = f"{day_close.project.settings.kafka.prefix}-spark"
     topics = [one for one in (topic, progress) if one in broker.topics()]
     end = time.monotonic() + SETTLED
     while not broker.is_settled(*topics):

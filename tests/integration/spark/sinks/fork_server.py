@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds until all is imported."""
 
 PRELOADED = (
@@ -79,23 +79,23 @@ while True:
 class Child:
     """One running program."""
 
-    def __init__(self, nursery: Nursery, pid: int, output: Path) -> None:
+    def __init__(self, fork_server: ForkServer, pid: int, output: Path) -> None:
         self.pid = pid
-        self._nursery = nursery
+        self._nursery = fork_server
         self._output = output
 
-    def wait_until_stopped(self, patience: float) -> None:
+    def wait_until_stopped(self, timeout: float) -> None:
         """Until it has stopped itself; AssertionError: it ended instead, or did nothing."""
-        self._nursery.wait(lambda: self.pid in self._nursery.stopped or self.pid in self._nursery.codes, patience)
+        self._nursery.wait(lambda: self.pid in self._nursery.stopped or self.pid in self._nursery.codes, timeout)
         assert self.pid not in self._nursery.codes, f"it ended instead: {self._output.read_text()}"
         assert self.pid in self._nursery.stopped, "it did not stop"
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def outcome(self, patience: float) -> tuple[int, str]:
+    def outcome(self, timeout: float) -> tuple[int, str]:
         """Exit code (negative: the signal) and what it said. One that does not end is killed: AssertionError."""
-        if not self._nursery.wait(lambda: self.pid in self._nursery.codes, patience):
+        if not self._nursery.wait(lambda: self.pid in self._nursery.codes, timeout):
             os.kill(self.pid, signal.SIGKILL)
             raise AssertionError(f"it did not end; it said: {self._output.read_text()}")
         try:
@@ -104,7 +104,7 @@ class Child:
             self._output.unlink()
 
 
-class Nursery:
+class ForkServer:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER, *PRELOADED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -121,13 +121,13 @@ class Nursery:
         os.close(handle)
         self._process.stdin.write(json.dumps({"program": program, "output": output}).encode() + b"\n")
         self._process.stdin.flush()
-        assert self.wait(lambda: output in self._born, PATIENCE), "the nursery does not answer"
+        assert self.wait(lambda: output in self._born, TIMEOUT), "the nursery does not answer"
         return Child(self, self._born[output], Path(output))
 
-    def wait(self, until: Callable[[], bool], patience: float) -> bool:
+    def wait(self, until: Callable[[], bool], timeout: float) -> bool:
         """False: it did not come true in time."""
         with self._news:
-            return self._news.wait_for(until, patience)
+            return self._news.wait_for(until, timeout)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -144,6 +144,6 @@ class Nursery:
 
 
 @functools.cache
-def nursery() -> Nursery:
+def fork_server() -> ForkServer:
     """One for this process; it ends with it, because its standard input does."""
-    return Nursery()
+    return ForkServer()

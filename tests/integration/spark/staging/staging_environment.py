@@ -25,17 +25,17 @@ from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.payloads import Invocation
 from tests.integration.spark.staged_outputs import stage
 
-Moment = Callable[[], Awaitable[None]]
+Hook = Callable[[], Awaitable[None]]
 
 
 @dataclass
-class Played:
+class FakeRunner:
     """A runner: ``during`` is awaited when the task of that name begins."""
 
     settings: SparkSettings
     saga: str
     generation: int = 1
-    during: Mapping[str, Moment] = field(default_factory=dict)
+    during: Mapping[str, Hook] = field(default_factory=dict)
     rows: int = 1
     asked: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class Played:
 
 
 @dataclass
-class Desk:
+class StagingEnvironment:
     """The ledger, the guard beside it, and a stage area."""
 
     settings: SparkSettings
@@ -85,10 +85,10 @@ class Desk:
         return Invocation("spark", arguments, f"{self.saga}/{step}", self.saga, step, op, generation, guard=guard)
 
     def attempt(
-        self, runner: Played | None = None, generation: int = 1, invocation: Invocation | None = None
+        self, runner: FakeRunner | None = None, generation: int = 1, invocation: Invocation | None = None
     ) -> StagingAttempt:
         now, quiet = time.time(), logging.getLogger("test")
-        runner = runner or Played(self.settings, self.saga, generation)
+        runner = runner or FakeRunner(self.settings, self.saga, generation)
         about = AttemptContext(1, now, now + 60, lambda _: None, quiet, saga="day")
         asked = invocation or self.invocation(generation=generation)
         return StagingAttempt(self.settings, self.guard.engine, runner, asked, about)
@@ -129,9 +129,9 @@ def clock() -> Any:
     return {"scheduled_at": time.time(), "deadline": time.time() + 60}
 
 
-async def open_desk(folder: Path, url: str) -> Desk:
+async def open_staging(folder: Path, url: str) -> StagingEnvironment:
     """Its tables are made in the database of the URL."""
     databases = DatabaseConnections({"books": {"url": url}}, pool_size=5)
     await schema.create_tables(databases.engine("books"))
     await ledger.create_table(databases.engine("books"))
-    return Desk(SparkSettings(folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)
+    return StagingEnvironment(SparkSettings(folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)

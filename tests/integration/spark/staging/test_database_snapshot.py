@@ -30,9 +30,7 @@ def test_a_null_is_a_row_also_where_it_is_the_only_column(server: DatabaseServer
     assert {one.rows for one in found.values()} == {4}
 
 
-def test_a_value_inside_the_sql_of_an_input_cannot_bring_a_statement_of_its_own(
-    server: DatabaseServer, tmp_path: Path
-) -> None:
+def test_a_value_in_the_sql_of_an_input_cannot_inject_a_statement(server: DatabaseServer, tmp_path: Path) -> None:
     """People put values of the saga's input into `where`; the transaction that only reads must not be left."""
     url = server.url().replace("+psycopg", "")
     with psycopg.connect(url, autocommit=True) as connection:
@@ -49,7 +47,7 @@ def test_a_value_inside_the_sql_of_an_input_cannot_bring_a_statement_of_its_own(
     "url",
     ["postgresql://ann:geheim@[half/shop", "postgresql://ann:geheim@here/shop?nothing=1", "mysql://ann:geheim@here/x"],
 )
-def test_a_url_that_is_none_is_one_sentence_without_its_password(url: str, tmp_path: Path) -> None:
+def test_an_invalid_url_is_reported_without_its_password(url: str, tmp_path: Path) -> None:
     wanted = [DatabaseInput("n", {"table": "kept"}, (tmp_path / "part.parquet").as_uri())]
     with pytest.raises(UsageError) as told:
         extract_database_inputs(url, wanted, lambda _: None, lambda _: None)

@@ -27,7 +27,7 @@ from sagas.errors import InfrastructureError
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, delete_positions
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
-from tests.integration.spark.staging.staging_environment import Played, open_desk
+from tests.integration.spark.staging.staging_environment import FakeRunner, open_staging
 
 PRICES = pa.schema([("id", pa.int32()), ("name", pa.string()), ("price", pa.float32())])
 NAME = "silver.prices"
@@ -36,7 +36,7 @@ Rows = list[tuple[Any, ...]]
 
 
 @dataclass
-class Shelf:
+class PricesTable:
     """A table of prices; each call of ``add`` is one file."""
 
     lake: Lake
@@ -79,82 +79,82 @@ def content(found: Mapping[str, Any]) -> Rows:
 
 
 @pytest.fixture
-def shelf(server: DatabaseServer, tmp_path: Path) -> Iterator[Shelf]:
+def prices_table(server: DatabaseServer, tmp_path: Path) -> Iterator[PricesTable]:
     with open_lake("sql", server, tmp_path) as lake:
         lake.catalog.create_namespace("silver")
         lake.catalog.create_table(NAME, PRICES)
-        yield Shelf(lake)
+        yield PricesTable(lake)
 
 
 # ── deleted rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_plain_table_is_read_from_its_own_files(shelf: Shelf) -> None:
-    assert shelf.read() == []
-    shelf.add(1, 2)
-    shelf.add(3)
-    assert shelf.own(shelf.freeze())
-    assert shelf.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
+def test_a_plain_table_is_read_from_its_own_files(prices_table: PricesTable) -> None:
+    assert prices_table.read() == []
+    prices_table.add(1, 2)
+    prices_table.add(3)
+    assert prices_table.own(prices_table.freeze())
+    assert prices_table.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
 
 
-def test_rows_deleted_by_their_position_stay_deleted(shelf: Shelf) -> None:
-    shelf.add(1, 2, 3)
-    shelf.add(4, 5)
-    first, second = sorted(task.file.file_path for task in shelf.table.scan().plan_files())
+def test_position_deletes_are_applied(prices_table: PricesTable) -> None:
+    prices_table.add(1, 2, 3)
+    prices_table.add(4, 5)
+    first, second = sorted(task.file.file_path for task in prices_table.table.scan().plan_files())
     many = {path: pq.ParquetFile(local_path(path)).metadata.num_rows for path in (first, second)}
-    before = shelf.table.metadata.current_snapshot_id
-    delete_positions(shelf.table, {first: [0], second: [1]})
-    delete_positions(shelf.table, {first: [1]})
-    found = shelf.freeze()
-    assert not shelf.own(found)
+    before = prices_table.table.metadata.current_snapshot_id
+    delete_positions(prices_table.table, {first: [0], second: [1]})
+    delete_positions(prices_table.table, {first: [1]})
+    found = prices_table.freeze()
+    assert not prices_table.own(found)
     assert (found["rows"], len(content(found))) == (2, 2)
     gone = {row["id"] for path in many for row in pq.ParquetFile(local_path(path)).read().to_pylist()}
     assert {row[0] for row in content(found)} < gone
-    assert content(found) == sorted(tuple(row.values()) for row in shelf.table.scan().to_arrow().to_pylist())
-    shelf.add(6)
-    assert [row[0] for row in shelf.read()][-1] == 6
-    assert len(shelf.read(as_of=before)) == 5
+    assert content(found) == sorted(tuple(row.values()) for row in prices_table.table.scan().to_arrow().to_pylist())
+    prices_table.add(6)
+    assert [row[0] for row in prices_table.read()][-1] == 6
+    assert len(prices_table.read(as_of=before)) == 5
 
 
-def test_rows_deleted_by_their_values_are_never_read(shelf: Shelf) -> None:
-    before = shelf.add(1, 2, 3)
-    delete_equal(shelf.table, "id", [2])
-    shelf.add(4)
+def test_equality_deletes_are_refused(prices_table: PricesTable) -> None:
+    before = prices_table.add(1, 2, 3)
+    delete_equal(prices_table.table, "id", [2])
+    prices_table.add(4)
     with pytest.raises(JobFailed) as caught:
-        shelf.freeze()
+        prices_table.freeze()
     assert caught.value.message == (
         "the input prices: rows of the table lake.silver.prices are deleted by equality deletes; the engine that "
         "writes it can rewrite its data files (compaction), then it can be used"
     )
-    assert len(shelf.read(as_of=before)) == 3
+    assert len(prices_table.read(as_of=before)) == 3
     rows = pa.Table.from_pylist([{"id": 1, "name": "n1", "price": 0.5}], PRICES)
-    shelf.table.overwrite(rows)  # as after a compaction: the delete file is older than everything that lives
-    assert shelf.read() == [(1, "n1", 0.5)]
+    prices_table.table.overwrite(rows)  # as after a compaction: the delete file is older than everything that lives
+    assert prices_table.read() == [(1, "n1", 0.5)]
 
 
 # ── a moment ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_as_of_is_a_snapshot_a_tag_a_branch_or_a_time(shelf: Shelf) -> None:
-    first = shelf.add(1)
-    shelf.table.manage_snapshots().create_tag(first, "20260131").create_branch(first, "month-end").commit()
-    between = datetime.fromtimestamp((shelf.table.metadata.last_updated_ms + 1) / 1000, UTC)
+def test_as_of_accepts_a_snapshot_a_tag_a_branch_or_a_timestamp(prices_table: PricesTable) -> None:
+    first = prices_table.add(1)
+    prices_table.table.manage_snapshots().create_tag(first, "20260131").create_branch(first, "month-end").commit()
+    between = datetime.fromtimestamp((prices_table.table.metadata.last_updated_ms + 1) / 1000, UTC)
     time.sleep(0.01)
-    shelf.add(2)
-    with shelf.table.update_schema() as update:
+    prices_table.add(2)
+    with prices_table.table.update_schema() as update:
         update.rename_column("name", "title")
     for moment in (first, str(first), "20260131", 20260131, "month-end", between.isoformat(), str(between)[:-6]):
-        assert shelf.read(as_of=moment) == [(1, "n1", 0.5)], moment
-        [file] = shelf.freeze(as_of=moment)["files"]
+        assert prices_table.read(as_of=moment) == [(1, "n1", 0.5)], moment
+        [file] = prices_table.freeze(as_of=moment)["files"]
         assert pq.read_schema(local_path(file)).names == ["id", "name", "price"], "the columns of that time"
-    assert len(shelf.read(as_of="main")) == 2
+    assert len(prices_table.read(as_of="main")) == 2
     for wrong, sentence in {
         "yesterday": "yesterday is neither a snapshot of the table, nor one of its tags or branches, nor a time",
         "4711": "4711 is neither a snapshot of the table, nor one of its tags or branches, nor a time",
         "2001-01-01": "the table has no snapshot as of 2001-01-01",
     }.items():
         with pytest.raises(JobFailed) as caught:
-            shelf.freeze(as_of=wrong)
+            prices_table.freeze(as_of=wrong)
         assert caught.value.message == f"the input prices: {sentence}"
 
 
@@ -191,31 +191,31 @@ CHANGES: dict[str, tuple[Callable[[Table], None], Rows]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_columns_are_those_that_the_table_has_now(shelf: Shelf, change: str) -> None:
+def test_columns_follow_the_current_schema(prices_table: PricesTable, change: str) -> None:
     alter, rows = CHANGES[change]
-    shelf.add(1, 2)
-    alter(shelf.table)
-    assert shelf.read() == rows, "although no snapshot has the new columns"
-    [file] = shelf.freeze()["files"]
-    now = shelf.table.schema()
+    prices_table.add(1, 2)
+    alter(prices_table.table)
+    assert prices_table.read() == rows, "although no snapshot has the new columns"
+    [file] = prices_table.freeze()["files"]
+    now = prices_table.table.schema()
     assert pq.read_schema(local_path(file)).names == [field.name for field in now.fields]
     assert str(pq.read_schema(local_path(file)).field("id").type) == ("int64" if change == "widened" else "int32")
 
 
-def test_files_older_than_every_schema_that_is_remembered(shelf: Shelf) -> None:
+def test_files_older_than_every_known_schema_are_read(prices_table: PricesTable) -> None:
     """Metadata that is tidied up forgets a schema that no snapshot names; its files live on."""
-    shelf.add(1, 2)
-    rename_column(shelf.table)
-    table = shelf.table
+    prices_table.add(1, 2)
+    rename_column(prices_table.table)
+    table = prices_table.table
     table.append(pa.Table.from_pylist([{"id": 3, "title": "n3", "price": 1.5}], table.schema().as_arrow()))
     old = [one.schema_id for one in table.metadata.schemas if one.schema_id != table.metadata.current_schema_id]
-    with shelf.table.transaction() as transaction:
+    with prices_table.table.transaction() as transaction:
         transaction._stage((RemoveSchemasUpdate.model_validate({"schema-ids": old}),))
-    assert len(shelf.table.metadata.schemas) == 1
-    assert shelf.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
+    assert len(prices_table.table.metadata.schemas) == 1
+    assert prices_table.read() == [(1, "n1", 0.5), (2, "n2", 1.0), (3, "n3", 1.5)]
 
 
-class Freezing(Played):
+class Freezing(FakeRunner):
     """Inputs are read as the runner does it."""
 
     async def run(self, task: str, request: Mapping[str, Any], *, tag: str, on_progress: Any) -> dict[str, Any]:
@@ -227,23 +227,28 @@ class Freezing(Played):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_retry_reads_the_snapshot_that_was_recorded_first(shelf: Shelf, tmp_path: Path, change: str) -> None:
-    shelf.add(1, 2)
-    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
-    desk = replace(desk, settings=replace(desk.settings, catalogs=shelf.lake.settings.catalogs))
-    arguments = {**desk.invocation().arguments, "inputs": {"prices": {"table": f"lake.{NAME}"}}}
-    asked = replace(desk.invocation(), arguments=arguments)
+async def test_a_retry_reads_the_snapshot_that_was_recorded_first(
+    prices_table: PricesTable, tmp_path: Path, change: str
+) -> None:
+    prices_table.add(1, 2)
+    staging = await open_staging(tmp_path, f"sqlite:///{tmp_path / 'day_close.db'}")
+    staging = replace(staging, settings=replace(staging.settings, catalogs=prices_table.lake.settings.catalogs))
+    arguments = {**staging.invocation().arguments, "inputs": {"prices": {"table": f"lake.{NAME}"}}}
+    asked = replace(staging.invocation(), arguments=arguments)
 
     async def lost() -> None:
         raise InfrastructureError("the runner is gone")
 
-    first, second = Freezing(desk.settings, desk.saga, during={"stage": lost}), Freezing(desk.settings, desk.saga)
+    first, second = (
+        Freezing(staging.settings, staging.saga, during={"stage": lost}),
+        Freezing(staging.settings, staging.saga),
+    )
     with pytest.raises(InfrastructureError):
-        await desk.attempt(first, invocation=asked).run()
-    CHANGES[change][0](shelf.table)
-    shelf.add(3)
-    await desk.attempt(second, invocation=asked).run()
-    await desk.databases.close()
+        await staging.attempt(first, invocation=asked).run()
+    CHANGES[change][0](prices_table.table)
+    prices_table.add(3)
+    await staging.attempt(second, invocation=asked).run()
+    await staging.databases.close()
     assert second.tasks == ["stage", "audit"]
     read = second.asked["stage"]["inputs"]
     assert read == first.asked["stage"]["inputs"]

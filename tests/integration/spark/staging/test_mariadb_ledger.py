@@ -28,23 +28,23 @@ from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
 from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.database_servers import DatabaseServer, mariadb
-from tests.helpers.local_worker import finished, lab
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.spark.day_close_project import ICEBERG, open_books, read
-from tests.integration.spark.staging.staging_environment import Desk, Played, open_desk
+from tests.integration.spark.day_close_project import ICEBERG, open_day_close_project, read
+from tests.integration.spark.staging.staging_environment import FakeRunner, StagingEnvironment, open_staging
 
 ACTIONS = {"do": SPARK, "confirm": PUBLISH, "undo": DISCARD}
 
 
 @pytest.fixture(scope="module")
-def books() -> Iterator[DatabaseServer]:
+def ledger_database() -> Iterator[DatabaseServer]:
     with mariadb() as found:
         yield found
 
 
 @pytest_asyncio.fixture
-async def desk(books: DatabaseServer, tmp_path: Path) -> AsyncIterator[Desk]:
-    opened = await open_desk(tmp_path, books.url("mysql"))
+async def staging(ledger_database: DatabaseServer, tmp_path: Path) -> AsyncIterator[StagingEnvironment]:
+    opened = await open_staging(tmp_path, ledger_database.url("mysql"))
     yield opened
     await opened.databases.close()
 
@@ -52,17 +52,17 @@ async def desk(books: DatabaseServer, tmp_path: Path) -> AsyncIterator[Desk]:
 class Worker:
     """Performs the operations of one step, with a runner that only says what it was asked."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk, self.beats = desk, 0
-        steps = SparkSteps(desk.settings, desk.databases)
-        self.runner: Any = Played(desk.settings, desk.saga, rows=3)
+    def __init__(self, staging: StagingEnvironment) -> None:
+        self.staging, self.beats = staging, 0
+        steps = SparkSteps(staging.settings, staging.databases)
+        self.runner: Any = FakeRunner(staging.settings, staging.saga, rows=3)
         steps._runner = self.runner
         self._dispatcher = Dispatcher(
-            Actions([]), desk.databases, HttpConnections({}), dict.fromkeys((*ACTIONS.values(), UNPUBLISH), steps)
+            Actions([]), staging.databases, HttpConnections({}), dict.fromkeys((*ACTIONS.values(), UNPUBLISH), steps)
         )
 
     async def perform(self, op: str, generation: int = 1) -> Outcome:
-        asked = self.desk.invocation(op, generation)
+        asked = self.staging.invocation(op, generation)
         confirmed = (UNPUBLISH, asked.arguments) if op == "undo" else None
         asked = replace(asked, action=ACTIONS[op], guard=Asked("books", confirmed=confirmed))
         self.runner.generation = generation
@@ -75,48 +75,50 @@ class Worker:
 
     def read(self) -> list[int]:
         """What a reader of the output sees."""
-        place = self.desk.place
+        place = self.staging.place
         files = read_pointer(str(place)) if (place / "_current.json").exists() else []
         return sorted(row["id"] for file in files for row in pq.read_table(file).to_pylist())
 
 
 @pytest.mark.asyncio
-async def test_staged_published_taken_back_and_cleaned_up(desk: Desk) -> None:
-    worker = Worker(desk)
+async def test_staged_published_reverted_and_cleaned_up(staging: StagingEnvironment) -> None:
+    worker = Worker(staging)
     assert (staged := await worker.perform("do")).kind == "done", staged
     assert worker.read() == []
-    assert ((await desk.row()).state, worker.beats > 0) == ("STAGED", True)
+    assert ((await staging.row()).state, worker.beats > 0) == ("STAGED", True)
     worker.runner.asked.clear()
     assert (await worker.perform("do")).result == staged.result
     assert worker.runner.tasks == [], "the stored result was given"
 
     assert (told := await worker.perform("confirm")).kind == "done", told
-    assert (worker.read(), (await desk.row()).state) == ([0, 1, 2], "PUBLISHED")
+    assert (worker.read(), (await staging.row()).state) == ([0, 1, 2], "PUBLISHED")
     assert (await worker.perform("confirm")).result == told.result
 
     assert (told := await worker.perform("undo")).kind == "done", told
-    assert (worker.read(), (await desk.row()).state) == ([], "RETRACTED")
+    assert (worker.read(), (await staging.row()).state) == ([], "RETRACTED")
     assert (await worker.perform("confirm")).kind == "late"
 
     assert (await worker.perform("do", 2)).kind == "done"
     assert (told := await worker.perform("undo", 2)).kind == "done", told
-    assert (worker.read(), (await desk.row(2)).state) == ([], "DISCARDED")
+    assert (worker.read(), (await staging.row(2)).state) == ([], "DISCARDED")
 
-    await desk.clean()
-    assert desk.keys() == []
-    async with transaction(desk.guard.engine) as connection:
+    await staging.clean()
+    assert staging.keys() == []
+    async with transaction(staging.guard.engine) as connection:
         await connection.execute(sa.delete(guard_table))
-    forgotten = await stage_area.drop_undo_data(desk.guard.engine, desk.settings, before=time.time() + 60)
+    forgotten = await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=time.time() + 60)
     assert [row.target.generation for row in forgotten] == [1]
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_day_is_published_together_and_undone(
-    temporal: TemporalServer, server: DatabaseServer, books: DatabaseServer, tmp_path: Path
+    temporal: TemporalServer, server: DatabaseServer, ledger_database: DatabaseServer, tmp_path: Path
 ) -> None:
-    shop = await open_books(tmp_path / "shop", server, temporal.address, publish="together", ledger=books.url("mysql"))
-    async with lab(shop.project) as client:
+    shop = await open_day_close_project(
+        tmp_path / "shop", server, temporal.address, publish="together", ledger=ledger_database.url("mysql")
+    )
+    async with running_worker(shop.project) as client:
         refused, good = f"refused-{uuid.uuid4()}", f"good-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01", "refuse": True}, id=refused)
         assert (await finished(client, refused, "400s"))["state"] == "COMPENSATED"

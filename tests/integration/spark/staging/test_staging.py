@@ -25,7 +25,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.storage import file_size, local_path
 from sagas.errors import InfrastructureError, UsageError
 
-PATIENCE = 300.0
+TIMEOUT = 300.0
 SECRET = "a=b #4711"
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
@@ -121,7 +121,7 @@ spark.read.parquet(*files).selectExpr(f"n * {factor} as n").write.mode("append")
 
 
 @dataclass
-class World:
+class Environment:
     runner: RunnerClient
     root: Path
     progress: list[dict[str, Any]] = field(default_factory=list)
@@ -168,7 +168,7 @@ async def run(*argv: str | Path, env: dict[str, str] | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Environment]:
     import pyarrow as pa
 
     root = tmp_path_factory.mktemp("staging")
@@ -178,14 +178,14 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
     conf = {**QUICK, "spark.test.word": SECRET}
     runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
-    yield World(runner, root)
+    yield Environment(runner, root)
     await runner.close()
 
 
-async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(world: World) -> None:
-    manifest = await world.one({"sql": "select '${spark.test.word}' as word"})
+async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(staging: Environment) -> None:
+    manifest = await staging.one({"sql": "select '${spark.test.word}' as word"})
     assert [row["word"] for row in rows_of(manifest)] == [SECRET]
-    process = world.runner.process
+    process = staging.runner.process
     assert process is not None
     tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     lines = [" ".join(one.cmdline()) for one in tree if one.status() != psutil.STATUS_ZOMBIE]
@@ -193,13 +193,13 @@ async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(wo
     assert not [line for line in lines if "4711" in line]
 
 
-async def test_rows_are_written_and_counted_in_one_pass(world: World) -> None:
+async def test_rows_are_written_and_counted_in_one_pass(staging: Environment) -> None:
     audit = [
         {"not_null": ["kind"], "severity": "warn"},
         {"sum": {"column": "half", "equals": 1}},
         {"expression": "id < 8"},
     ]
-    manifest = await world.one("staged_jobs:numbers", audit=audit)
+    manifest = await staging.one("staged_jobs:numbers", audit=audit)
     rows = rows_of(manifest)
     assert sorted(row["id"] for row in rows) == list(range(10))
     assert manifest.rows == sum(file.rows for file in manifest.files) == 10
@@ -216,14 +216,14 @@ async def test_rows_are_written_and_counted_in_one_pass(world: World) -> None:
         "k", 1, 2, {"numbers": {"kind": "test"}},
     )  # fmt: skip
     assert {str(row["at"]) for row in rows} == {"2026-01-02 03:04:05.678901+00:00"}
-    again = await world.one("staged_jobs:shuffled")
+    again = await staging.one("staged_jobs:shuffled")
     assert (again.hash, again.sha == manifest.sha) == (manifest.hash, False), "the hash does not see the order"
 
 
-async def test_nulls_are_counted_where_the_footers_do_not_tell(world: World) -> None:
+async def test_nulls_are_counted_where_footers_lack_them(staging: Environment) -> None:
     audit = [{"not_null": ["long", "pair"], "severity": "warn"}, {"not_null": ["pair.id"], "where": "long is null"}]
     silent = {"parquet.column.statistics.enabled": "false"}
-    manifest = await world.one("staged_jobs:gaps", audit=audit, conf=silent)
+    manifest = await staging.one("staged_jobs:gaps", audit=audit, conf=silent)
     footer = pq.read_metadata(local_path(manifest.files[0].uri))
     assert footer.row_group(0).column(0).statistics is None
     assert [(one.name, one.nulls, one.sum) for one in manifest.columns] == [
@@ -234,37 +234,37 @@ async def test_nulls_are_counted_where_the_footers_do_not_tell(world: World) -> 
     assert manifest.counts == {"1:not_null/long": 5, "1:not_null/pair": 5, "2:not_null/pair.id": 5}
 
 
-async def test_a_check_is_evaluated_as_the_session_has_it(world: World) -> None:
+async def test_a_check_uses_the_session_configuration(staging: Environment) -> None:
     with pytest.raises(JobFailed, match=r"[Dd]ivision by zero|DIVIDE_BY_ZERO"):
-        await world.one("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
+        await staging.one("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
 
 
-async def test_each_file_holds_one_partition_and_the_column_stays_in_it(world: World) -> None:
+async def test_each_file_holds_one_partition_and_the_column_stays_in_it(staging: Environment) -> None:
     output = {"output": {"parquet": "out", "mode": "append", "partition_by": ["kind"]}}
-    manifest = await world.one("staged_jobs:numbers", outputs=output)
+    manifest = await staging.one("staged_jobs:numbers", outputs=output)
     assert manifest.rows == sum(file.rows for file in manifest.files) == 10
     assert len(manifest.files) >= 2
     for file in manifest.files:
         alone = replace(manifest, files=(file,))
         assert len({row["kind"] for row in rows_of(alone)}) == 1
     assert [one.name for one in manifest.columns] == ["id", "half", "kind", "large", "at"]
-    empty = await world.one("staged_jobs:numbers", outputs=output, params={"n": 0})
+    empty = await staging.one("staged_jobs:numbers", outputs=output, params={"n": 0})
     assert (empty.rows, [file.rows for file in empty.files], empty.columns[0].sum) == (0, [0], "0")
     with pytest.raises(JobFailed, match="partitioned by kin, and has no such column; did you mean kind"):
-        await world.one("staged_jobs:numbers", outputs={"output": {"parquet": "out", "partition_by": ["kin"]}})
+        await staging.one("staged_jobs:numbers", outputs={"output": {"parquet": "out", "partition_by": ["kin"]}})
 
 
-async def test_sql_with_parameters_and_a_function_with_two_outputs(world: World) -> None:
-    manifest = await world.one(
+async def test_sql_with_parameters_and_a_function_with_two_outputs(staging: Environment) -> None:
+    manifest = await staging.one(
         {"sql": "select n, :day as day from numbers where n < :max"}, params={"day": "x", "max": 3}
     )
     assert sorted(row["n"] for row in rows_of(manifest)) == [1, 2]
-    both = await world.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "rejects": {"parquet": "r"}})
+    both = await staging.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "rejects": {"parquet": "r"}})
     assert {name: one.rows for name, one in both.items()} == {"facts": 2, "rejects": 1}
 
 
 @pytest.mark.parametrize(
-    ("job", "place", "sentence"),
+    ("job", "place", "message"),
     [
         (
             "staged_jobs:raises",
@@ -291,17 +291,17 @@ async def test_sql_with_parameters_and_a_function_with_two_outputs(world: World)
         ({"sql": "selec"}, "", r"^the SQL of the job failed: \[PARSE_SYNTAX_ERROR\] Syntax error[^\n]*$"),
     ],
 )
-async def test_what_is_wrong_with_a_job_is_one_sentence(world: World, job: Any, place: str, sentence: str) -> None:
+async def test_job_errors_are_one_line(staging: Environment, job: Any, place: str, message: str) -> None:
     line = JOBS[: JOBS.index(place)].count("\n") + 1
-    with pytest.raises(JobFailed, match=sentence.replace("LINE", str(line))) as caught:
-        await world.one(job)
+    with pytest.raises(JobFailed, match=message.replace("LINE", str(line))) as caught:
+        await staging.one(job)
     assert "\n" not in caught.value.message
     assert "Traceback" not in caught.value.message
     assert "Project" not in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         ({"job": "staged_jobs:number"}, "staged_jobs has no function number; did you mean numbers"),
         ({"job": "no_jobs:number"}, "there is no module no_jobs for the job no_jobs:number"),
@@ -310,28 +310,28 @@ async def test_what_is_wrong_with_a_job_is_one_sentence(world: World, job: Any, 
         ({"job": {"main": "no_program.py"}}, "there is no program no_program.py in the project"),
     ],
 )
-async def test_what_is_wrong_with_a_step_is_one_sentence(world: World, arguments: Any, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        await world.one(**arguments)
+async def test_step_errors_are_one_line(staging: Environment, arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        await staging.one(**arguments)
 
 
-async def test_an_output_must_be_there(world: World) -> None:
+async def test_an_output_must_be_there(staging: Environment) -> None:
     with pytest.raises(JobFailed, match=r"returned no output reject; did you mean rejects\?"):
-        await world.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "reject": {"parquet": "r"}})
+        await staging.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "reject": {"parquet": "r"}})
 
 
-async def test_a_full_disk_and_a_stage_that_takes_nothing(world: World, small_disk: Path) -> None:
-    blocked = world.root / "a file"
+async def test_a_full_disk_and_an_unwritable_stage_area(staging: Environment, small_disk: Path) -> None:
+    blocked = staging.root / "a file"
     blocked.write_text("")
     with pytest.raises(JobFailed, match=r"^the stage area cannot be written: "):
-        await world.one("staged_jobs:numbers", stage=blocked)
+        await staging.one("staged_jobs:numbers", stage=blocked)
     with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full$"):
-        await world.one("staged_jobs:wide", stage=small_disk)
+        await staging.one("staged_jobs:wide", stage=small_disk)
 
 
-async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(world: World) -> None:
+async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(staging: Environment) -> None:
     audit = [{"rows": {"min": 1}}]
-    manifest = await world.one("staged_jobs:numbers", params={"n": 0}, audit=audit)
+    manifest = await staging.one("staged_jobs:numbers", params={"n": 0}, audit=audit)
     assert (manifest.rows, sum(file.rows for file in manifest.files)) == (0, 0)
     output = {"output": {"parquet": "out", "mode": "append"}}
     request = {
@@ -339,50 +339,50 @@ async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(world: W
         "manifests": {"output": manifest.to_json()},
         "inputs": {},
         "previous_rows": {},
-        "report_folder": (world.root / "report").as_uri(),
+        "report_folder": (staging.root / "report").as_uri(),
         "saga": {"id": "s", "step": "facts"},
     }
-    found = await world.runner.run("audit", request, tag="audit")
+    found = await staging.runner.run("audit", request, tag="audit")
     assert found["verdict"] == "fail"
     assert [one["message"] for one in found["checks"]] == ["at least 1 rows, found 0"]
 
 
-async def test_a_cancel_stops_the_executors_and_leaves_the_others(world: World) -> None:
-    before = len(world.progress)
-    endless = asyncio.create_task(world.one("staged_jobs:endless"))
-    async with asyncio.timeout(PATIENCE):
-        while not any(one.get("tasks_done") for one in world.progress[before:]):  # noqa: ASYNC110
+async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> None:
+    before = len(staging.progress)
+    endless = asyncio.create_task(staging.one("staged_jobs:endless"))
+    async with asyncio.timeout(TIMEOUT):
+        while not any(one.get("tasks_done") for one in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    assert str(world.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
-    other = asyncio.create_task(world.one("staged_jobs:numbers"))
-    process = world.runner.process
+    assert str(staging.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
+    other = asyncio.create_task(staging.one("staged_jobs:numbers"))
+    process = staging.runner.process
     endless.cancel()
     with pytest.raises(asyncio.CancelledError):
         await endless
     assert (await other).rows == 10
-    assert world.runner.process is process, "the session stays warm"
+    assert staging.runner.process is process, "the session stays warm"
     assert process is not None
     assert process.lost_reason is None
 
 
-async def test_changed_sources_are_seen(world: World) -> None:
-    await world.one("staged_jobs:numbers")
-    source = world.root / "jobs" / "staged_jobs.py"
+async def test_changed_job_sources_are_reloaded(staging: Environment) -> None:
+    await staging.one("staged_jobs:numbers")
+    source = staging.root / "jobs" / "staged_jobs.py"
     source.write_text(JOBS.replace("def numbers(spark, inputs, n=10)", "def numbers(spark, inputs, n=4)"))
     os.utime(source, (time.time() + 5, time.time() + 5))
-    old = world.runner.process
-    assert (await world.one("staged_jobs:numbers")).rows == 4
-    assert world.runner.process is not old
+    old = staging.runner.process
+    assert (await staging.one("staged_jobs:numbers")).rows == 4
+    assert staging.runner.process is not old
 
 
 @pytest.mark.slow  # two cold starts; that a lost runner is replaced is seen in test_runner_process.py each time
-async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_the_run(world: World) -> None:
-    mark = world.root / "asleep"
-    asleep = asyncio.create_task(world.one("staged_jobs:asleep", params={"mark": str(mark)}))
-    async with asyncio.timeout(PATIENCE):
+async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> None:
+    mark = staging.root / "asleep"
+    asleep = asyncio.create_task(staging.one("staged_jobs:asleep", params={"mark": str(mark)}))
+    async with asyncio.timeout(TIMEOUT):
         while not mark.exists():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    old = world.runner.process
+    old = staging.runner.process
     assert old is not None
     asleep.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -390,12 +390,12 @@ async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_th
     assert "a cancelled job did not stop" in str(old.lost_reason)
     assert not psutil.pid_exists(old.pid)
 
-    before = len(world.progress)
-    endless = asyncio.create_task(world.one("staged_jobs:endless"))
-    async with asyncio.timeout(PATIENCE):
-        while not any(one.get("tasks") for one in world.progress[before:]):  # noqa: ASYNC110
+    before = len(staging.progress)
+    endless = asyncio.create_task(staging.one("staged_jobs:endless"))
+    async with asyncio.timeout(TIMEOUT):
+        while not any(one.get("tasks") for one in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    process = world.runner.process
+    process = staging.runner.process
     assert process is not None
     java = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java"]
     assert java
@@ -406,22 +406,22 @@ async def test_a_job_that_cannot_be_stopped_costs_the_runner_and_a_killed_jvm_th
 
 
 @pytest.mark.slow
-async def test_a_program_finds_its_inputs_and_its_stage_in_the_environment(world: World) -> None:
-    manifest = await world.one({"main": "program.py", "args": ["work"]}, params={"factor": 10})
+async def test_a_program_finds_its_inputs_and_its_stage_in_the_environment(staging: Environment) -> None:
+    manifest = await staging.one({"main": "program.py", "args": ["work"]}, params={"factor": 10})
     assert sorted(row["n"] for row in rows_of(manifest)) == [10, 20, 30]
     assert (manifest.rows, manifest.columns[0].sum) == (3, "60")
     with pytest.raises(
         JobFailed, match=r"^the program program.py ended with exit code 1: RuntimeError: the program does"
     ):
-        await world.one({"main": "program.py", "args": ["fail"]}, params={"factor": 10})
+        await staging.one({"main": "program.py", "args": ["fail"]}, params={"factor": 10})
 
 
-async def test_without_java_or_pyspark_there_is_one_sentence(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_without_java_or_pyspark_a_one_line_error_is_given(
+    staging: Environment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    settings = SparkSettings(root=tmp_path, python_path=(str(world.root / "jobs"),))
-    other = replace(world, runner=RunnerClient(settings))
+    settings = SparkSettings(root=tmp_path, python_path=(str(staging.root / "jobs"),))
+    other = replace(staging, runner=RunnerClient(settings))
     try:
         with pytest.raises(
             UsageError, match=r"Spark needs Java 17 or newer: JAVA_HOME is .*, and there is no bin/java"

@@ -25,171 +25,177 @@ from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import transaction
 from sagas.errors import InfrastructureError
 from tests.integration.spark.staged_outputs import stage
-from tests.integration.spark.staging.staging_environment import Desk, Played, clock, open_desk
+from tests.integration.spark.staging.staging_environment import FakeRunner, StagingEnvironment, clock, open_staging
 
 
 @pytest_asyncio.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    opened = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
+async def staging(tmp_path: Path) -> AsyncIterator[StagingEnvironment]:
+    opened = await open_staging(tmp_path, f"sqlite:///{tmp_path / 'day_close.db'}")
     yield opened
     await opened.databases.close()
 
 
 @pytest.mark.asyncio
-async def test_an_attempt_that_was_overtaken_leaves_the_files_that_the_next_one_took_over(desk: Desk) -> None:
+async def test_a_superseded_attempt_keeps_the_files_of_its_successor(
+    staging: StagingEnvironment,
+) -> None:
     """The first has staged and stands in its audit; the second reuses what is staged; then the first fails."""
-    second = desk.attempt()
+    second = staging.attempt()
 
     async def overtaken() -> None:
         await second.run()
         raise InfrastructureError("the runner is gone")
 
-    first = desk.attempt(Played(desk.settings, desk.saga, during={"audit": overtaken}))
+    first = staging.attempt(FakeRunner(staging.settings, staging.saga, during={"audit": overtaken}))
     with pytest.raises(InfrastructureError):
         await first.run()
     [manifest] = second.manifests.values()
     assert manifest.epoch == 1  # the first one's
-    assert StageArea(desk.settings.stage).is_complete(manifest)
+    assert StageArea(staging.settings.stage).is_complete(manifest)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("state", ["STAGED", "PUBLISHED", "RETRACTED", "DISCARDED"])
-async def test_an_attempt_that_begins_when_all_is_decided_changes_nothing(
-    desk: Desk, state: ledger.OutputState
+async def test_an_attempt_after_the_decision_changes_nothing(
+    staging: StagingEnvironment, state: ledger.OutputState
 ) -> None:
     """It has asked the guard long ago, was frozen, and wakes up: the row belongs to the sink's data by now."""
-    await desk.done()
-    async with transaction(desk.guard.engine) as connection:
-        await connection.execute(ledger.set_state(Target(desk.saga, "facts", 1), state))
-    before = await desk.row()
-    late = Played(desk.settings, desk.saga)
+    await staging.done()
+    async with transaction(staging.guard.engine) as connection:
+        await connection.execute(ledger.set_state(Target(staging.saga, "facts", 1), state))
+    before = await staging.row()
+    late = FakeRunner(staging.settings, staging.saga)
     with pytest.raises(FencedOut):
-        await desk.attempt(late).run()
-    assert (await desk.row(), late.tasks) == (before, [])
+        await staging.attempt(late).run()
+    assert (await staging.row(), late.tasks) == (before, [])
 
 
 @pytest.mark.asyncio
-async def test_what_an_attempt_writes_after_the_clean_up_is_cleaned_up_too(desk: Desk) -> None:
+async def test_files_written_after_the_clean_up_are_cleaned_up(staging: StagingEnvironment) -> None:
     """The saga ended without it, and its attempt was only slow."""
 
     async def ended() -> None:
-        await desk.clean()
+        await staging.clean()
 
-    await desk.attempt(Played(desk.settings, desk.saga, during={"stage": ended})).run()
-    await desk.clean()
-    assert desk.files() == []
+    await staging.attempt(FakeRunner(staging.settings, staging.saga, during={"stage": ended})).run()
+    await staging.clean()
+    assert staging.files() == []
 
 
 @pytest.mark.asyncio
-async def test_rows_that_nothing_may_be_done_about_do_not_hold_up_the_clean_up(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+async def test_rows_that_must_stay_do_not_block_the_clean_up(
+    staging: StagingEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_area, "CLEAN_UP_BATCH", 3)
     for number in range(8):
-        await replace(desk, saga=f"terminated-{number}").done()
-    await replace(desk, saga="over").done()
-    async with transaction(desk.guard.engine) as connection:
+        await replace(staging, saga=f"terminated-{number}").done()
+    await replace(staging, saga="over").done()
+    async with transaction(staging.guard.engine) as connection:
         await connection.execute(ledger.set_state(Target("over", "facts", 1), "PUBLISHED"))
 
     async def life_of(saga_id: str) -> stage_area.SagaLiveness:
         return "over" if saga_id == "over" else "terminated"
 
-    cleared = await stage_area.clean_up_stage(desk.guard.engine, desk.settings, life_of)
+    cleared = await stage_area.clean_up_stage(staging.guard.engine, staging.settings, life_of)
     assert [row.target.saga_id for row in cleared] == ["over"]
 
 
 @pytest.mark.asyncio
-async def test_deleting_one_generation_leaves_the_next(desk: Desk) -> None:
+async def test_deleting_one_generation_leaves_the_next(staging: StagingEnvironment) -> None:
     """And the folder of both goes with the last of them."""
     for generation in (1, 2):
-        await desk.done(generation)
-    area, targets = StageArea(desk.settings.stage), [Target(desk.saga, "facts", number) for number in (1, 2)]
+        await staging.done(generation)
+    area, targets = StageArea(staging.settings.stage), [Target(staging.saga, "facts", number) for number in (1, 2)]
     area.remove_generation(targets[0])
-    assert area.is_complete(_manifest(await desk.row(2)))
+    assert area.is_complete(_manifest(await staging.row(2)))
     area.remove_generation(targets[1])
     area.remove_generation(targets[1])
-    assert desk.keys() == []
+    assert staging.keys() == []
 
 
 @pytest.mark.asyncio
-async def test_what_an_earlier_run_left_staged_is_not_read_by_the_next(desk: Desk) -> None:
+async def test_staged_files_of_an_earlier_run_are_not_read(staging: StagingEnvironment) -> None:
     """`--again` after a person has closed the first run with its staged output still there."""
-    await desk.done(generation=1)
-    await desk.done(generation=2)
-    found = await read_staged_files(desk.guard.engine, desk.saga, "facts", None)
-    assert found["files"] == [one.uri for one in _manifest(await desk.row(2)).files]
+    await staging.done(generation=1)
+    await staging.done(generation=2)
+    found = await read_staged_files(staging.guard.engine, staging.saga, "facts", None)
+    assert found["files"] == [one.uri for one in _manifest(await staging.row(2)).files]
 
 
 @pytest.mark.asyncio
-async def test_what_an_earlier_run_left_staged_is_not_published_together_with_the_next(desk: Desk) -> None:
+async def test_staged_files_of_an_earlier_run_are_not_published(
+    staging: StagingEnvironment,
+) -> None:
     for generation in (1, 2):
-        await _stage_together(desk, "facts", generation)
-    publishing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm", 2, together=True))
+        await _stage_together(staging, "facts", generation)
+    publishing = OutputPublisher(
+        staging.settings, staging.guard.engine, staging.invocation("confirm", 2, together=True)
+    )
     rows = await publishing._load_rows(("STAGED", "PUBLISHED"))
     assert [row.target.generation for row in rows] == [2]
 
 
 @pytest.mark.asyncio
-async def test_undoing_one_step_leaves_what_another_one_has_staged(desk: Desk) -> None:
+async def test_undoing_one_step_keeps_the_staged_files_of_another(staging: StagingEnvironment) -> None:
     """Both were to be published together; only one is undone."""
-    await _stage_together(desk, "facts", 1)
-    await _stage_together(desk, "totals", 1)
+    await _stage_together(staging, "facts", 1)
+    await _stage_together(staging, "totals", 1)
     publishing = OutputPublisher(
-        desk.settings, desk.guard.engine, desk.invocation("undo", step="totals", together=True)
+        staging.settings, staging.guard.engine, staging.invocation("undo", step="totals", together=True)
     )
     body = await publishing.unpublish(confirmed=False)
-    outcome = await desk.guard.undo(EntryKey(desk.saga, "totals", 1), body, **clock())
+    outcome = await staging.guard.undo(EntryKey(staging.saga, "totals", 1), body, **clock())
     assert outcome.kind == "done", outcome
-    facts = await desk.row(step="facts")
-    assert (facts.state, (await desk.row(step="totals")).state) == ("STAGED", "DISCARDED")
-    assert StageArea(desk.settings.stage).is_complete(_manifest(facts))
+    facts = await staging.row(step="facts")
+    assert (facts.state, (await staging.row(step="totals")).state) == ("STAGED", "DISCARDED")
+    assert StageArea(staging.settings.stage).is_complete(_manifest(facts))
 
 
 @pytest.mark.asyncio
-async def test_what_an_undo_needs_is_kept_while_the_guard_remembers_the_saga(desk: Desk) -> None:
+async def test_undo_data_is_kept_while_the_guard_has_the_saga(staging: StagingEnvironment) -> None:
     """A saga may be open for months after it has published, and be undone then."""
-    await desk.done()
-    async with transaction(desk.guard.engine) as connection:
-        await connection.execute(ledger.set_state(Target(desk.saga, "facts", 1), "PUBLISHED"))
+    await staging.done()
+    async with transaction(staging.guard.engine) as connection:
+        await connection.execute(ledger.set_state(Target(staging.saga, "facts", 1), "PUBLISHED"))
     later = time.time() + 60
-    assert await stage_area.drop_undo_data(desk.guard.engine, desk.settings, before=later) == []
-    async with transaction(desk.guard.engine) as connection:
+    assert await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=later) == []
+    async with transaction(staging.guard.engine) as connection:
         await connection.execute(sa.delete(guard_table))
-    assert len(await stage_area.drop_undo_data(desk.guard.engine, desk.settings, before=later)) == 1
+    assert len(await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=later)) == 1
 
 
 @pytest.mark.asyncio
-async def test_an_undo_that_others_hold_up_in_the_sink_is_not_given_up(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+async def test_an_undo_blocked_in_the_sink_is_retried(
+    staging: StagingEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as trouble of the infrastructure, not as one of the attempts after which an undo parks."""
     monkeypatch.setattr(parquet_pointer, "LOCK_TIMEOUT", 0.1)
-    await desk.done()
-    address = EntryKey(desk.saga, "facts", 1)
-    publish = await OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm")).publish()
-    with PointerFolder(desk.place).locked():
-        outcome = await desk.guard.confirm(address, publish, **clock())
+    await staging.done()
+    address = EntryKey(staging.saga, "facts", 1)
+    publish = await OutputPublisher(staging.settings, staging.guard.engine, staging.invocation("confirm")).publish()
+    with PointerFolder(staging.place).locked():
+        outcome = await staging.guard.confirm(address, publish, **clock())
         assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
-    assert (await desk.guard.confirm(address, publish, **clock())).kind == "done"
-    undoing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("undo"))
+    assert (await staging.guard.confirm(address, publish, **clock())).kind == "done"
+    undoing = OutputPublisher(staging.settings, staging.guard.engine, staging.invocation("undo"))
     body = await undoing.unpublish(confirmed=True)
-    with PointerFolder(desk.place).locked():
-        outcome = await desk.guard.undo(address, None, confirmed_body=body, **clock())
+    with PointerFolder(staging.place).locked():
+        outcome = await staging.guard.undo(address, None, confirmed_body=body, **clock())
         assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
-    assert (await desk.guard.undo(address, None, confirmed_body=body, **clock())).kind == "done"
-    assert (await desk.row()).state == "RETRACTED"
+    assert (await staging.guard.undo(address, None, confirmed_body=body, **clock())).kind == "done"
+    assert (await staging.row()).state == "RETRACTED"
 
 
 @pytest.mark.asyncio
-async def test_an_item_is_compared_with_the_same_item_of_the_last_run(desk: Desk) -> None:
+async def test_an_item_is_compared_with_the_same_item_of_the_last_run(staging: StagingEnvironment) -> None:
     async def run(saga: str, item: int, rows: int) -> int | None:
-        runner = Played(desk.settings, saga, rows=rows)
-        asked = replace(desk.invocation(step=f"facts#{item}"), saga_id=saga)
-        attempt = desk.attempt(runner, invocation=asked)
+        runner = FakeRunner(staging.settings, saga, rows=rows)
+        asked = replace(staging.invocation(step=f"facts#{item}"), saga_id=saga)
+        attempt = staging.attempt(runner, invocation=asked)
         await attempt.run()
         target = Target(saga, f"facts#{item}", 1)
         for manifest in attempt.manifests.values():
-            async with transaction(desk.guard.engine) as connection:
+            async with transaction(staging.guard.engine) as connection:
                 await connection.execute(ledger.set_staged(target, 1, manifest))
                 await connection.execute(ledger.set_state(target, "PUBLISHED"))
         return runner.asked["audit"]["previous_rows"]["output"]
@@ -200,14 +206,14 @@ async def test_an_item_is_compared_with_the_same_item_of_the_last_run(desk: Desk
 
 
 @pytest.mark.asyncio
-async def test_a_job_does_not_see_what_only_the_audit_reads(desk: Desk) -> None:
+async def test_a_job_does_not_see_audit_only_inputs(staging: StagingEnvironment) -> None:
     arguments = {
-        **desk.invocation().arguments,
+        **staging.invocation().arguments,
         "inputs": {"orders": {"parquet": "orders"}},
         "audit": [{"relationships": {"column": "id", "to": {"parquet": "products"}, "field": "id"}}],
     }
-    runner = Played(desk.settings, desk.saga)
-    await desk.attempt(runner, invocation=replace(desk.invocation(), arguments=arguments)).run()
+    runner = FakeRunner(staging.settings, staging.saga)
+    await staging.attempt(runner, invocation=replace(staging.invocation(), arguments=arguments)).run()
     assert list(runner.asked["stage"]["inputs"]) == ["orders"]
     frozen = set(runner.asked["freeze"]["inputs"])
     assert len(frozen) == 2
@@ -219,16 +225,16 @@ def _manifest(row: OutputRow) -> Any:
     return row.manifest
 
 
-async def _stage_together(desk: Desk, step: str, generation: int) -> None:
+async def _stage_together(staging: StagingEnvironment, step: str, generation: int) -> None:
     spec = {"parquet": f"out/{step}", "mode": "append"}
-    made = stage(desk.settings, spec, [{"id": 1}], saga=f"{desk.saga}-{step}", generation=generation)
-    target = Target(desk.saga, step, generation)
+    made = stage(staging.settings, spec, [{"id": 1}], saga=f"{staging.saga}-{step}", generation=generation)
+    target = Target(staging.saga, step, generation)
 
     async def body(sql: Any) -> None:
         await sql.execute(ledger.set_staged(target, 1, made.manifest))
 
-    async with transaction(desk.guard.engine) as connection:
+    async with transaction(staging.guard.engine) as connection:
         place = Output.parse("output", spec).destination
         await ledger.take_over(connection, target, saga="day", place=place, spec=spec, together=True)
-    outcome = await desk.guard.do(EntryKey(desk.saga, step, generation), None, body, **clock())
+    outcome = await staging.guard.do(EntryKey(staging.saga, step, generation), None, body, **clock())
     assert outcome.kind == "done", outcome

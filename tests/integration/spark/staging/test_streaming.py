@@ -40,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.stop()
 
 
-def test_a_batch_that_comes_again_writes_nothing(spark: SparkSession, server: DatabaseServer, tmp_path: Path) -> None:
+def test_a_repeated_batch_writes_nothing(spark: SparkSession, server: DatabaseServer, tmp_path: Path) -> None:
     url = server.url()
     with psycopg.connect(url) as connection:
         connection.execute("drop table if exists readings, saga_stream_batch")

@@ -41,7 +41,7 @@ def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> 
     assert [one.code for one in found.diagnostics] == ["SAGA111"]
 
 
-def test_an_unknown_saga_is_told_with_the_nearest_name(tmp_path: Path) -> None:
+def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean pay"):
         project(tmp_path, a=PAY).definition("pya")
 

@@ -199,6 +199,6 @@ def test_agrees_on_generated_expressions(source: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="ab1.2'\"[](){}:,?|&!+-*/%<>= \\rnx", max_size=25))
-def test_any_text_is_an_answer_or_one_sentence(source: str) -> None:
+def test_any_source_gives_a_result_or_a_one_line_error(source: str) -> None:
     kind, answer = ours(source, {"a": 1, "b": [1, {"n": 2}]})
     assert kind == "value" or (isinstance(answer, str) and "\n" not in answer)

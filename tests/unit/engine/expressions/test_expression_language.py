@@ -123,7 +123,7 @@ def test_null_and_missing(source: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "offset", "words"),
+    ("source", "offset", "message"),
     [
         ("1 + input.baskt_id", 4, ["input has no field 'baskt_id'", "lines", "did you mean 'basket_id'"]),
         ("inptu.x", 0, ["nothing named 'inptu'", "did you mean 'input'"]),
@@ -163,16 +163,16 @@ def test_null_and_missing(source: str, value: Any) -> None:
         ("contains('a', 'b')", 0, ["x.contains("]),
     ],
 )
-def test_mistakes_are_one_sentence(source: str, offset: int, words: list[str]) -> None:
+def test_mistakes_give_a_one_line_error(source: str, offset: int, message: list[str]) -> None:
     error = mistake(source)
     assert error.offset == offset
     assert "\n" not in error.message
-    for word in words:
+    for word in message:
         assert word in error.message
 
 
 @pytest.mark.parametrize(
-    ("source", "offset", "word"),
+    ("source", "offset", "message"),
     [
         ("", 0, "empty"),
         ("1 +", 3, "the end"),
@@ -190,10 +190,10 @@ def test_mistakes_are_one_sentence(source: str, offset: int, words: list[str]) -
         ("${{ a }} and ${{ b }}", 0, "text around"),
     ],
 )
-def test_syntax_errors_say_where(source: str, offset: int, word: str) -> None:
+def test_syntax_errors_say_where(source: str, offset: int, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         compile_expression(source)
-    assert (caught.value.offset, word in caught.value.message) == (offset, True)
+    assert (caught.value.offset, message in caught.value.message) == (offset, True)
 
 
 def test_the_wrapper_is_optional_and_sources_are_cached() -> None:
@@ -217,12 +217,12 @@ def test_decimals_of_the_caller_do_not_depend_on_the_threads_context() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("NaN"), object(), {1, 2}, b"x"])
-def test_what_is_no_json_is_refused(value: Any) -> None:
+def test_non_json_values_are_refused(value: Any) -> None:
     for source in ("x", "x + 1", "[x]", "x > 1"):
         with pytest.raises(ExpressionError):
             compile_expression(source).evaluate({"x": value})
 
 
-def test_text_that_is_no_unicode_is_a_mistake_of_matches() -> None:
+def test_invalid_unicode_is_an_error_of_matches() -> None:
     with pytest.raises(ExpressionError, match="surrogate"):
         compile_expression("x.matches('a')").evaluate({"x": "\ud800"})

@@ -57,7 +57,7 @@ def test_five_thousand_items_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "word"),
+    ("source", "message"),
     [
         ("[1]" + ".map(x, [x, x])" * 40, "1,000,000 values"),
         ("[1]" + ".map(x, [x])" * 120, "100 levels"),
@@ -71,8 +71,8 @@ def test_five_thousand_items_work() -> None:
         ("decimal('1e99999')", "1,000 digits"),
     ],
 )
-def test_results_are_bounded(source: str, word: str) -> None:
-    assert word in refused(source)
+def test_results_are_bounded(source: str, message: str) -> None:
+    assert message in refused(source)
 
 
 def test_a_huge_integer_of_the_context_is_refused() -> None:
@@ -104,7 +104,7 @@ DEEP: list[Callable[[int], str]] = [
 
 
 @pytest.mark.parametrize("make", DEEP)
-def test_depth_is_refused_before_the_stack_is_used_up(make: Callable[[int], str]) -> None:
+def test_depth_is_limited_before_the_stack_overflows(make: Callable[[int], str]) -> None:
     context = {"x": {"a": None}}
     frames = sys.getrecursionlimit() // 2
     assert frames >= MAX_TREE_DEPTH * 3

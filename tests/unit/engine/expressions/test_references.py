@@ -95,7 +95,7 @@ NULLS = {"steps": {"charge": {"result": None, "state": "FAILED"}, "other": {"res
         "steps.charge.state == 'DONE' ? R.id : 0",
     ],
 )
-def test_what_is_called_guarded_does_not_fail_on_null(source: str) -> None:
+def test_guarded_references_accept_null(source: str) -> None:
     expression = compile_expression(source.replace("R", CHARGE))
     assert all(found.guarded for found in expression.references if found.path[2] == "result")
     expression.evaluate(NULLS)

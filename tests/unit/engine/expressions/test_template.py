@@ -52,7 +52,7 @@ def test_a_constant_is_rendered_as_itself(value: Any) -> None:
     assert template.render({}) is value
 
 
-def test_expressions_say_where_they_stand() -> None:
+def test_expressions_report_their_position() -> None:
     template = compile_value({"a": ["x", "no. ${{  input.n }} of ${{ input.id }}"], "b": "${{ input.n }}"})
     assert not template.constant
     assert [(path, expression.source) for path, expression in template.expressions] == [
@@ -69,7 +69,7 @@ def test_null_inside_text_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("string", "offset", "words"),
+    ("string", "offset", "message"),
     [
         ("ab ${{ 1 + }}", 10, "expected a value"),
         ("${{ a }} ${{ b ** c }}", 16, "expected a value"),
@@ -78,8 +78,8 @@ def test_null_inside_text_is_an_error() -> None:
         ("${{ }}", 4, "empty"),
     ],
 )
-def test_errors_say_where(string: str, offset: int, words: str) -> None:
+def test_errors_say_where(string: str, offset: int, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         compile_value({"with": [string]})
     assert (caught.value.path, caught.value.offset) == (("with", 0), offset)
-    assert words in caught.value.message
+    assert message in caught.value.message

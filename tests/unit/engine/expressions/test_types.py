@@ -25,7 +25,7 @@ def check(source: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("source", "offset", "words"),
+    ("source", "offset", "message"),
     [
         ("1 + input.total * 2", 4, "input.total, a string; write decimal(x)"),
         ("input.total + input.name", 0, "input.total, a string"),
@@ -48,11 +48,11 @@ def check(source: str) -> list[tuple[int, str]]:
         ("default(input.name, 'x') * 2", 0, "a string"),
     ],
 )
-def test_mistakes(source: str, offset: int, words: str) -> None:
+def test_mistakes(source: str, offset: int, message: str) -> None:
     found = check(source)
     assert len(found) == 1
     assert found[0][0] == offset
-    assert words in found[0][1]
+    assert message in found[0][1]
 
 
 @pytest.mark.parametrize(

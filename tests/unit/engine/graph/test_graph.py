@@ -19,13 +19,13 @@ DIAMOND = saga(
 )
 
 
-def test_the_way_back_passes_through_reads() -> None:
+def test_compensation_edges_pass_through_reads() -> None:
     graph = build_saga_graph(DIAMOND)
     assert graph.back == (("left", "end"), ("join", "left"), ("join", "end"))
     assert ("end", "right") in graph.forward
 
 
-def test_mermaid_is_not_misled_by_names() -> None:
+def test_names_are_escaped_for_mermaid() -> None:
     text = to_mermaid(build_saga_graph(DIAMOND))
     assert 'step_end["<b>end</b>' in text
     assert "Say #34;yes#34; #38; #60;go#62;" in text

@@ -72,7 +72,7 @@ def outcome(word: Any, attempt: int | None = 1) -> Outcome:
     raise ValueError(word)
 
 
-class World:
+class MachineDriver:
     """Drives one machine. ``log`` is what was asked: call ids, and sagas by the id of their step."""
 
     def __init__(
@@ -103,10 +103,10 @@ class World:
 
     # --- running -----------------------------------------------------------------------------------------------
 
-    def start(self) -> World:
+    def start(self) -> MachineDriver:
         return self.feed(Started(self.now))
 
-    def run(self, until: float | None = None, steps: int = 2000) -> World:
+    def run(self, until: float | None = None, steps: int = 2000) -> MachineDriver:
         """Start, and let timers fire until the saga is over or parked, or only what is held is left."""
         if self.machine.view(self.now)["started_at"] is None:
             self.start()
@@ -121,7 +121,7 @@ class World:
             self.fire(id)
         return self
 
-    def feed(self, event: MachineEvent) -> World:
+    def feed(self, event: MachineEvent) -> MachineDriver:
         if self.restore:
             self.machine = Machine.restore(json.loads(json.dumps(self.machine.snapshot())))
         self._carry_out(self.machine.next(event))
@@ -184,12 +184,12 @@ class World:
 
     # --- what happens ------------------------------------------------------------------------------------------
 
-    def fire(self, id: str) -> World:
+    def fire(self, id: str) -> MachineDriver:
         """Move time to this timer and let it fire."""
         self.now = max(self.now, self.timers.pop(id))
         return self.feed(TimerFired(id, self.now))
 
-    def wait(self, seconds: float) -> World:
+    def wait(self, seconds: float) -> MachineDriver:
         """Let time pass, with every timer on the way."""
         end = self.now + seconds
         while self.timers and min(self.timers.values()) <= end:
@@ -197,24 +197,24 @@ class World:
         self.now = end
         return self
 
-    def end(self, id: str, word: Any = "done") -> World:
+    def end(self, id: str, word: Any = "done") -> MachineDriver:
         """A held call ends."""
         call = self.flights.pop(id)
         assert isinstance(call, Call)
         self.hold.discard(id)
         return self.feed(self._ended(call, word))
 
-    def saga_ends(self, id: str, state: Any, story: Mapping[str, Any] | None = None) -> World:
+    def saga_ends(self, id: str, state: Any, story: Mapping[str, Any] | None = None) -> MachineDriver:
         self.flights.pop(id)
         return self.feed(SagaEnded(id, state, self.now, story))
 
-    def cancel(self) -> World:
+    def cancel(self) -> MachineDriver:
         return self.feed(CancelRequested(self.now, who="kim"))
 
-    def signal(self, name: str, data: Any = None, reject: str | None = None) -> World:
+    def signal(self, name: str, data: Any = None, reject: str | None = None) -> MachineDriver:
         return self.feed(SignalReceived(name, self.now, data, "kim", reject))
 
-    def decide(self, step: str, decision: Any, **more: Any) -> World:
+    def decide(self, step: str, decision: Any, **more: Any) -> MachineDriver:
         """A person decides; the decision must be acceptable."""
         event = self.decision(step, decision, **more)
         assert self.machine.check_decision(event) is None

@@ -12,7 +12,7 @@ import pytest
 
 from sagas.machine.arguments import STATE_BUDGET, estimated_size, fit_into_budget
 from sagas.protocol.outcomes import Outcome
-from tests.unit.engine.machine.driver import World, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 
 def noise(length: int, seed: int = 0) -> str:
@@ -31,7 +31,7 @@ def noise(length: int, seed: int = 0) -> str:
     ],
     ids=["empty", "one byte", "hex", "base64", "rows"],
 )
-def test_the_estimate_is_between_what_a_compressor_needs_and_the_text(text: bytes) -> None:
+def test_the_estimate_is_between_compressed_and_plain_size(text: bytes) -> None:
     header = 16
     assert len(zlib.compress(text)) <= estimated_size(text) * 1.01 + header
     assert estimated_size(text) <= len(text)
@@ -60,25 +60,25 @@ def test_the_items_of_a_for_each_share_the_budget(on: str | None, restore: bool)
     big = [Outcome.done({"n": n, "text": noise(200_000, n)}) for n in range(12)]
     answers = {f"a#{n}": outcome for n, outcome in enumerate(big)}
     each = step("a", on=on, for_each="${{ input.items }}", max_parallel=1)
-    world = World(saga(each), {"items": list(range(12))}, answers, restore=restore).run()
-    assert world.state == "COMPLETED"
-    results = [row["result"] for row in world.story["steps"]]
+    driver = MachineDriver(saga(each), {"items": list(range(12))}, answers, restore=restore).run()
+    assert driver.state == "COMPLETED"
+    results = [row["result"] for row in driver.story["steps"]]
     kept = [result for result in results if "text" in result]
     assert kept == results[: len(kept)]
     assert 8 <= len(kept) <= 11
     assert all(result["omitted"] == "size" and result["bytes"] > 200_000 for result in results[len(kept) :])
-    assert all(row["outcome"] == "done" for row in world.story["steps"])
+    assert all(row["outcome"] == "done" for row in driver.story["steps"])
 
 
 def test_a_small_result_is_kept_when_the_budget_is_used_up() -> None:
     answers = {"a": Outcome.done({"text": noise(3 * 1024 * 1024)}), "b": Outcome.done({"id": 7})}
-    world = World(saga(step("a"), step("b")), answers=answers).run()
-    assert world.row("a")["result"]["omitted"] == "size"
-    assert world.row("b")["result"] == {"id": 7}
+    driver = MachineDriver(saga(step("a"), step("b")), answers=answers).run()
+    assert driver.row("a")["result"]["omitted"] == "size"
+    assert driver.row("b")["result"] == {"id": 7}
 
 
 def test_a_snapshot_made_before_the_budget_can_be_read() -> None:
-    world = World(saga(step("a")), hold=["a"]).start()
-    snapshot = world.machine.snapshot()
+    driver = MachineDriver(saga(step("a")), hold=["a"]).start()
+    snapshot = driver.machine.snapshot()
     del snapshot["kept_bytes"]
-    assert type(world.machine).restore(snapshot).state == "RUNNING"
+    assert type(driver.machine).restore(snapshot).state == "RUNNING"

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.engine.machine.driver import World, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 
-def parked() -> World:
+def parked() -> MachineDriver:
     """`reserve` is parked, `ship` has not begun."""
     definition = saga(step("reserve", on_failure="park"), step("ship"))
-    return World(definition, answers={"reserve": "rejected"}).run()
+    return MachineDriver(definition, answers={"reserve": "rejected"}).run()
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "more", "sentence"),
+    ("name", "decision", "more", "message"),
     [
         ("reserve", "retry", {"arguments": [1]}, "--with takes an object of arguments, not a list"),
         ("reserve", "retry", {"arguments": "x=1"}, "--with takes an object of arguments, not a text"),
@@ -38,19 +38,21 @@ def parked() -> World:
         ("reserve", "retry", {"definition": "saga: x"}, "the definition has to be an object, not a text"),
     ],
 )
-def test_one_plain_sentence(name: Any, word: Any, more: dict[str, Any], sentence: str) -> None:
-    assert parked().refusal(name, word, **more) == sentence
+def test_each_refusal_is_one_sentence_in_plain_words(
+    name: Any, decision: Any, more: dict[str, Any], message: str
+) -> None:
+    assert parked().refusal(name, decision, **more) == message
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "message"),
     [
         ("a", "a runs once per item: decide about one of them, for instance a#1"),
         ("a#2", "a#2 has not begun, so there is nothing to decide about it"),
     ],
 )
-def test_items_are_named(name: str, sentence: str) -> None:
+def test_items_are_named(name: str, message: str) -> None:
     each = step("a", for_each="${{ input.items }}", max_parallel=1, on_failure="park")
-    world = World(saga(each), {"items": [1, 2, 3]}, {"a#1": "rejected"}).run()
-    assert world.refusal(name, "retry") == sentence
-    assert world.refusal("a#1", "retry") is None
+    driver = MachineDriver(saga(each), {"items": [1, 2, 3]}, {"a#1": "rejected"}).run()
+    assert driver.refusal(name, "retry") == message
+    assert driver.refusal("a#1", "retry") is None

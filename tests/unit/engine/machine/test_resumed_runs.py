@@ -10,7 +10,7 @@ import pytest
 from sagas.definition.model import Definition
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested
-from tests.unit.engine.machine.driver import World, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 LINE = saga(step("a"), step("b"), step("c"))
 PIVOT = saga(step("a"), step("b", kind="pivot"), step("c", kind="retriable"))
@@ -28,19 +28,19 @@ CASES: dict[str, tuple[Definition, str, dict[str, Any], str, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_terminated_run_is_taken_up(name: str) -> None:
+def test_a_terminated_run_is_resumed(name: str) -> None:
     definition, held, answers, state, log = CASES[name]
-    world = World(definition, answers=answers, hold=[held]).run(until=0.0)
-    assert list(world.flights) == [held]
-    machine = world.machine = Machine.restore(json.loads(json.dumps(world.machine.snapshot())))
-    world.hold, world.flights = set(), {}
-    world.log.clear()
-    lost = machine.lost_calls(world.now)
+    driver = MachineDriver(definition, answers=answers, hold=[held]).run(until=0.0)
+    assert list(driver.flights) == [held]
+    machine = driver.machine = Machine.restore(json.loads(json.dumps(driver.machine.snapshot())))
+    driver.hold, driver.flights = set(), {}
+    driver.log.clear()
+    lost = machine.lost_calls(driver.now)
     assert [one.id for one in lost] == [held]
-    world.feed(CancelRequested(world.now, kind="terminated", who="kim", message="somebody ended it"))
+    driver.feed(CancelRequested(driver.now, kind="terminated", who="kim", message="somebody ended it"))
     for event in lost:
-        world.feed(event)
-    world.run()
-    assert (world.state, world.log) == (state, log)
+        driver.feed(event)
+    driver.run()
+    assert (driver.state, driver.log) == (state, log)
     if state == "COMPENSATED" and "rejected" not in answers.values():
-        assert world.story["reason"]["kind"] == "terminated"
+        assert driver.story["reason"]["kind"] == "terminated"

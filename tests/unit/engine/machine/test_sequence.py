@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.engine.machine.driver import World, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 PLAIN = saga(step("a"), step("b"), step("c"))
 
 
 def test_a_plain_saga_completes_without_a_record() -> None:
-    world = World(PLAIN).run()
-    assert world.state == "COMPLETED"
-    assert world.log == ["a", "b", "c"]
-    assert world.records == []
-    assert [finish.state for finish in world.finishes] == ["COMPLETED"]
+    driver = MachineDriver(PLAIN).run()
+    assert driver.state == "COMPLETED"
+    assert driver.log == ["a", "b", "c"]
+    assert driver.records == []
+    assert [finish.state for finish in driver.finishes] == ["COMPLETED"]
 
 
 @pytest.mark.parametrize(
@@ -22,21 +22,21 @@ def test_a_plain_saga_completes_without_a_record() -> None:
     [("a", []), ("b", ["a"]), ("c", ["b", "a"])],
 )
 def test_a_rejection_undoes_what_was_done_in_reverse_order(fails: str, undone: list[str]) -> None:
-    world = World(PLAIN, answers={fails: "rejected"}).run()
-    assert world.state == "COMPENSATED"
-    assert world.undone == undone
-    assert world.story["reason"] == {
+    driver = MachineDriver(PLAIN, answers={fails: "rejected"}).run()
+    assert driver.state == "COMPENSATED"
+    assert driver.undone == undone
+    assert driver.story["reason"] == {
         "kind": "rejected",
         "step": fails,
         "type": "Rejected",
         "message": "no",
         "details": {},
     }
-    assert [record.state for record in world.records] == ["COMPENSATING", "COMPENSATED"]
+    assert [record.state for record in driver.records] == ["COMPENSATING", "COMPENSATED"]
 
 
 def test_every_snapshot_restores_to_the_same_saga() -> None:
-    plain = World(PLAIN, answers={"c": "unknown"}).run()
-    restored = World(PLAIN, answers={"c": "unknown"}, restore=True).run()
+    plain = MachineDriver(PLAIN, answers={"c": "unknown"}).run()
+    restored = MachineDriver(PLAIN, answers={"c": "unknown"}, restore=True).run()
     assert restored.log == plain.log
     assert restored.story == plain.story

@@ -34,16 +34,16 @@ from sagas.protocol.messages import (
 )
 from tests.unit.engine.machine_properties.environment import operators
 from tests.unit.engine.machine_properties.environment.children import ChildFlight, end_child
-from tests.unit.engine.machine_properties.environment.environment import Flight, World
-from tests.unit.engine.machine_properties.inputs.scenario import Plan
+from tests.unit.engine.machine_properties.environment.environment import Environment, Flight
+from tests.unit.engine.machine_properties.inputs.scenario import Scenario
 from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING
 from tests.unit.engine.machine_properties.oracle import coverage
 from tests.unit.engine.machine_properties.oracle.ledger import Violation
-from tests.unit.engine.machine_properties.oracle.oracle import Judge
+from tests.unit.engine.machine_properties.oracle.oracle import Oracle
 from tests.unit.engine.machine_properties.rules import notify_rules, reissue_rules
 
 SAGA_ID = "random-1"
-PATIENCE = 400
+TIMEOUT = 400
 """Events after which a person looks at everything that is only tried again and again."""
 
 LIMIT = 1_500
@@ -66,19 +66,19 @@ class Runner:
         self,
         definition: Definition,
         input: Mapping[str, Any],
-        plan: Plan,
+        scenario: Scenario,
         *,
         generation: int = 1,
-        mended: Definition | None = None,
+        repaired: Definition | None = None,
     ) -> None:
         """``mended`` is what a person gives `saga resolve --definition`."""
-        self.plan = plan
-        self.mended = mended or definition
+        self.scenario = scenario
+        self.repaired = repaired or definition
         self.definition = definition
         self.now = BEGINNING
-        self.world = World(definition, plan.fate, plan.coin)
-        self.judge = Judge(definition, SAGA_ID, self.world.log, input)
-        self.world.on_effect = self.judge.effect
+        self.env = Environment(definition, scenario.fate, scenario.chance)
+        self.oracle = Oracle(definition, SAGA_ID, self.env.log, input)
+        self.env.on_effect = self.oracle.effect
         make = lambda: Machine(definition, input, SAGA_ID, generation=generation)  # noqa: E731
         self.machine = make()
         self.segment = _Segment(make, [], [])
@@ -93,7 +93,7 @@ class Runner:
 
     @property
     def story(self) -> Mapping[str, Any]:
-        return self.judge.book.story
+        return self.oracle.ledger.story
 
     # --- a whole life -------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Runner:
         """Start, run to the end, judge it, and perhaps undo it afterwards. Returns the last story."""
         self.feed(Started(self.now))
         self._until_finished()
-        if self.story["state"] == "COMPLETED" and self.story["can_undo"] and self.plan.undo_later():
+        if self.story["state"] == "COMPLETED" and self.story["can_undo"] and self.scenario.undo_later():
             self._undo()
         return self.story
 
@@ -110,10 +110,10 @@ class Runner:
             if self.events > LIMIT:
                 raise Violation("liveness", f"no end after {LIMIT} events: {self.story['state']}")
             self._one()
-        while self.world.zombies:
-            self.world.commit_zombie(0)
+        while self.env.zombies:
+            self.env.commit_zombie(0)
         self._check_replay()
-        self.judge.end()
+        self.oracle.end()
 
     def _undo(self) -> None:
         if self.definition.pivot is not None or self.definition.recovery == "forward":
@@ -128,29 +128,29 @@ class Runner:
     # --- one thing happens --------------------------------------------------------------------------------------
 
     def _one(self) -> None:
-        plan = self.plan
-        self.now += 1_000.0 if plan.long_pause() else 0.25
-        self.world.expire(self.now)
+        scenario = self.scenario
+        self.now += 1_000.0 if scenario.long_pause() else 0.25
+        self.env.expire(self.now)
         if self.continuing and not self.calls and not self.children:
             self._continue_as_new()
             return
-        if not self.continuing and plan.continue_now():
+        if not self.continuing and scenario.continue_now():
             self.continuing = True
-        if plan.cancel_now(self.events):
+        if scenario.cancel_now(self.events):
             self._cancel()
             return
         early = self._signals()
-        if early and plan.early_signal():
-            self._signal(early[plan.next(early)])
+        if early and scenario.early_signal():
+            self._signal(early[scenario.next(early)])
             return
-        due = [id for id in self.timers if id in self.judge.deadline_timers]
-        if due and plan.deadline_now(self.events):
+        due = [id for id in self.timers if id in self.oracle.deadline_timers]
+        if due and scenario.deadline_now(self.events):
             self._fire(due[0])
             return
         options = self._options()
         if not options:
             raise Violation("liveness", f"{self.story['state']}, nothing is in flight, nobody is asked")
-        chosen = plan.next(list(options))
+        chosen = scenario.next(list(options))
         list(options.values())[chosen]()
 
     def _options(self) -> dict[str, Callable[[], None]]:
@@ -163,10 +163,10 @@ class Runner:
                 options[f"child {id}"] = lambda id=id, child=child: self._end_child(id, child)
         for name in self._waits():
             options[f"signal {name}"] = lambda name=name: self._signal(name)
-        if self.story["parked"] and (self.story["state"] == "PARKED" or self.plan.coin(10)):
+        if self.story["parked"] and (self.story["state"] == "PARKED" or self.scenario.chance(10)):
             options["decide"] = lambda: self._decide(self.story["parked"])
-        impatient = self.events > PATIENCE or self.plan.coin(20)
-        stuck = operators.stuck(self.judge.book, self.machine, set(self.calls), self.now) if impatient else []
+        short_timeouts = self.events > TIMEOUT or self.scenario.chance(20)
+        stuck = operators.stuck(self.oracle.ledger, self.machine, set(self.calls), self.now) if short_timeouts else []
         if stuck:
             options["decide early"] = lambda: self._decide(stuck)
         if self.timers:
@@ -175,26 +175,26 @@ class Runner:
         for id, child in self.children.items():
             if child.parked:
                 options[f"resume {id}"] = lambda id=id, child=child: self._end_child(id, child)
-        for index in range(len(self.world.zombies)):
-            options[f"zombie {index}"] = lambda index=index: self.world.commit_zombie(index)
+        for index in range(len(self.env.zombies)):
+            options[f"zombie {index}"] = lambda index=index: self.env.commit_zombie(index)
         return options
 
     def _advance(self, id: str, flight: Flight) -> None:
-        ended = self.world.advance(flight, self.now)
+        ended = self.env.advance(flight, self.now)
         if ended is not None:
             del self.calls[id]
             self.feed(ended)
 
     def _end_child(self, id: str, flight: ChildFlight) -> None:
-        fate = self.plan.child(flight)
+        fate = self.scenario.child(flight)
         if fate == "parked" and not flight.parked:
             flight.parked = True  # it waits for a decision of its own; the parent is not told and waits
             self.seen.add("undo of a child parked" if isinstance(flight.command, UndoSaga) else "child parked")
             return
         del self.children[id]
         fate = "completed" if fate == "parked" else fate
-        generation = self.judge.book.entry(flight.command.entry)["generation"]
-        self.feed(end_child(self.world, flight, fate, generation, self.now))
+        generation = self.oracle.ledger.entry(flight.command.entry)["generation"]
+        self.feed(end_child(self.env, flight, fate, generation, self.now))
 
     def _signals(self, steps: Sequence[StepDefinition] | None = None) -> list[str]:
         """The names of the signals that these steps (all of them) wait for."""
@@ -203,22 +203,22 @@ class Runner:
 
     def _waits(self) -> list[str]:
         """Signals that a running `wait` needs."""
-        book = self.judge.book
+        ledger = self.oracle.ledger
         running = {e["step"] for e in self.story["steps"] if e["state"] == "RUNNING"}
-        return self._signals([s for s in self.definition.steps if s.id in running and (s.id, "do") not in book.given])
+        return self._signals([s for s in self.definition.steps if s.id in running and (s.id, "do") not in ledger.given])
 
     def _signal(self, name: str) -> None:
-        refusal = "no" if self.plan.reject() else None
+        refusal = "no" if self.scenario.reject() else None
         self.feed(SignalReceived(name, self.now, data={"n": self.events}, who=f"ann {self.events}", reject=refusal))
 
     def _fire(self, id: str) -> None:
         self.now = max(self.now, self.timers.pop(id))
-        self.world.expire(self.now)
+        self.env.expire(self.now)
         self.feed(TimerFired(id, self.now))
 
     def _cancel(self) -> None:
         answer = self.machine.cancel_response()
-        committed = self.judge.book.committed
+        committed = self.oracle.ledger.committed
         self.seen.add(f"cancel {answer}")
         if committed and answer in ("accepted", "recorded"):
             raise Violation("rule 6", f"a cancel past the commit point is answered {answer!r}")
@@ -226,16 +226,16 @@ class Runner:
         self.cancelled = True
 
     def _decide(self, items: Sequence[Mapping[str, Any]]) -> None:
-        item = items[self.plan.next([f"{i['step']} {i['op']}" for i in items])]
-        wish, correction = self.plan.wish(item), self.plan.correction()
-        event = operators.decide(self.judge.book, self.world, item, wish, correction, self.mended, self.now)
+        item = items[self.scenario.next([f"{i['step']} {i['op']}" for i in items])]
+        preference, correction = self.scenario.preference(item), self.scenario.correction()
+        event = operators.decide(self.oracle.ledger, self.env, item, preference, correction, self.repaired, self.now)
         refusal = self.machine.check_decision(event)
         if refusal is not None:
             raise Violation("decisions", f"{event.decision} is offered for {event.step} and refused: {refusal}")
         self.feed(event)
 
     def _try_illegal(self) -> None:
-        for why, event in operators.illegal(self.judge.book, self.now):
+        for why, event in operators.illegal(self.oracle.ledger, self.now):
             if self.machine.check_decision(event) is None:
                 raise Violation("decisions", f"{event.decision} of {event.step} is accepted, but {why}")
 
@@ -244,11 +244,11 @@ class Runner:
     def feed(self, event: MachineEvent) -> None:
         """Tell the machine, let the judge see it, carry out what it asks."""
         self.events += 1
-        book, before = self.judge.book, self.judge.book.story
-        call = book.calls.get(event.id) if isinstance(event, CallEnded) else None
+        ledger, before = self.oracle.ledger, self.oracle.ledger.story
+        call = ledger.calls.get(event.id) if isinstance(event, CallEnded) else None
         if before:
-            self.seen |= coverage.of_event(book, call, event)
-        self.judge.before(event)
+            self.seen |= coverage.of_event(ledger, call, event)
+        self.oracle.before(event)
         answer = list(self.machine.next(event))
         self.segment.events.append(event)
         self.segment.answers.append(answer)
@@ -256,11 +256,11 @@ class Runner:
             self._carry_out(command)
         self.seen |= coverage.of_commands(answer)
         story = self.machine.view(self.now)
-        self.judge.after(answer, story, self.machine.finished)
-        self.seen |= coverage.of_story(book, before, event)
-        if isinstance(event, DecisionMade) or self.plan.coin(5):
+        self.oracle.after(answer, story, self.machine.finished)
+        self.seen |= coverage.of_story(ledger, before, event)
+        if isinstance(event, DecisionMade) or self.scenario.chance(5):
             self._try_illegal()
-        if self.plan.crash_now():
+        if self.scenario.crash_now():
             self._crash()
 
     def _carry_out(self, command: Command) -> None:
@@ -325,7 +325,7 @@ class Runner:
         for id, due in self.timers.items():
             if id in left and abs(due - left[id]) > 1.0 and left[id] > self.now:
                 raise Violation("timers", f"{id} was due at {left[id]}, and after the restart at {due}")
-        self.judge.continued(commands, self.machine.view(self.now))
+        self.oracle.continued(commands, self.machine.view(self.now))
         self.feed(TimerFired("continued", self.now))
 
     def _restart(self, make: Callable[[], Machine]) -> None:
@@ -346,9 +346,11 @@ class Runner:
 
     def _check_silence(self) -> None:
         """Without its notifications the saga does exactly the same."""
-        silent = notify_rules.silent(self.segment.make())
+        makes_no_difference = notify_rules.makes_no_difference(self.segment.make())
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
-            if notify_rules.heard(silent.next(event)) != notify_rules.heard(answer):
+            if notify_rules.received(makes_no_difference.next(event)) != notify_rules.received(answer):
                 raise Violation("notify", f"a notification changed what the machine does at {event}")
-        if notify_rules.told_of(silent.view(self.now)) != notify_rules.told_of(self.machine.view(self.now)):
+        if notify_rules.told_of(makes_no_difference.view(self.now)) != notify_rules.told_of(
+            self.machine.view(self.now)
+        ):
             raise Violation("notify", "a notification changed how the saga ends")

@@ -12,7 +12,7 @@ from sagas.definition.model import Retry
 from sagas.protocol.messages import Call, CallOperation, GuardSpec
 from tests.unit.engine.machine_properties.environment.effects import Effect, EffectLog
 from tests.unit.engine.machine_properties.environment.guard_model import Database
-from tests.unit.engine.machine_properties.inputs.choice_sequence import Tape
+from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 
 
 def call(op: CallOperation, *, mode: Any = "decide") -> Call:
@@ -46,7 +46,7 @@ ORDERS = sorted(set(permutations(("do", "do", "undo", "undo", "confirm", "seal")
 
 
 @pytest.mark.parametrize("first", sorted({order[0] for order in ORDERS}))
-def test_no_order_leaks_or_doubles(first: CallOperation) -> None:
+def test_no_delivery_order_leaks_or_duplicates(first: CallOperation) -> None:
     for order in ORDERS:
         if order[0] != first:
             continue
@@ -69,8 +69,8 @@ def test_marks_decide_without_an_effect() -> None:
     assert base.run(call("do"), effect_of(log, "do")).kind == "late"
 
 
-def test_an_empty_tape_is_calm() -> None:
-    tape = Tape(b"")
-    assert tape.pick(("calm", "wild")) == "calm"
-    assert not tape.chance(99)
-    assert tape.exhausted
+def test_an_empty_choice_sequence_has_no_faults() -> None:
+    choices = ChoiceSequence(b"")
+    assert choices.pick(("calm", "wild")) == "calm"
+    assert not choices.chance(99)
+    assert choices.exhausted

@@ -9,7 +9,7 @@ import pytest
 
 from sagas.definition.model import Definition
 from tests.unit.engine.machine_properties.environment.environment import Fate
-from tests.unit.engine.machine_properties.inputs.scenarios import OneFault
+from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, live
 
 
@@ -26,18 +26,18 @@ def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, An
             if times == 1 and place in same:
                 events = same[place]
             else:
-                plan = OneFault(step, op, fault, times, **moment(at))
-                events = live(definition, plan).events
-                if times == 2 and plan.times > 0:
+                scenario = SingleFaultScenario(step, op, fault, times, **moment(at))
+                events = live(definition, scenario).events
+                if times == 2 and scenario.times > 0:
                     same[place] = events
             at += 1
 
 
 @pytest.mark.parametrize("definition", SAGAS)
-def test_a_cancel_at_every_moment(definition: Definition) -> None:
+def test_a_cancel_at_every_event(definition: Definition) -> None:
     at_every_moment(definition, lambda at: {"cancel_at": at, "crash": at % 3 == 0})
 
 
 @pytest.mark.parametrize("definition", [p for p in SAGAS if p.values[0].deadline is not None])  # pyright: ignore
-def test_the_deadline_at_every_moment(definition: Definition) -> None:
+def test_the_deadline_at_every_event(definition: Definition) -> None:
     at_every_moment(definition, lambda at: {"deadline_at": at})

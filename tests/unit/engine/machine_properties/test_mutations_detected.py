@@ -16,7 +16,7 @@ from tests.unit.engine.machine_properties.oracle.ledger import Violation
 from tests.unit.engine.machine_properties.test_properties import live
 
 MUTATIONS = {**EFFECTS, **WORDS}
-LIVES = 1_500
+RUNS = 1_500
 
 
 START = {
@@ -32,9 +32,9 @@ START = {
 """Where the lives of a mutation begin, to save time: it needs a rare meeting, and shortly after this one it happens."""
 
 
-def found(lives: int = LIVES, start: int = 0) -> set[str]:
+def found(runs: int = RUNS, start: int = 0) -> set[str]:
     """The rules broken in random lives, until the first one is broken."""
-    for seed in range(start, start + lives):
+    for seed in range(start, start + runs):
         source = random.Random(seed)
         try:
             live(source.randbytes(160), source.randbytes(96), source.randbytes(256))
@@ -45,12 +45,12 @@ def found(lives: int = LIVES, start: int = 0) -> set[str]:
     return set()
 
 
-def test_the_machine_itself_is_innocent() -> None:
+def test_the_unmodified_machine_has_no_violations() -> None:
     assert found(200) == set()
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutated_machine_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutated_machine_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, rules = MUTATIONS[name]
     mutate(monkeypatch)
     broken = found(start=START.get(name, 0))

@@ -11,8 +11,8 @@ from collections import Counter
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.engine.machine_properties.inputs.choice_sequence import Tape
-from tests.unit.engine.machine_properties.inputs.scenarios import TapePlan
+from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
+from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.runner import Runner
 
@@ -55,9 +55,9 @@ RARELY_SEEN = {
 
 def live(shape: bytes, faults: bytes, order: bytes) -> Runner:
     """One whole life; raises Violation when a rule is broken."""
-    case = make_case(Tape(shape))
-    plan = TapePlan(Tape(faults), Tape(order))
-    runner = Runner(case.definition, case.input, plan, generation=case.generation, mended=case.mended)
+    case = make_case(ChoiceSequence(shape))
+    scenario = RandomScenario(ChoiceSequence(faults), ChoiceSequence(order))
+    runner = Runner(case.definition, case.input, scenario, generation=case.generation, repaired=case.repaired)
     runner.run()
     return runner
 
@@ -75,14 +75,14 @@ def live(shape: bytes, faults: bytes, order: bytes) -> Runner:
     faults=st.binary(min_size=96, max_size=96),
     order=st.binary(min_size=256, max_size=256),
 )
-def test_every_life_keeps_every_rule(shape: bytes, faults: bytes, order: bytes) -> None:
+def test_every_run_satisfies_every_rule(shape: bytes, faults: bytes, order: bytes) -> None:
     runner = live(shape, faults, order)
     SEEN.update(runner.seen)
-    if runner.world.lates:
+    if runner.env.lates:
         SEEN["late attempt refused"] += 1
 
 
-def test_the_hard_states_were_reached() -> None:
+def test_rare_states_are_covered() -> None:
     """Without this a world that had become too kind would pass unnoticed."""
     assert SEEN, "run the whole file: this test counts what the one above has seen"
     missing = {name for name in MUST_BE_SEEN if SEEN[name] < EXAMPLES // 500} | (RARELY_SEEN - SEEN.keys())

@@ -6,7 +6,7 @@ import pytest
 
 from sagas.definition.model import Definition
 from tests.unit.engine.machine_properties.environment.environment import Fate
-from tests.unit.engine.machine_properties.inputs.scenarios import OneFault
+from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, live
 
 UNDO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "lost_after", "lost_before", "infrastructure", "zombie")
@@ -18,15 +18,15 @@ def test_every_fault_of_a_compensation(definition: Definition) -> None:
     for step in definition.steps:
         for fault in UNDO_FAULTS:
             for at in range(1, 6):
-                for times, wished in ((1, "retry"), (20, "retry"), (20, "skip"), (20, "done")):
-                    plan = OneFault(step.id, "undo", fault, times, cancel_at=at, wished=wished)
-                    live(definition, plan)
-                    if plan.times == times:
+                for times, preferred in ((1, "retry"), (20, "retry"), (20, "skip"), (20, "done")):
+                    scenario = SingleFaultScenario(step.id, "undo", fault, times, cancel_at=at, preferred=preferred)
+                    live(definition, scenario)
+                    if scenario.times == times:
                         break  # nothing of this step was undone: no other fault would strike either
 
 
 @pytest.mark.parametrize("definition", SAGAS)
-@pytest.mark.parametrize("wished", ["retry", "skip", "done", "compensate"])
-def test_every_decision_about_a_stuck_step(definition: Definition, wished: str) -> None:
+@pytest.mark.parametrize("preferred", ["retry", "skip", "done", "compensate"])
+def test_every_decision_about_a_stuck_step(definition: Definition, preferred: str) -> None:
     for step, op, fault, times in faults(definition):
-        live(definition, OneFault(step, op, fault, times * 10, wished=wished))
+        live(definition, SingleFaultScenario(step, op, fault, times * 10, preferred=preferred))

@@ -21,7 +21,7 @@ def table(
 LINE = saga(step("a"), step("b"), step("p", kind="pivot"), step("after", kind="retriable"), deadline=60.0)
 
 
-def test_a_guarded_line_never_leaves_anything_behind() -> None:
+def test_a_guarded_sequence_leaves_no_residue() -> None:
     cells = table(LINE)
     assert not any(cell.residue for cell in cells.values())
     assert {fault: cells["a", fault].state for fault in FAULTS} == {
@@ -45,7 +45,7 @@ def test_what_is_undone_is_in_reverse_order() -> None:
     assert cells["b", "compensation fails"].undone == []
 
 
-def test_past_the_pivot_there_is_only_forward() -> None:
+def test_past_the_pivot_the_saga_only_goes_forward() -> None:
     cells = table(LINE)
     for fault in ("failed", "unknown", "crash after effect", "late", "cancel", "deadline"):
         assert cells["after", fault].state == "COMPLETED", fault
@@ -54,16 +54,16 @@ def test_past_the_pivot_there_is_only_forward() -> None:
     assert ("p", "compensation fails") not in cells
 
 
-def test_a_late_attempt_at_a_participant_without_memory_is_a_residue() -> None:
-    forgetful = saga(step("a", on=None, idempotent=False), step("p", kind="pivot"))
-    cell = table(forgetful)["a", "late"]
+def test_a_late_attempt_without_deduplication_is_a_residue() -> None:
+    lossy_broker = saga(step("a", on=None, idempotent=False), step("p", kind="pivot"))
+    cell = table(lossy_broker)["a", "late"]
     assert cell.state == "COMPENSATED"
     assert [(row["step"], row["kind"]) for row in cell.residue] == [("a", "effect_stays")]
     honouring = saga(step("a", on=None), step("p", kind="pivot"))
     assert table(honouring)["a", "late"].residue == []
 
 
-def test_no_deadline_no_such_cell() -> None:
+def test_no_deadline_means_no_deadline_fault() -> None:
     assert not [fault for _, fault in table(saga(step("a"), step("p", kind="pivot"))) if fault == "deadline"]
 
 
@@ -80,7 +80,7 @@ def test_each_item_of_a_for_each_is_a_failure_point() -> None:
     assert cells["p", "rejected"].undone == ["a#2", "a#1", "a#0"]
 
 
-def test_of_a_long_for_each_the_first_and_the_last_items_are_tried() -> None:
+def test_a_long_for_each_fails_at_its_first_and_last_items() -> None:
     definition = saga(step("a", for_each="${{ input.items }}", max_parallel=50), step("p", kind="pivot"))
     steps = list(dict.fromkeys(step for step, _ in table(definition, {"items": list(range(50))})))
     assert steps[:2] == ["a#0", "a#1"]
@@ -88,14 +88,14 @@ def test_of_a_long_for_each_the_first_and_the_last_items_are_tried() -> None:
     assert len(steps) == 11
 
 
-def test_an_unguarded_pivot_that_does_not_answer_parks_for_a_person() -> None:
+def test_an_unresponsive_unguarded_pivot_parks() -> None:
     definition = saga(step("a"), step("p", kind="pivot", on=None, idempotent=False))
     cell = table(definition)["p", "crash after effect"]
     assert cell.state == "PARKED"
     assert {"done", "compensate"} <= set(cell.parked[0]["decisions"])
 
 
-def test_a_probe_finds_the_effect_of_a_lost_answer() -> None:
+def test_a_probe_finds_the_effect_of_a_lost_response() -> None:
     asked = step("a", on=None, idempotent=False, probe=probe(done="response.found"))
     cells = table(saga(asked, step("p", kind="pivot")))
     assert cells["a", "crash after effect"].state == "COMPLETED"
@@ -126,7 +126,7 @@ def test_a_saga_that_does_not_even_complete_has_no_table() -> None:
 # --- waits, conditions, nested sagas ---------------------------------------------------------------------------------
 
 
-def test_a_wait_is_answered_refused_or_forgotten() -> None:
+def test_a_wait_is_signalled_rejected_or_timed_out() -> None:
     wait = step("ask", kind="read", on=None, do=op("wait", {"signal": "approve", "timeout": "2h"}), compensate=None)
     definition = saga(step("a"), wait, step("p", kind="pivot"), output="${{ steps.ask.result.data.by }}")
     run = simulate(definition, {}, Script(signals={"approve": {"by": "kim"}}))
@@ -172,7 +172,7 @@ def test_a_step_of_a_nested_saga_can_fail() -> None:
     assert run.reason["step"] == "sub"
 
 
-def test_a_parked_nested_saga_parks_the_whole() -> None:
+def test_a_parked_nested_saga_parks_its_parent() -> None:
     outside = Environment({"child": saga(step("inner"), step("last", on_failure="park"))})
     run = simulate(nested(), {}, Script({"sub/last": "rejected"}), outside)
     assert run.state == "PARKED"
@@ -183,15 +183,15 @@ def test_a_parked_nested_saga_parks_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "sentence"),
+    ("script", "message"),
     [
         (Script({"bb": "rejected"}), "test has no step bb"),
         (Script({"a": "refused"}), "'refused' is no outcome"),
         (Script(cancel_at="x"), "test has no step x"),
     ],
 )
-def test_a_mistake_in_the_script(script: Script, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
+def test_a_mistake_in_the_script(script: Script, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         simulate(LINE, {}, script)
 
 

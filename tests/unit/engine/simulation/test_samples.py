@@ -43,7 +43,7 @@ def test_an_input_that_fits_its_schema() -> None:
     assert sample_input(definition) == made
 
 
-def test_texts_that_are_read_as_amounts_become_digits() -> None:
+def test_sample_strings_read_as_amounts_are_digits() -> None:
     schema = {"type": "object", "properties": {"amount": {"type": "string"}}}
     definition = saga(step("a", with_={"x": "${{ decimal(input.amount) }}"}), input=schema)
     assert sample_input(definition) == {"amount": "1"}
@@ -62,7 +62,7 @@ def test_texts_that_are_read_as_amounts_become_digits() -> None:
         ("input.x", {}),
     ],
 )
-def test_results_are_what_the_expressions_want_to_read(expression: str, result: Any) -> None:
+def test_sample_results_satisfy_the_expressions(expression: str, result: Any) -> None:
     definition = saga(step("a"), step("b"), output="${{ " + expression + " }}")
     assert sample_results(definition, {})["a"] == result
     assert simulate(definition, {"x": 1}).state == "COMPLETED"

@@ -25,7 +25,7 @@ notify:
 """
 
 
-def test_a_simulated_run_knows_who_would_be_told() -> None:
+def test_a_simulated_run_lists_its_notifications() -> None:
     definition, _ = parse_text(SAGA, "told.saga.yaml", {})
     assert definition is not None
     good = simulate(definition, {"n": 1}, Script(results={"look": {"no": {}}}))
@@ -40,7 +40,7 @@ def test_a_simulated_run_knows_who_would_be_told() -> None:
     assert failure_points(definition, {"n": 1}) == failure_points(without, {"n": 1}), "a table without them is the same"
 
 
-def test_the_plan_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_lists_notifications(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "definitions").mkdir()
     (tmp_path / "definitions" / "told.saga.yaml").write_text(SAGA)
     (tmp_path / "saga.toml").write_text("")

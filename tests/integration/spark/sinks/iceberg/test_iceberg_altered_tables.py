@@ -23,7 +23,7 @@ from sagas.errors import Rejected
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, delete_positions
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
-from tests.integration.spark.staging.staging_environment import clock, open_desk
+from tests.integration.spark.staging.staging_environment import clock, open_staging
 
 FACTS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("shop", pa.string())])
 
@@ -109,7 +109,7 @@ def ready(lake: Lake, mode: str, name: str = "sales.facts") -> Publication:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_table_that_was_altered_after_the_audit_takes_nothing(lake: Lake, change: str) -> None:
+def test_a_table_altered_after_the_audit_is_refused(lake: Lake, change: str) -> None:
     mode, alter, sentence = CHANGES[change]
     ours = ready(lake, mode)
     alter(lake.table())
@@ -127,7 +127,7 @@ def test_a_table_that_was_altered_after_the_audit_takes_nothing(lake: Lake, chan
     assert len(lake.files()) == len(files) - 1, "what was placed is gone"
 
 
-def test_of_two_tables_published_together_one_was_altered(lake: Lake) -> None:
+def test_an_altered_table_refuses_a_joint_publication(lake: Lake) -> None:
     ours = [ready(lake, "append", name) for name in ("sales.facts", "sales.totals")]
     drop_column(lake.table("sales.totals"))
     with pytest.raises(Rejected, match=r"the table lake\.sales\.totals does not take the output totals any more"):
@@ -135,33 +135,33 @@ def test_of_two_tables_published_together_one_was_altered(lake: Lake) -> None:
     assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([1], [1])
 
 
-async def test_the_guard_says_no_and_remembers_nothing(lake: Lake, tmp_path: Path) -> None:
+async def test_the_guard_rejects_and_stores_nothing(lake: Lake, tmp_path: Path) -> None:
     """A rejection after the commit point parks the saga; when the column is there again, the next attempt publishes."""
-    desk = await open_desk(tmp_path, f"sqlite:///{tmp_path / 'books.db'}")
-    desk = replace(desk, settings=replace(desk.settings, catalogs=lake.settings.catalogs))
+    staging = await open_staging(tmp_path, f"sqlite:///{tmp_path / 'day_close.db'}")
+    staging = replace(staging, settings=replace(staging.settings, catalogs=lake.settings.catalogs))
     ours = ready(lake, "append")
-    spec, target = {"table": "lake.sales.facts", "mode": "append"}, Target(desk.saga, "facts", 1, "facts")
+    spec, target = {"table": "lake.sales.facts", "mode": "append"}, Target(staging.saga, "facts", 1, "facts")
     assert ours.tag.target == target
 
     async def body(sql: Any) -> None:
         await sql.execute(ledger.set_staged(target, 1, ours.manifest))
 
-    async with transaction(desk.guard.engine) as connection:
+    async with transaction(staging.guard.engine) as connection:
         await ledger.take_over(connection, target, saga="day", place="lake.sales.facts", spec=spec, together=False)
-    address = EntryKey(desk.saga, "facts", 1)
-    assert (await desk.guard.do(address, None, body, **clock())).kind == "done"
-    publishing = OutputPublisher(desk.settings, desk.guard.engine, desk.invocation("confirm"))
+    address = EntryKey(staging.saga, "facts", 1)
+    assert (await staging.guard.do(address, None, body, **clock())).kind == "done"
+    publishing = OutputPublisher(staging.settings, staging.guard.engine, staging.invocation("confirm"))
     rename_column(lake.table())
-    outcome = await desk.guard.confirm(address, await publishing.publish(), **clock())
+    outcome = await staging.guard.confirm(address, await publishing.publish(), **clock())
     assert (outcome.kind, outcome.retryable) == ("rejected", False)
     assert outcome.failure is not None
     assert outcome.failure.message.startswith("the table lake.sales.facts does not take the output facts any more")
-    assert (await desk.row()).state == "STAGED"
+    assert (await staging.row()).state == "STAGED"
     with lake.table().update_schema() as update:
         update.rename_column("store", "shop")
-    assert (await desk.guard.confirm(address, await publishing.publish(), **clock())).kind == "done"
-    assert ((await desk.row()).state, lake.ids()) == ("PUBLISHED", [1, 3, 4])
-    await desk.databases.close()
+    assert (await staging.guard.confirm(address, await publishing.publish(), **clock())).kind == "done"
+    assert ((await staging.row()).state, lake.ids()) == ("PUBLISHED", [1, 3, 4])
+    await staging.databases.close()
 
 
 # ── partitions that changed before ──────────────────────────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ MODES: dict[str, tuple[dict[str, Any], list[tuple[int, str, str]]]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_files_of_earlier_partitions_are_replaced_and_come_back(evolved: Lake, mode: str) -> None:
+def test_files_of_earlier_partition_specs_are_replaced_and_restored(evolved: Lake, mode: str) -> None:
     more, rows = MODES[mode]
     ours = evolved.staged(facts((4, "tue", "a")), mode=mode, **more)
     before = seen(evolved)
@@ -225,7 +225,7 @@ def test_a_merge_reaches_into_files_of_earlier_partitions(evolved: Lake) -> None
         ("merge", {"key": "id"}, [1, 3, 4, 9]),
     ],
 )
-def test_deleted_rows_do_not_come_back(lake: Lake, mode: str, more: dict[str, Any], rows: list[int]) -> None:
+def test_deleted_rows_are_not_restored(lake: Lake, mode: str, more: dict[str, Any], rows: list[int]) -> None:
     days = [(number, "mon", "a") for number in (1, 2, 3, 4)]
     lake.publish(lake.staged(facts(*days), saga="old"))
     [file] = [task.file.file_path for task in lake.table().scan().plan_files()]

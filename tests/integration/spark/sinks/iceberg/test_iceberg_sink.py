@@ -39,7 +39,7 @@ def lake(request: pytest.FixtureRequest, server: DatabaseServer, tmp_path: Path)
 # ── modes ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_first_publication_makes_namespace_and_table_and_nothing_is_visible_before(lake: Lake) -> None:
+def test_the_first_publication_creates_namespace_and_table(lake: Lake) -> None:
     ours = lake.staged(some(1, 2, 3), files=3)
     assert lake.sink.check(ours) == []
     lake.sink.prepare(ours)
@@ -77,7 +77,7 @@ def test_overwrite_replaces_everything_in_one_snapshot(lake: Lake) -> None:
     assert len(lake.table().snapshots()) == before + 1
 
 
-def test_overwrite_with_nothing_empties(lake: Lake) -> None:
+def test_overwrite_with_no_rows_empties_the_table(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     nothing = lake.staged(pa.Table.from_pylist(some(1)).slice(0, 0), saga="s2", mode="overwrite")
     lake.publish(nothing)
@@ -95,7 +95,7 @@ def test_overwrite_partitions_replaces_the_partitions_that_have_rows(lake: Lake)
     assert {record["partition"]["day"] for record in lake.table().inspect.files().to_pylist()} == {monday, tuesday}
 
 
-def test_overwrite_where_replaces_what_matches_and_rewrites_files_that_hold_both(lake: Lake) -> None:
+def test_overwrite_where_replaces_matching_rows_and_rewrites_mixed_files(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2, day="mon") + some(3, 4, day="tue")))
     ours = lake.staged(some(9, day="tue"), saga="s2", mode="overwrite_where", where={"day": "tue"})
     lake.publish(ours)
@@ -104,7 +104,7 @@ def test_overwrite_where_replaces_what_matches_and_rewrites_files_that_hold_both
     assert lake.ids() == [1, 2, 3, 4]
 
 
-def test_overwrite_where_knows_dates_and_refuses_rows_outside(lake: Lake) -> None:
+def test_overwrite_where_supports_dates_and_refuses_rows_outside(lake: Lake) -> None:
     monday, tuesday = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
     lake.publish(lake.staged(some(1, day=monday) + some(2, day=tuesday)))
     where = {"day": "2026-03-03"}
@@ -161,7 +161,7 @@ def test_merge_with_a_key_of_several_columns(lake: Lake) -> None:
     ]
 
 
-def test_merge_refuses_a_key_that_is_there_twice_or_not_at_all(lake: Lake) -> None:
+def test_merge_refuses_duplicate_and_null_keys(lake: Lake) -> None:
     assert lake.sink.check(lake.staged(some(1, 1), mode="merge", key="id")) == [
         "1 rows have a key (id) that another row of the output has too"
     ]
@@ -175,7 +175,7 @@ def test_merge_refuses_a_key_that_is_there_twice_or_not_at_all(lake: Lake) -> No
 # ── schema ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_difference_of_the_schema_is_one_sentence(lake: Lake) -> None:
+def test_each_schema_difference_is_one_message(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, price=1.5)))
     changed = lake.staged([{"id": "x", "name": "a", "extra": 1}], saga="s2")
     assert lake.sink.check(changed) == [
@@ -219,7 +219,7 @@ def test_partitions_must_be_those_of_the_table(lake: Lake) -> None:
     ]
 
 
-def test_names_that_cannot_be_are_refused() -> None:
+def test_invalid_names_are_refused() -> None:
     sink = IcebergSink(SparkSettings(Path("/"), catalogs={"lake": {"type": "sql", "uri": "x"}}))
     with pytest.raises(UsageError, match=r"must be written as catalog\.namespace\.table"):
         sink.validate(Output("output", "iceberg", "sales.facts"))
@@ -230,7 +230,7 @@ def test_names_that_cannot_be_are_refused() -> None:
 # ── exactly once ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_there_already_is_adopted(lake: Lake) -> None:
+def test_an_existing_publication_is_adopted(lake: Lake) -> None:
     ours = lake.staged(some(1, 2))
     [first] = lake.publish(ours)
     lake.append(some(5))
@@ -240,7 +240,7 @@ def test_what_is_there_already_is_adopted(lake: Lake) -> None:
     assert lake.ids() == [1, 2, 5]
 
 
-def test_a_change_by_somebody_else_is_a_conflict_and_leaves_no_files(lake: Lake) -> None:
+def test_a_concurrent_change_is_a_conflict_and_leaves_no_files(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2)))
     ours = lake.staged([{"id": 2, "name": "x"}], saga="s2", mode="merge", key="id")
     lake.sink.prepare(ours)
@@ -254,7 +254,7 @@ def test_a_change_by_somebody_else_is_a_conflict_and_leaves_no_files(lake: Lake)
     assert [(row["id"], row["name"]) for row in lake.rows()] == [(1, "n1"), (2, "x"), (3, "n3")]
 
 
-def test_a_publisher_that_was_frozen_brings_nothing_back(lake: Lake) -> None:
+def test_a_frozen_publisher_cannot_publish_after_the_undo(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     lake.sink.prepare(ours)
@@ -268,7 +268,7 @@ def test_a_publisher_that_was_frozen_brings_nothing_back(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_an_undo_that_finds_nothing_stops_a_frozen_publisher(lake: Lake, exists: bool) -> None:
+def test_an_undo_without_publication_fences_a_frozen_publisher(lake: Lake, exists: bool) -> None:
     if exists:
         lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2), saga="s2")
@@ -286,7 +286,7 @@ def test_an_undo_that_finds_nothing_stops_a_frozen_publisher(lake: Lake, exists:
 # ── undo ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_undo_of_the_newest_change_goes_back_to_the_pre_image(lake: Lake) -> None:
+def test_undo_of_the_newest_change_restores_the_pre_image(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2)))
     ours = lake.staged(some(7), saga="s2", mode="overwrite")
     lake.publish(ours)
@@ -315,7 +315,7 @@ def test_after_an_undo_the_next_generation_publishes_again(lake: Lake) -> None:
     assert lake.sink.find(again.output, again.tag.target) is not None
 
 
-def test_undo_of_an_append_with_others_after_removes_exactly_our_files(lake: Lake) -> None:
+def test_undo_of_an_append_before_later_commits_removes_exactly_its_files(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2, 3), saga="s2", files=2)
     lake.publish(ours)
@@ -328,7 +328,7 @@ def test_undo_of_an_append_with_others_after_removes_exactly_our_files(lake: Lak
     assert lake.ids() == [1, 4]
 
 
-def test_undo_of_an_overwrite_with_others_after_names_them(lake: Lake) -> None:
+def test_undo_of_an_overwrite_before_later_commits_names_them(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     [done] = lake.publish(ours)
@@ -347,7 +347,7 @@ def test_undo_of_an_overwrite_with_others_after_names_them(lake: Lake) -> None:
     assert lake.ids() == [2, 4]
 
 
-def test_undo_of_an_append_whose_files_others_have_rewritten_is_refused(lake: Lake) -> None:
+def test_undo_of_an_append_with_rewritten_files_is_refused(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2)))
     ours = lake.staged(some(3, 4), saga="s2")
     lake.publish(ours)
@@ -357,7 +357,7 @@ def test_undo_of_an_append_whose_files_others_have_rewritten_is_refused(lake: La
     assert lake.ids() == [1, 2, 4]
 
 
-def test_two_publications_are_undone_in_the_opposite_order_and_in_the_same(lake: Lake) -> None:
+def test_two_publications_are_undone_in_either_order(lake: Lake) -> None:
     first, second = (lake.staged(some(number), saga=f"s{number}", mode="overwrite") for number in (1, 2))
     lake.publish(first)
     lake.publish(second)
@@ -367,7 +367,7 @@ def test_two_publications_are_undone_in_the_opposite_order_and_in_the_same(lake:
     assert lake.sink.find(first.output, first.tag.target) is None
 
 
-def test_expiry_takes_neither_the_pre_image_nor_the_memory_of_the_publication(lake: Lake) -> None:
+def test_snapshot_expiry_keeps_the_pre_image_and_the_commit_tag(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     lake.publish(ours)
@@ -383,7 +383,7 @@ def test_expiry_takes_neither_the_pre_image_nor_the_memory_of_the_publication(la
         lake.unpublish(ours)
 
 
-def test_clean_removes_what_was_placed_and_never_what_was_committed(lake: Lake) -> None:
+def test_clean_removes_uncommitted_files_only(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     files = lake.files()
     ours = lake.staged(some(2), saga="s2")
@@ -398,7 +398,7 @@ def test_clean_removes_what_was_placed_and_never_what_was_committed(lake: Lake) 
     assert lake.ids() == [1, 2]
 
 
-def test_a_reader_without_any_knowledge_of_sagas_finds_columns_by_name(lake: Lake) -> None:
+def test_a_plain_reader_finds_columns_by_name(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, price=decimal.Decimal("2.50"), at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))))
     lake.table().update_schema().rename_column("name", "title").commit()
     assert lake.rows() == [
@@ -409,7 +409,7 @@ def test_a_reader_without_any_knowledge_of_sagas_finds_columns_by_name(lake: Lak
 # ── the end of the time for an undo, and trouble ────────────────────────────────────────────────────────────────
 
 
-def test_when_no_undo_may_come_any_more_rolled_back_rows_and_tags_go(lake: Lake) -> None:
+def test_expired_publications_lose_their_tags_and_rolled_back_rows(lake: Lake) -> None:
     lake.publish(lake.staged(some(1)))
     files = lake.files()
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
@@ -437,7 +437,7 @@ def test_another_manifest_under_the_same_key_is_refused(lake: Lake) -> None:
     assert lake.ids() == [1]
 
 
-def test_files_that_are_gone_are_refused_in_one_sentence(lake: Lake) -> None:
+def test_missing_files_are_refused_in_one_line(lake: Lake) -> None:
     ours = lake.staged(some(1))
     state = lake.sink.read_state([ours])
     file = local_path(ours.manifest.files[0].uri)
@@ -448,7 +448,7 @@ def test_files_that_are_gone_are_refused_in_one_sentence(lake: Lake) -> None:
     assert not lake.exists()
 
 
-def test_a_catalog_out_of_reach_is_tried_again_and_a_wrong_one_is_not(tmp_path: Path) -> None:
+def test_an_unreachable_catalog_is_retried_and_a_wrong_one_is_not(tmp_path: Path) -> None:
     def sink(**properties: str) -> IcebergSink:
         return IcebergSink(SparkSettings(tmp_path, catalogs={"lake": properties}))
 

@@ -59,7 +59,7 @@ PUBLISH_POINTS = {
 
 
 @pytest.mark.parametrize("point", PUBLISH_POINTS)
-def test_a_killed_publisher_leaves_old_or_new_and_the_next_one_finishes(
+def test_a_killed_publisher_leaves_old_or_new_rows_and_the_next_completes(
     server: DatabaseServer, tmp_path: Path, point: str
 ) -> None:
     kind, where, act, rows = PUBLISH_POINTS[point]
@@ -79,7 +79,7 @@ def test_a_killed_publisher_leaves_old_or_new_and_the_next_one_finishes(
 @pytest.mark.parametrize(
     ("where", "rows"), [("'_swap_metadata_location', 'before'", NEW), ("'_commit_sql', 'after'", OLD)]
 )
-def test_a_killed_undo_leaves_new_or_old_and_the_next_one_finishes(
+def test_a_killed_undo_leaves_old_or_new_rows_and_the_next_completes(
     server: DatabaseServer, tmp_path: Path, where: str, rows: list[tuple[int, str]]
 ) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
@@ -95,7 +95,7 @@ def test_a_killed_undo_leaves_new_or_old_and_the_next_one_finishes(
 
 
 @pytest.mark.parametrize(("kind", "where"), [("sql", "'_swap_metadata_location'"), ("rest", "'_commit_single'")])
-def test_a_publisher_that_freezes_at_the_commit_and_wakes_after_the_undo_publishes_nothing(
+def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
     server: DatabaseServer, tmp_path: Path, kind: str, where: str
 ) -> None:
     with lake_with_ours(kind, server, tmp_path) as (lake, ours):
@@ -111,9 +111,7 @@ def test_a_publisher_that_freezes_at_the_commit_and_wakes_after_the_undo_publish
         assert seen(lake) == OLD
 
 
-def test_a_publisher_that_freezes_in_the_transaction_of_the_swap_keeps_nobody_from_the_table(
-    server: DatabaseServer, tmp_path: Path
-) -> None:
+def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: DatabaseServer, tmp_path: Path) -> None:
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
         arm = ARM.format("catalog, '_swap_metadata_location', 'after', signal.SIGSTOP")
         arm += "\ncatalog._COMMIT_TIMEOUTS = catalog._COMMIT_TIMEOUTS.replace('30s', '1s')"
@@ -128,7 +126,9 @@ def test_a_publisher_that_freezes_in_the_transaction_of_the_swap_keeps_nobody_fr
 
 
 @pytest.mark.parametrize(("kind", "same"), [("sql", True), ("sql", False), ("rest", True)])
-def test_of_two_publishers_at_once_one_commits(server: DatabaseServer, tmp_path: Path, kind: str, same: bool) -> None:
+def test_one_of_two_concurrent_publishers_commits(
+    server: DatabaseServer, tmp_path: Path, kind: str, same: bool
+) -> None:
     """With the same target it is there once; of two targets the other one is told to look again."""
     with open_lake(kind, server, tmp_path) as lake:
         first = lake.staged(some(1))
@@ -199,7 +199,7 @@ class Reader(threading.Thread):
         return self.pairs
 
 
-def test_together_a_reader_sees_both_or_none_in_publish_and_in_undo(lake: Lake) -> None:
+def test_a_reader_sees_both_tables_of_a_joint_publication_or_none(lake: Lake) -> None:
     lake.publish(*pair(lake, 1, 1, saga="old"), together=True)
     reader = Reader(lake)
     reader.start()
@@ -213,7 +213,7 @@ def test_together_a_reader_sees_both_or_none_in_publish_and_in_undo(lake: Lake) 
     assert set(reader.stop()) <= {(1, 1), (30, 30)}
 
 
-def test_together_a_conflict_in_one_table_publishes_none(lake: Lake) -> None:
+def test_a_conflict_in_one_table_publishes_none_of_a_joint_publication(lake: Lake) -> None:
     lake.publish(pair(lake, 1, 1, saga="old")[0])
     ours = pair(lake, 1, 2)  # the second table does not exist yet
     state = lake.sink.read_state(ours)
@@ -226,7 +226,7 @@ def test_together_a_conflict_in_one_table_publishes_none(lake: Lake) -> None:
     assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([2], [2])
 
 
-def test_together_an_undo_that_one_table_refuses_takes_back_none(lake: Lake) -> None:
+def test_a_refused_undo_of_one_table_reverts_none_of_a_joint_publication(lake: Lake) -> None:
     lake.publish(*pair(lake, 1, 1, saga="old"), together=True)
     ours = pair(lake, 1, 2)
     lake.publish(*ours, together=True)
@@ -236,7 +236,7 @@ def test_together_an_undo_that_one_table_refuses_takes_back_none(lake: Lake) -> 
     assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([2], [2, 9])
 
 
-def test_together_killed_between_two_tables_nothing_is_visible(server: DatabaseServer, tmp_path: Path) -> None:
+def test_a_kill_between_two_tables_of_a_joint_publication_shows_nothing(server: DatabaseServer, tmp_path: Path) -> None:
     with open_lake("sql", server, tmp_path) as lake:
         ours = pair(lake, 1, 2)
         act = f"sink.publish([publication, {ours[1]!r}], state, together=True)"

@@ -79,9 +79,7 @@ def test_an_empty_output_without_a_file_can_be_published(settings: SparkSettings
     assert visible(settings) == []
 
 
-def test_nothing_is_visible_before_publish_nor_to_who_reads_the_folder(
-    settings: SparkSettings, sink: ParquetSink
-) -> None:
+def test_nothing_is_visible_before_publish(settings: SparkSettings, sink: ParquetSink) -> None:
     publication = stage(settings, APPEND, ONE)
     sink.prepare(publication)
     with pytest.raises(UsageError, match="no Parquet output"):
@@ -91,7 +89,7 @@ def test_nothing_is_visible_before_publish_nor_to_who_reads_the_folder(
     assert dataset.dataset(settings.root / "out", format="parquet").files == []
 
 
-def test_what_is_there_is_adopted(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_an_existing_publication_is_adopted(settings: SparkSettings, sink: ParquetSink) -> None:
     publication = stage(settings, APPEND, ONE)
     state = sink.read_state([publication])
     publish(sink, publication)
@@ -112,9 +110,7 @@ def test_another_manifest_under_our_key_is_not_adopted(settings: SparkSettings, 
         sink.publish([other], sink.read_state([other]), together=False)
 
 
-def test_an_adopted_publication_that_others_overwrote_is_not_published_again(
-    settings: SparkSettings, sink: ParquetSink
-) -> None:
+def test_an_overwritten_adopted_publication_is_not_published_again(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE, saga="a")
     publish(sink, ours)
     publish(sink, stage(settings, OVERWRITE, TWO, saga="b"))
@@ -134,7 +130,7 @@ def test_the_state_is_compared(settings: SparkSettings, sink: ParquetSink) -> No
     assert visible(settings) == [2]
 
 
-def test_undo_at_the_head_restores_what_was_there(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_undo_at_the_head_restores_the_previous_files(settings: SparkSettings, sink: ParquetSink) -> None:
     publish(sink, stage(settings, APPEND, ONE, saga="a"))
     publish(sink, stage(settings, APPEND, TWO, saga="b"))
     before = PointerFolder(settings.root / "out").read().entries
@@ -145,14 +141,14 @@ def test_undo_at_the_head_restores_what_was_there(settings: SparkSettings, sink:
     assert visible(settings) == [1, 2]
 
 
-def test_the_first_overwrite_is_taken_back_to_nothing(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_undo_of_the_first_overwrite_leaves_nothing(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, OVERWRITE, ONE)
     publish(sink, ours)
     unpublish(sink, ours)
     assert visible(settings) == []
 
 
-def test_undo_of_an_append_leaves_what_others_appended(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_undo_of_an_append_keeps_later_appends(settings: SparkSettings, sink: ParquetSink) -> None:
     publish(sink, stage(settings, APPEND, ONE, saga="a"))
     ours = stage(settings, APPEND, TWO, saga="b")
     publish(sink, ours)
@@ -162,7 +158,7 @@ def test_undo_of_an_append_leaves_what_others_appended(settings: SparkSettings, 
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_undo_of_an_overwrite_with_others_after_it_is_refused(
+def test_undo_of_an_overwrite_before_later_commits_is_refused(
     settings: SparkSettings, sink: ParquetSink, mode: str
 ) -> None:
     publish(sink, stage(settings, APPEND, ONE, saga="a"))
@@ -180,9 +176,7 @@ def test_undo_of_an_overwrite_with_others_after_it_is_refused(
     assert visible(settings) == [1]
 
 
-def test_what_was_taken_back_beneath_an_overwrite_does_not_come_back(
-    settings: SparkSettings, sink: ParquetSink
-) -> None:
+def test_a_reverted_append_below_an_overwrite_is_not_restored(settings: SparkSettings, sink: ParquetSink) -> None:
     first, second = stage(settings, APPEND, ONE, saga="a"), stage(settings, APPEND, TWO, saga="b")
     third, fourth = stage(settings, OVERWRITE, THREE, saga="c"), stage(settings, OVERWRITE, ONE, saga="d")
     for one in (first, second, third, fourth):
@@ -196,7 +190,7 @@ def test_what_was_taken_back_beneath_an_overwrite_does_not_come_back(
     assert PointerFolder(settings.root / "out").read().retracted == (), "nothing is remembered longer than needed"
 
 
-def test_undo_is_idempotent_and_always_moves_the_version(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_undo_is_idempotent_and_always_increments_the_version(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE)
     unpublish(sink, ours)
     publish(sink, ours)
@@ -216,7 +210,9 @@ def test_the_next_generation_is_published_again(settings: SparkSettings, sink: P
     assert visible(settings) == [2]
 
 
-def test_what_the_overwrite_replaced_is_gone(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_undo_of_an_overwrite_without_its_previous_version_is_refused(
+    settings: SparkSettings, sink: ParquetSink
+) -> None:
     publish(sink, stage(settings, APPEND, ONE, saga="a"))
     ours = stage(settings, OVERWRITE, TWO, saga="b")
     publish(sink, ours)
@@ -247,7 +243,7 @@ def data(settings: SparkSettings) -> set[str]:
     return {targets[one.name.rpartition("-e")[0]] for one in (settings.root / "out" / "_data").iterdir()}
 
 
-def test_what_no_undo_needs_is_forgotten(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_files_no_undo_needs_are_deleted(settings: SparkSettings, sink: ParquetSink) -> None:
     made = {
         saga: stage(settings, {"parquet": "out", "mode": mode}, rows, saga=saga)
         for saga, mode, rows in (("a", "append", ONE), ("b", "overwrite", TWO), ("c", "overwrite", THREE))
@@ -297,7 +293,7 @@ def test_files_of_another_device_are_copied(settings: SparkSettings) -> None:
     assert visible(settings) == [1, 2]
 
 
-def test_placing_twice_changes_nothing(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_preparing_twice_changes_nothing(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE)
     publish(sink, ours)
     file = Path(read_pointer(str(settings.root / "out"))[0])
@@ -310,7 +306,7 @@ def test_placing_twice_changes_nothing(settings: SparkSettings, sink: ParquetSin
         sink.prepare(ours)
 
 
-def test_check_says_what_would_refuse(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_check_reports_what_publish_would_refuse(settings: SparkSettings, sink: ParquetSink) -> None:
     publish(sink, stage(settings, APPEND, ONE, saga="a"))
     wrong = pa.table({"id": pa.array([1], pa.int32()), "more": ["x"]})
     problems = sink.check(stage(settings, APPEND, wrong, saga="b"))
@@ -326,7 +322,7 @@ def test_check_says_what_would_refuse(settings: SparkSettings, sink: ParquetSink
     assert "is a file" in sink.check(stage(settings, {"parquet": "plain/x.parquet/out"}, ONE))[0]
 
 
-def test_a_schema_that_others_changed_meanwhile_is_refused(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_a_concurrently_changed_schema_is_refused(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE, saga="a")
     sink.prepare(ours)
     publish(sink, stage(settings, APPEND, [{"id": "text"}], saga="b"))
@@ -334,7 +330,7 @@ def test_a_schema_that_others_changed_meanwhile_is_refused(settings: SparkSettin
         sink.publish([ours], sink.read_state([ours]), together=False)
 
 
-def test_what_the_sink_cannot_do_is_refused(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_unsupported_options_are_refused(settings: SparkSettings, sink: ParquetSink) -> None:
     def output(**more: Any) -> Output:
         return Output.parse("facts", {"parquet": "out", **more})
 
@@ -350,13 +346,13 @@ def test_what_the_sink_cannot_do_is_refused(settings: SparkSettings, sink: Parqu
         validate_together([output(), table], settings)
 
 
-def test_a_disk_that_is_full_or_read_only_is_one_sentence(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_a_full_or_read_only_disk_gives_a_one_line_error(settings: SparkSettings, sink: ParquetSink) -> None:
     (settings.root / "out").write_text("no folder")
     with pytest.raises(InfrastructureError, match=r"Not a directory|File exists"):
         sink.prepare(stage(settings, APPEND, ONE))
 
 
-def test_a_lock_that_nobody_releases_is_a_conflict(
+def test_a_lock_that_is_never_released_is_a_conflict(
     settings: SparkSettings, sink: ParquetSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_pointer, "LOCK_TIMEOUT", 0.1)
@@ -366,7 +362,7 @@ def test_a_lock_that_nobody_releases_is_a_conflict(
         sink.publish([ours], sink.read_state([ours]), together=False)
 
 
-def test_a_damaged_pointer_is_one_sentence(settings: SparkSettings, sink: ParquetSink) -> None:
+def test_a_corrupt_pointer_gives_a_one_line_error(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE)
     publish(sink, ours)
     place = settings.root / "out" / "_current.json"

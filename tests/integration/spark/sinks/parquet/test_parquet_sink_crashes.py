@@ -88,7 +88,7 @@ def test_an_undo_is_killed(settings: SparkSettings, sink: ParquetSink, ours: Pub
 @pytest.mark.parametrize(
     "arm", ["at(os, 'link', 'after')", "at(Path, 'rename', 'before')", "at(Path, 'rename', 'after')"]
 )
-def test_who_places_is_killed(settings: SparkSettings, sink: ParquetSink, arm: str) -> None:
+def test_a_preparing_process_is_killed(settings: SparkSettings, sink: ParquetSink, arm: str) -> None:
     publication = stage(settings, {"parquet": "out"}, NEW, files=2)
     code, said = Publisher(settings, publication, None, arm, PLACE).outcome()
     assert code == -9, said
@@ -113,7 +113,7 @@ def test_a_frozen_publisher_fails_after_the_undo(settings: SparkSettings, sink: 
     assert rows(settings) == OLD
 
 
-def test_a_publisher_that_froze_with_the_lock_holds_the_undo_up_and_is_then_taken_back(
+def test_a_publisher_frozen_with_the_lock_delays_the_undo_and_is_then_reverted(
     settings: SparkSettings, sink: ParquetSink, ours: Publication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("saga_spark.sinks.parquet.parquet_pointer.LOCK_TIMEOUT", 0.2)
@@ -130,7 +130,7 @@ def test_a_publisher_that_froze_with_the_lock_holds_the_undo_up_and_is_then_take
     assert rows(settings) == OLD
 
 
-def test_two_publishers_at_once_publish_once(settings: SparkSettings, sink: ParquetSink, ours: Publication) -> None:
+def test_two_concurrent_publishers_publish_once(settings: SparkSettings, sink: ParquetSink, ours: Publication) -> None:
     state = sink.read_state([ours])
     publishers = [Publisher(settings, ours, state, "", PUBLISH) for _ in range(2)]
     assert sorted(one.outcome() for one in publishers) == [(0, "adopted\n"), (0, "done\n")]

@@ -24,18 +24,18 @@ from tests.integration.spark.sinks.postgresql.warehouse import Warehouse, open_w
 
 
 @pytest.fixture
-def house(server: DatabaseServer, tmp_path: Path) -> Warehouse:
+def warehouse(server: DatabaseServer, tmp_path: Path) -> Warehouse:
     return open_warehouse(server, tmp_path)
 
 
-def problems(house: Warehouse, output: dict[str, Any], **columns: Any) -> list[str]:
-    return house.sink.check(house.stage(output, pa.table({name: [value] for name, value in columns.items()})))
+def problems(warehouse: Warehouse, output: dict[str, Any], **columns: Any) -> list[str]:
+    return warehouse.sink.check(warehouse.stage(output, pa.table({name: [value] for name, value in columns.items()})))
 
 
-def test_columns_that_do_not_fit(house: Warehouse) -> None:
-    house.run("delete from sales; alter table sales add shop integer not null")
-    house.run("alter table sales add twice bigint generated always as (id * 2) stored")
-    assert problems(house, house.output(), id="x", more=1, twice=1) == [
+def test_incompatible_columns_are_reported(warehouse: Warehouse) -> None:
+    warehouse.run("delete from sales; alter table sales add shop integer not null")
+    warehouse.run("alter table sales add twice bigint generated always as (id * 2) stored")
+    assert problems(warehouse, warehouse.output(), id="x", more=1, twice=1) == [
         "the column id: string does not fit bigint",
         "public.sales has no column more",
         "the column twice of public.sales is computed by the database and cannot be written",
@@ -43,110 +43,112 @@ def test_columns_that_do_not_fit(house: Warehouse) -> None:
     ]
 
 
-def test_nulls_that_were_counted_in_the_write_pass(house: Warehouse) -> None:
-    ours = house.stage(house.output(), [{"id": 1}])
+def test_nulls_that_were_counted_in_the_write_pass(warehouse: Warehouse) -> None:
+    ours = warehouse.stage(warehouse.output(), [{"id": 1}])
     ours = replace(ours, manifest=replace(ours.manifest, columns=(ManifestColumn("id", "long", nulls=2),)))
-    assert house.sink.check(ours) == ["the column id of public.sales is NOT NULL, and 2 rows have no value"]
+    assert warehouse.sink.check(ours) == ["the column id of public.sales is NOT NULL, and 2 rows have no value"]
 
 
-def test_keys_and_conditions(house: Warehouse) -> None:
-    assert problems(house, house.output("merge", key="note"), id=1, note="x") == [
+def test_keys_and_conditions_are_checked(warehouse: Warehouse) -> None:
+    assert problems(warehouse, warehouse.output("merge", key="note"), id=1, note="x") == [
         "public.sales has no unique index on note, which merge needs"
     ]
-    assert problems(house, house.output("merge", key="id"), note="x") == [
+    assert problems(warehouse, warehouse.output("merge", key="id"), note="x") == [
         "the column id of public.sales is NOT NULL, and the output has no such column",
         "the output has no column id, which `key` names",
     ]
-    assert problems(house, house.output("overwrite_where", where={"region": 1, "day": "2026-01-01"}), id=1) == [
+    assert problems(warehouse, warehouse.output("overwrite_where", where={"region": 1, "day": "2026-01-01"}), id=1) == [
         "public.sales has no column region, which `where` names",
         "the output has no column day, which `where` names",
     ]
 
 
-def test_rows_that_others_refer_to_are_not_replaced(house: Warehouse) -> None:
-    house.run("create table refund (id bigint, sale bigint references sales)")
-    assert problems(house, house.output("overwrite"), id=1) == [
+def test_referenced_rows_are_not_replaced(warehouse: Warehouse) -> None:
+    warehouse.run("create table refund (id bigint, sale bigint references sales)")
+    assert problems(warehouse, warehouse.output("overwrite"), id=1) == [
         "refund refers to public.sales, so its rows cannot be replaced; use merge or append"
     ]
-    assert problems(house, house.output("append"), id=1) == []
+    assert problems(warehouse, warehouse.output("append"), id=1) == []
 
 
-def test_what_is_no_table(house: Warehouse) -> None:
-    house.run("create view seen as select * from sales")
-    assert problems(house, house.output(table="seen"), id=1) == ["public.seen is not a table"]
-    assert problems(house, house.output(table="nowhere.sales"), id=1) == [
+def test_something_other_than_a_table_is_refused(warehouse: Warehouse) -> None:
+    warehouse.run("create view seen as select * from sales")
+    assert problems(warehouse, warehouse.output(table="seen"), id=1) == ["public.seen is not a table"]
+    assert problems(warehouse, warehouse.output(table="nowhere.sales"), id=1) == [
         "there is no schema nowhere to create sales in"
     ]
 
 
-def as_user(house: Warehouse, name: str, grants: str) -> Warehouse:
-    house.run(f"create role {name} login; {grants}")
-    url = house.url.replace("saga@", f"{name}@")
-    settings = replace(house.settings, connections={"shop": url})
+def as_user(warehouse: Warehouse, name: str, grants: str) -> Warehouse:
+    warehouse.run(f"create role {name} login; {grants}")
+    url = warehouse.url.replace("saga@", f"{name}@")
+    settings = replace(warehouse.settings, connections={"shop": url})
     return Warehouse(settings, url, PostgreSqlSink(settings))
 
 
 @pytest.fixture
-def user(house: Warehouse) -> str:
-    return f"u{conninfo.conninfo_to_dict(house.url)['dbname']}"
+def user(warehouse: Warehouse) -> str:
+    return f"u{conninfo.conninfo_to_dict(warehouse.url)['dbname']}"
 
 
-def test_permissions(house: Warehouse, user: str) -> None:
-    reader = as_user(house, user, f"grant select on sales to {user}")
-    assert problems(reader, house.output("merge", key="id"), id=1) == [
+def test_permissions(warehouse: Warehouse, user: str) -> None:
+    reader = as_user(warehouse, user, f"grant select on sales to {user}")
+    assert problems(reader, warehouse.output("merge", key="id"), id=1) == [
         f"{user} may not create tables in the schema public, where stage tables are",
         *[f"{user} has no {name} permission on public.sales" for name in ("insert", "delete", "update")],
     ]
     assert f"there is no table public.more, and {user} may not create it" in problems(
-        reader, house.output(table="more"), id=1
+        reader, warehouse.output(table="more"), id=1
     )
-    ours = reader.stage(house.output(), [{"id": 7}])
+    ours = reader.stage(warehouse.output(), [{"id": 7}])
     with pytest.raises(Rejected, match="permission denied"):
         reader.sink.prepare(ours)
 
 
-def test_the_permissions_that_are_asked_for_are_enough(house: Warehouse, user: str) -> None:
+def test_the_required_permissions_are_sufficient(warehouse: Warehouse, user: str) -> None:
     grants = f"grant select, insert, delete on sales to {user}; grant create on schema public to {user}"
-    writer = as_user(house, user, grants)
-    before = house.rows()
-    ours = writer.stage(house.output("overwrite"), [{"id": 7}])
+    writer = as_user(warehouse, user, grants)
+    before = warehouse.rows()
+    ours = writer.stage(warehouse.output("overwrite"), [{"id": 7}])
     writer.publish(ours)
     writer.unpublish(ours)
-    assert house.rows() == before
+    assert warehouse.rows() == before
 
 
-def test_a_permission_that_is_lost_before_publishing_is_one_sentence(house: Warehouse, user: str) -> None:
+def test_a_permission_revoked_before_publishing_gives_a_one_line_error(warehouse: Warehouse, user: str) -> None:
     grants = f"grant select, insert, delete on sales to {user}; grant create on schema public to {user}"
-    writer = as_user(house, user, grants)
-    ours = writer.stage(house.output(), [{"id": 7}])
+    writer = as_user(warehouse, user, grants)
+    ours = writer.stage(warehouse.output(), [{"id": 7}])
     writer.sink.prepare(ours)
-    house.run(f"revoke insert on sales from {user}")
+    warehouse.run(f"revoke insert on sales from {user}")
     with pytest.raises(Rejected, match=r"has no insert permission on public\.sales"):
         writer.again(ours)
     assert writer.sink.find(ours.output, ours.tag.target) is None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("alter table sales alter amount type numeric(12, 1)", "rounded away"),
         ("alter table sales drop note", "no column note"),
         ("drop table sales; create view sales as select 1 as id", "not a table"),
     ],
 )
-def test_a_table_that_was_altered_before_publishing_is_one_sentence(house: Warehouse, change: str, said: str) -> None:
-    ours = house.stage(house.output(), [{"id": 7, "amount": Decimal("1.25"), "note": "x"}])
-    house.sink.prepare(ours)
-    house.run(change)
-    with pytest.raises(Rejected, match=said):
-        house.again(ours)
-    assert house.sink.find(ours.output, ours.tag.target) is None
+def test_a_table_altered_before_publishing_gives_a_one_line_error(
+    warehouse: Warehouse, change: str, message: str
+) -> None:
+    ours = warehouse.stage(warehouse.output(), [{"id": 7, "amount": Decimal("1.25"), "note": "x"}])
+    warehouse.sink.prepare(ours)
+    warehouse.run(change)
+    with pytest.raises(Rejected, match=message):
+        warehouse.again(ours)
+    assert warehouse.sink.find(ours.output, ours.tag.target) is None
 
 
-def test_row_security(house: Warehouse, user: str) -> None:
-    house.run("alter table sales enable row level security")
-    writer = as_user(house, user, f"grant all on sales to {user}; grant create on schema public to {user}")
-    assert "row security hides rows" in problems(writer, house.output(), id=1)[0]
+def test_row_security(warehouse: Warehouse, user: str) -> None:
+    warehouse.run("alter table sales enable row level security")
+    writer = as_user(warehouse, user, f"grant all on sales to {user}; grant create on schema public to {user}")
+    assert "row security hides rows" in problems(writer, warehouse.output(), id=1)[0]
 
 
 ROWS = {
@@ -176,71 +178,75 @@ ROWS = {
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_rows_that_the_table_would_refuse(house: Warehouse, case: str) -> None:
+def test_rows_that_violate_constraints_are_reported(warehouse: Warehouse, case: str) -> None:
     mode, more, rows, said = ROWS[case]
-    house.run("""create table shop (id bigint primary key); insert into shop values (1);
+    warehouse.run("""create table shop (id bigint primary key); insert into shop values (1);
                  alter table sales add shop bigint references shop, add unique (note)""")
-    ours = house.stage(house.output(mode, **more), rows)
-    assert house.sink.check(ours) == []
-    before = house.tables()
+    ours = warehouse.stage(warehouse.output(mode, **more), rows)
+    assert warehouse.sink.check(ours) == []
+    before = warehouse.tables()
     with pytest.raises(Rejected, match="do not fit") as refused:
-        house.sink.prepare(ours)
+        warehouse.sink.prepare(ours)
     assert said in str(refused.value)
-    assert house.tables() == before
+    assert warehouse.tables() == before
 
 
-def test_a_merge_without_a_key_value(house: Warehouse) -> None:
-    house.run("alter table sales add unique (note)")
+def test_a_merge_without_a_key_value(warehouse: Warehouse) -> None:
+    warehouse.run("alter table sales add unique (note)")
     with pytest.raises(Rejected, match="1 rows have no note"):
-        house.sink.prepare(
-            house.stage(house.output("merge", key="note"), pa.table({"id": [8], "note": pa.array([None], pa.string())}))
+        warehouse.sink.prepare(
+            warehouse.stage(
+                warehouse.output("merge", key="note"), pa.table({"id": [8], "note": pa.array([None], pa.string())})
+            )
         )
 
 
-def test_a_trigger_that_keeps_rows_back(house: Warehouse) -> None:
-    house.run("""create function no() returns trigger language plpgsql as 'begin return null; end';
+def test_a_trigger_that_suppresses_rows_is_detected(warehouse: Warehouse) -> None:
+    warehouse.run("""create function no() returns trigger language plpgsql as 'begin return null; end';
                  create trigger no before insert on sales for each row execute function no()""")
-    ours = house.stage(house.output(), [{"id": 8}])
-    house.sink.prepare(ours)
+    ours = warehouse.stage(warehouse.output(), [{"id": 8}])
+    warehouse.sink.prepare(ours)
     with pytest.raises(Rejected, match="kept back 1"):
-        house.again(ours)
+        warehouse.again(ours)
 
 
-def test_files_that_are_gone_or_not_the_manifests(house: Warehouse) -> None:
-    ours = house.stage(house.output(), [{"id": 8}])
+def test_missing_or_changed_files_are_refused(warehouse: Warehouse) -> None:
+    ours = warehouse.stage(warehouse.output(), [{"id": 8}])
     with pytest.raises(Rejected, match="hold 1 rows and their manifest says 2"):
-        house.sink.prepare(replace(ours, manifest=replace(ours.manifest, rows=2)))
+        warehouse.sink.prepare(replace(ours, manifest=replace(ours.manifest, rows=2)))
     Path(ours.manifest.files[0].uri.removeprefix("file://")).unlink()
     with pytest.raises(Rejected, match="is gone"):
-        house.sink.prepare(ours)
+        warehouse.sink.prepare(ours)
 
 
-def test_trouble_of_the_server_is_tried_again(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = house.stage(house.output("overwrite"), [{"id": 8}])
-    house.sink.prepare(ours)
-    away = PostgreSqlSink(replace(house.settings, connections={"shop": f"postgresql://saga@127.0.0.1:{free_port()}/x"}))
+def test_server_errors_are_retried(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = warehouse.stage(warehouse.output("overwrite"), [{"id": 8}])
+    warehouse.sink.prepare(ours)
+    away = PostgreSqlSink(
+        replace(warehouse.settings, connections={"shop": f"postgresql://saga@127.0.0.1:{free_port()}/x"})
+    )
     with pytest.raises(InfrastructureError, match="shop:"):
         away.check(ours)
     monkeypatch.setitem(postgresql_sink.TRANSACTION_TIMEOUTS, "lock_timeout", "200ms")
-    with psycopg.connect(house.url) as other:
+    with psycopg.connect(warehouse.url) as other:
         other.execute("insert into sales (id) values (77)")
         with pytest.raises(CommitConflict, match="lock timeout"):
-            house.again(ours)
-    house.again(ours)
-    assert house.rows() == ["(8,,,)"]
+            warehouse.again(ours)
+    warehouse.again(ours)
+    assert warehouse.rows() == ["(8,,,)"]
 
 
-def test_no_statement_of_a_publication_outlives_its_attempt(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statements_end_with_their_attempt(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading the stage table does: it belongs to the forward attempt, which may last for hours."""
     assert float(postgresql_sink.TRANSACTION_TIMEOUTS["statement_timeout"].removesuffix("s")) <= PUBLISH_TIMEOUT
-    ours = house.stage(house.output(), [{"id": 8}])
+    ours = warehouse.stage(warehouse.output(), [{"id": 8}])
     sleeping = "language plpgsql as $$ begin perform pg_sleep(0.5); return new; end $$"
-    house.run(f"create function slowly() returns trigger {sleeping}")
-    house.run("create trigger slowly before insert on sales for each row execute function slowly()")
+    warehouse.run(f"create function slowly() returns trigger {sleeping}")
+    warehouse.run("create trigger slowly before insert on sales for each row execute function slowly()")
     monkeypatch.setitem(postgresql_sink.TRANSACTION_TIMEOUTS, "statement_timeout", "100ms")
-    house.sink.prepare(ours)
+    warehouse.sink.prepare(ours)
     with pytest.raises(InfrastructureError, match="statement timeout"):
-        house.again(ours)
+        warehouse.again(ours)
     monkeypatch.setitem(postgresql_sink.TRANSACTION_TIMEOUTS, "statement_timeout", "60s")
-    house.again(ours)
-    assert len(house.rows()) == 3
+    warehouse.again(ours)
+    assert len(warehouse.rows()) == 3

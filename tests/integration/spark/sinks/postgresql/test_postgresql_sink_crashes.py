@@ -29,109 +29,113 @@ NEW = ["(2,,,new)", "(3,,,new)", "(4,,,new)"]
 
 
 @pytest.fixture
-def house(server: DatabaseServer, tmp_path: Path) -> Warehouse:
+def warehouse(server: DatabaseServer, tmp_path: Path) -> Warehouse:
     return open_warehouse(server, tmp_path)
 
 
-def overwrite(house: Warehouse, *, saga: str = "s1", generation: int = 1) -> Publication:
+def overwrite(warehouse: Warehouse, *, saga: str = "s1", generation: int = 1) -> Publication:
     rows = [{"id": number, "note": "new"} for number in (2, 3, 4)]
-    return house.stage(house.output("overwrite"), rows, files=2, saga=saga, generation=generation)
+    return warehouse.stage(warehouse.output("overwrite"), rows, files=2, saga=saga, generation=generation)
 
 
 @pytest.fixture
-def ours(house: Warehouse) -> Publication:
-    publication = overwrite(house)
-    house.sink.prepare(publication)
+def ours(warehouse: Warehouse) -> Publication:
+    publication = overwrite(warehouse)
+    warehouse.sink.prepare(publication)
     return publication
 
 
 @pytest.mark.parametrize("arm", [BEFORE, AFTER])
-def test_a_publisher_is_killed(house: Warehouse, ours: Publication, arm: str) -> None:
-    code, said = Publisher(house.settings, ours, None, arm, PUBLISH).outcome()
+def test_a_publisher_is_killed(warehouse: Warehouse, ours: Publication, arm: str) -> None:
+    code, said = Publisher(warehouse.settings, ours, None, arm, PUBLISH).outcome()
     assert code == -9, said
-    assert house.rows() == (OLD if arm == BEFORE else NEW)
-    assert house.again(ours).adopted == (arm == AFTER)
-    assert house.rows() == NEW
-    house.unpublish(ours)
-    assert house.rows() == OLD
-    assert house.tables() == {"sales", "saga_publication"}
+    assert warehouse.rows() == (OLD if arm == BEFORE else NEW)
+    assert warehouse.again(ours).adopted == (arm == AFTER)
+    assert warehouse.rows() == NEW
+    warehouse.unpublish(ours)
+    assert warehouse.rows() == OLD
+    assert warehouse.tables() == {"sales", "saga_publication"}
 
 
 @pytest.mark.parametrize("arm", [BEFORE, AFTER])
-def test_an_undo_is_killed(house: Warehouse, ours: Publication, arm: str) -> None:
-    house.again(ours)
-    code, said = Publisher(house.settings, ours, None, arm, UNPUBLISH).outcome()
+def test_an_undo_is_killed(warehouse: Warehouse, ours: Publication, arm: str) -> None:
+    warehouse.again(ours)
+    code, said = Publisher(warehouse.settings, ours, None, arm, UNPUBLISH).outcome()
     assert code == -9, said
-    assert house.rows() == (NEW if arm == BEFORE else OLD)
-    house.unpublish(ours)
-    assert house.rows() == OLD
-    assert house.tables() == {"sales", "saga_publication"}
+    assert warehouse.rows() == (NEW if arm == BEFORE else OLD)
+    warehouse.unpublish(ours)
+    assert warehouse.rows() == OLD
+    assert warehouse.tables() == {"sales", "saga_publication"}
 
 
 @pytest.mark.parametrize("arm", [BEFORE, AFTER, "import psycopg; at(psycopg.Copy, 'write', 'after')"])
-def test_who_loads_the_stage_table_is_killed(house: Warehouse, arm: str) -> None:
-    publication = overwrite(house)
-    code, said = Publisher(house.settings, publication, None, arm, PLACE).outcome()
+def test_a_process_loading_the_stage_table_is_killed(warehouse: Warehouse, arm: str) -> None:
+    publication = overwrite(warehouse)
+    code, said = Publisher(warehouse.settings, publication, None, arm, PLACE).outcome()
     assert code == -9, said
-    house.publish(publication)
-    assert house.rows() == NEW
-    house.unpublish(publication)
-    assert house.tables() == {"sales", "saga_publication"}
+    warehouse.publish(publication)
+    assert warehouse.rows() == NEW
+    warehouse.unpublish(publication)
+    assert warehouse.tables() == {"sales", "saga_publication"}
 
 
 @pytest.mark.parametrize("undo", ["unpublish", "clean_up"])
-def test_a_publisher_that_froze_before_it_began_fails_after_the_undo(
-    house: Warehouse, ours: Publication, undo: str
+def test_a_publisher_frozen_before_its_transaction_fails_after_the_undo(
+    warehouse: Warehouse, ours: Publication, undo: str
 ) -> None:
-    publisher = Publisher(house.settings, ours, None, "at(type(sink), 'publish', 'before', signal.SIGSTOP)", PUBLISH)
+    publisher = Publisher(
+        warehouse.settings, ours, None, "at(type(sink), 'publish', 'before', signal.SIGSTOP)", PUBLISH
+    )
     publisher.frozen()
     if undo == "unpublish":
-        house.unpublish(ours)
+        warehouse.unpublish(ours)
     else:
-        house.sink.clean_up(ours)
+        warehouse.sink.clean_up(ours)
     publisher.thaw()
     code, said = publisher.outcome()
     assert (code, said.split(":")[0]) == (0, "CommitConflict")
-    assert house.rows() == OLD
-    house.sink.clean_up(ours)
-    assert house.tables() == {"sales", "saga_publication"}
+    assert warehouse.rows() == OLD
+    warehouse.sink.clean_up(ours)
+    assert warehouse.tables() == {"sales", "saga_publication"}
 
 
-def test_a_publisher_that_froze_before_its_commit_is_ended_by_the_server(house: Warehouse, ours: Publication) -> None:
+def test_a_publisher_frozen_before_its_commit_is_terminated_by_the_server(
+    warehouse: Warehouse, ours: Publication
+) -> None:
     arm = (
         "import saga_spark.sinks.postgresql.postgresql_sink as module; "
         "module.TRANSACTION_TIMEOUTS['idle_in_transaction_session_timeout'] = '1s';"
     )
-    publisher = Publisher(house.settings, ours, None, arm + FROZEN_BEFORE, PUBLISH)
+    publisher = Publisher(warehouse.settings, ours, None, arm + FROZEN_BEFORE, PUBLISH)
     publisher.frozen()
-    house.unpublish(ours)  # waits until the server has ended the frozen transaction, and goes before it
+    warehouse.unpublish(ours)  # waits until the server has ended the frozen transaction, and goes before it
     publisher.thaw()
     code, said = publisher.outcome()
     assert (code, said.split(":")[0]) == (0, "InfrastructureError"), said
-    assert house.rows() == OLD
+    assert warehouse.rows() == OLD
 
 
-def test_two_publishers_at_once_publish_once(house: Warehouse, ours: Publication) -> None:
-    publishers = [Publisher(house.settings, ours, None, "", PUBLISH) for _ in range(2)]
+def test_two_concurrent_publishers_publish_once(warehouse: Warehouse, ours: Publication) -> None:
+    publishers = [Publisher(warehouse.settings, ours, None, "", PUBLISH) for _ in range(2)]
     assert sorted(one.outcome() for one in publishers) == [(0, "adopted\n"), (0, "done\n")]
-    assert house.rows() == NEW
-    assert house.run("select count(*) from saga_publication") == [(1,)]
+    assert warehouse.rows() == NEW
+    assert warehouse.run("select count(*) from saga_publication") == [(1,)]
 
 
-def test_two_that_load_at_once_leave_one_stage_table(house: Warehouse) -> None:
-    publication = overwrite(house)
-    loaders = [Publisher(house.settings, publication, None, "", PLACE) for _ in range(2)]
+def test_two_concurrent_loads_leave_one_stage_table(warehouse: Warehouse) -> None:
+    publication = overwrite(warehouse)
+    loaders = [Publisher(warehouse.settings, publication, None, "", PLACE) for _ in range(2)]
     assert [one.outcome() for one in loaders] == [(0, "done\n")] * 2
-    house.publish(publication)
-    assert house.rows() == NEW
+    warehouse.publish(publication)
+    assert warehouse.rows() == NEW
 
 
-def test_a_reader_never_sees_a_mix(house: Warehouse) -> None:
+def test_a_reader_never_sees_a_mix(warehouse: Warehouse) -> None:
     over = threading.Event()
 
     def look() -> list[list[str]]:
         seen = []
-        with psycopg.connect(house.url, autocommit=True) as connection:
+        with psycopg.connect(warehouse.url, autocommit=True) as connection:
             while not over.is_set():
                 seen.append([row for (row,) in connection.execute("select t::text from sales as t order by 1")])
         return seen
@@ -140,10 +144,10 @@ def test_a_reader_never_sees_a_mix(house: Warehouse) -> None:
         reader = pool.submit(look)
         try:
             for generation in range(1, 9):
-                publication = overwrite(house, generation=generation)
-                house.sink.prepare(publication)
-                house.again(publication)
-                house.unpublish(publication)
+                publication = overwrite(warehouse, generation=generation)
+                warehouse.sink.prepare(publication)
+                warehouse.again(publication)
+                warehouse.unpublish(publication)
         finally:
             over.set()
         seen = reader.result()

@@ -47,7 +47,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str, list[Any]]] = {
 
 
 @pytest.fixture
-def house(server: DatabaseServer, tmp_path: Path) -> Warehouse:
+def warehouse(server: DatabaseServer, tmp_path: Path) -> Warehouse:
     return open_warehouse(server, tmp_path, "create table other (id bigint)")
 
 
@@ -58,8 +58,8 @@ def table_of(nulls: bool = True) -> pa.Table:
     return pa.table({"id": range(3 if nulls else 2), **arrays})
 
 
-def read(house: Warehouse, table: str) -> list[dict[str, Any]]:
-    with psycopg.connect(house.url) as connection:
+def read(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
+    with psycopg.connect(warehouse.url) as connection:
         connection.execute("set timezone to 'UTC'")
         cursor = connection.execute(f"select * from {table} order by id")  # pyright: ignore
         names = [one.name for one in cursor.description or ()]
@@ -67,13 +67,13 @@ def read(house: Warehouse, table: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("existing", [True, False])
-def test_every_type_arrives_exactly(house: Warehouse, existing: bool) -> None:
+def test_every_type_arrives_exactly(warehouse: Warehouse, existing: bool) -> None:
     if existing:
         columns = ", ".join(f'"{name}" {type}' for name, (_, type, _) in COLUMNS.items())
-        house.run(f"create table typed (id bigint primary key, {columns})")
+        warehouse.run(f"create table typed (id bigint primary key, {columns})")
     rows = table_of()
-    ours = house.stage(house.output("append", "typed"), rows, files=2)
-    house.publish(ours)
+    ours = warehouse.stage(warehouse.output("append", "typed"), rows, files=2)
+    warehouse.publish(ours)
     expected = rows.to_pylist()
     for row in expected:
         for name, value in row.items():
@@ -83,29 +83,33 @@ def test_every_type_arrives_exactly(house: Warehouse, existing: bool) -> None:
                 row[name] = json.loads(value)
             if name == "uuid" and existing and value is not None:
                 row[name] = UUID(value)
-    found = read(house, "typed")
+    found = read(warehouse, "typed")
     for row in found:
         row["real"] = pa.scalar(row["real"], pa.float32()).as_py()  # the driver reads its shortest text as a double
     assert found == expected
-    house.unpublish(ours)
+    warehouse.unpublish(ours)
     if existing:
-        assert house.rows("typed") == []
+        assert warehouse.rows("typed") == []
 
 
-def test_texts_arrive_as_they_are(house: Warehouse) -> None:
-    house.publish(house.stage(house.output("append", "texts"), pa.table({"id": range(len(TEXTS)), "text": TEXTS})))
-    assert [row["text"] for row in read(house, "texts")] == TEXTS
+def test_strings_arrive_unchanged(warehouse: Warehouse) -> None:
+    warehouse.publish(
+        warehouse.stage(warehouse.output("append", "texts"), pa.table({"id": range(len(TEXTS)), "text": TEXTS}))
+    )
+    assert [row["text"] for row in read(warehouse, "texts")] == TEXTS
 
 
-def test_a_table_of_one_column_keeps_its_nulls(house: Warehouse) -> None:
-    house.publish(house.stage(house.output("append", "texts"), pa.table({"id": pa.array([None, "", None])})))
-    assert [row["id"] for row in read(house, "texts")] == ["", None, None]
+def test_a_table_of_one_column_keeps_its_nulls(warehouse: Warehouse) -> None:
+    warehouse.publish(
+        warehouse.stage(warehouse.output("append", "texts"), pa.table({"id": pa.array([None, "", None])}))
+    )
+    assert [row["id"] for row in read(warehouse, "texts")] == ["", None, None]
 
 
-def test_more_rows_than_a_batch(house: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_a_batch(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "COPY_BATCH_ROWS", 1000)
-    house.publish(house.stage(house.output("append", "many"), pa.table({"id": range(10_500)}), files=3))
-    assert house.run("select count(*), sum(id), max(id) from many") == [(10_500, 10_500 * 10_499 // 2, 10_499)]
+    warehouse.publish(warehouse.stage(warehouse.output("append", "many"), pa.table({"id": range(10_500)}), files=3))
+    assert warehouse.run("select count(*), sum(id), max(id) from many") == [(10_500, 10_500 * 10_499 // 2, 10_499)]
 
 
 REFUSED = {
@@ -121,19 +125,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(house: Warehouse, case: str) -> None:
+def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(warehouse: Warehouse, case: str) -> None:
     type, values, said = REFUSED[case]
-    house.run(f"create domain positive as integer check (value > 0); create table typed (value {type})")
-    ours = house.stage(house.output("append", "typed"), pa.table({"value": values}))
-    assert house.sink.check(ours) == []
+    warehouse.run(f"create domain positive as integer check (value > 0); create table typed (value {type})")
+    ours = warehouse.stage(warehouse.output("append", "typed"), pa.table({"value": values}))
+    assert warehouse.sink.check(ours) == []
     with pytest.raises(Rejected, match=r"do not fit|NUL") as refused:
-        house.sink.prepare(ours)
+        warehouse.sink.prepare(ours)
     assert said in str(refused.value)
-    assert house.tables() == {"other", "typed"}
+    assert warehouse.tables() == {"other", "typed"}
 
 
 @pytest.mark.parametrize(
-    ("spark", "target", "said"),
+    ("spark", "target", "message"),
     [
         ("decimal(12,4)", "numeric(12,2)", "rounded away"),
         ("decimal(12,4)", "bigint", "rounded away"),
@@ -153,8 +157,8 @@ def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(house
         ("interval day to second", "interval", "does not fit"),
     ],
 )
-def test_types_that_would_lose_something_do_not_fit(spark: Any, target: str, said: str) -> None:
-    assert said in (type_problem(spark, target) or "")
+def test_lossy_type_conversions_are_refused(spark: Any, target: str, message: str) -> None:
+    assert message in (type_problem(spark, target) or "")
 
 
 @pytest.mark.parametrize(
@@ -173,5 +177,5 @@ def test_types_that_would_lose_something_do_not_fit(spark: Any, target: str, sai
         ({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}, "json"),
     ],
 )
-def test_types_that_lose_nothing_fit(spark: Any, target: str) -> None:
+def test_lossless_type_conversions_are_accepted(spark: Any, target: str) -> None:
     assert type_problem(spark, target) is None

@@ -70,6 +70,6 @@ def open_warehouse(server: DatabaseServer, folder: Path, ddl: str = SALES) -> Wa
         connection.execute(f"create database {name}")  # pyright: ignore
     url = server.url(name)
     settings = SparkSettings(folder, stage=(folder / "stage").as_uri(), connections={"shop": url})
-    house = Warehouse(settings, url, PostgreSqlSink(settings))
-    house.run(ddl)
-    return house
+    warehouse = Warehouse(settings, url, PostgreSqlSink(settings))
+    warehouse.run(ddl)
+    return warehouse

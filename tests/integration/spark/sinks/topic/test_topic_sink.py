@@ -33,7 +33,7 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing of the publisher runs after it."""
 
 
-class World:
+class Environment:
     def __init__(self, folder: Path, kafka: Broker) -> None:
         self.kafka, self.topic = kafka, kafka.create_topic(partitions=2)
         self.settings = SparkSettings(folder, stage=(folder / "stage").as_uri(), kafka=kafka.settings())
@@ -55,50 +55,50 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, kafka: Broker) -> World:
-    return World(tmp_path, kafka)
+def env(tmp_path: Path, kafka: Broker) -> Environment:
+    return Environment(tmp_path, kafka)
 
 
-def test_each_row_is_an_event_once(world: World) -> None:
-    publication = world.stage()
-    assert world.sink.find(publication.output, publication.tag.target) is None
-    first, again = world.publish(publication), world.publish(publication)
+def test_each_row_is_published_once(env: Environment) -> None:
+    publication = env.stage()
+    assert env.sink.find(publication.output, publication.tag.target) is None
+    first, again = env.publish(publication), env.publish(publication)
     assert (first.adopted, again.adopted) == (False, True)
-    records = world.kafka.read_committed(world.topic)
+    records = env.kafka.read_committed(env.topic)
     assert sorted(one.json()["id"] for one in records) == [0, 1, 2, 3, 4, 5]
     one = next(one for one in records if one.key == "3")
     assert one.json() == {"id": 3, "amount": "1.50", "day": "2026-01-01"}
     assert one.headers["ce_id"] == f"{publication.tag.target.name}-1-1"
     assert one.headers["sagaid"] == "s1"
     assert len({one.headers["ce_id"] for one in records}) == 6
-    assert [one.mark for one in topic_progress.visible_publications(world.settings.kafka, world.topic)] == [
+    assert [one.mark for one in topic_progress.visible_publications(env.settings.kafka, env.topic)] == [
         publication.tag.properties()
     ]
 
 
-def test_what_is_published_stays_and_what_is_not_is_closed(world: World) -> None:
-    published, waiting = world.stage(), world.stage(saga="s2")
-    world.publish(published)
+def test_published_rows_stay_and_unpublished_ones_are_fenced(env: Environment) -> None:
+    published, waiting = env.stage(), env.stage(saga="s2")
+    env.publish(published)
     with pytest.raises(CommitConflict, match="cannot be cleaned up"):
-        world.sink.clean_up(published)
+        env.sink.clean_up(published)
     for _ in range(2):
         with pytest.raises(UndoConflict, match="cannot be taken back") as told:
-            world.sink.unpublish([published], together=False)
+            env.sink.unpublish([published], together=False)
         assert told.value.report["files"] == 3
-    world.sink.clean_up(waiting)
-    world.sink.unpublish([waiting], together=False)
+    env.sink.clean_up(waiting)
+    env.sink.unpublish([waiting], together=False)
     with pytest.raises(CommitConflict, match="was taken back"):  # it froze before the undo, and wakes after it
-        world.publish(waiting)
-    assert world.ids() == [0, 1, 2, 3, 4, 5]
-    later = world.stage(saga="s2", generation=2)
-    world.publish(later)
-    assert len(world.ids()) == 12
+        env.publish(waiting)
+    assert env.ids() == [0, 1, 2, 3, 4, 5]
+    later = env.stage(saga="s2", generation=2)
+    env.publish(later)
+    assert len(env.ids()) == 12
 
 
-def test_what_no_broker_takes_is_found_before(world: World) -> None:
+def test_unpublishable_rows_are_found_before_publishing(env: Environment) -> None:
     def problems(rows: list[dict[str, Any]], **output: Any) -> list[str]:
-        given = {"topic": world.topic, **output}
-        return world.sink.check(stage(world.settings, given, rows, saga=f"bad-{len(output)}-{rows[0]}"[:60]))
+        given = {"topic": env.topic, **output}
+        return env.sink.check(stage(env.settings, given, rows, saga=f"bad-{len(output)}-{rows[0]}"[:60]))
 
     assert "no column nix" in problems([{"id": 1}], key="nix")[0]
     assert "JSON has no such number" in problems([{"id": float("nan")}])[0]
@@ -107,35 +107,35 @@ def test_what_no_broker_takes_is_found_before(world: World) -> None:
     assert "cannot be used" in problems([{"id": 1}], topic="nowhere")[0]
 
 
-def test_a_column_is_the_value_and_an_empty_output_is_published(world: World) -> None:
+def test_a_column_is_the_value_and_an_empty_output_is_published(env: Environment) -> None:
     rows = [{"id": 1, "body": '{"id": 7}'}]
-    world.publish(world.stage(rows, files=1, output={"value": "body"}))
-    assert world.ids() == [7]
-    empty = stage(world.settings, {"topic": world.topic}, [], saga="empty", files=0)
-    assert not world.publish(empty).adopted
-    assert world.publish(empty).adopted
-    world.sink.unpublish([empty], together=False)
+    env.publish(env.stage(rows, files=1, output={"value": "body"}))
+    assert env.ids() == [7]
+    empty = stage(env.settings, {"topic": env.topic}, [], saga="empty", files=0)
+    assert not env.publish(empty).adopted
+    assert env.publish(empty).adopted
+    env.sink.unpublish([empty], together=False)
 
 
-def test_a_topic_is_read_between_fixed_offsets(world: World, tmp_path: Path) -> None:
-    world.publish(world.stage())
-    producer = TransactionalProducer(world.settings.kafka, f"other-{world.topic}").open()
+def test_a_topic_is_read_between_fixed_offsets(env: Environment, tmp_path: Path) -> None:
+    env.publish(env.stage())
+    producer = TransactionalProducer(env.settings.kafka, f"other-{env.topic}").open()
     with pytest.raises(Killed):
-        producer.write(aborted(world.topic))
+        producer.write(aborted(env.topic))
     producer.close()
     uri = (tmp_path / "inputs" / "events.parquet").as_uri()
-    found = freeze_topic(world.settings, "events", {"topic": world.topic}, uri, lambda _: None)
-    world.kafka.produce(world.topic, {"id": 99}, key="late")
+    found = freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)
+    env.kafka.produce(env.topic, {"id": 99}, key="late")
     rows = pq.read_table(tmp_path / "inputs" / "events.parquet").to_pylist()
     assert found["rows"] == 6
     assert sorted(json.loads(row["value"])["id"] for row in rows) == [0, 1, 2, 3, 4, 5]
     assert dict(rows[0]["headers"])["sagaid"] == "s1"
     offsets = found["fingerprint"]["offsets"]
     assert all(row["offset"] < offsets[str(row["partition"])][1] for row in rows)
-    later = {"topic": world.topic, "since": "2999-01-01T00:00:00Z"}
-    assert freeze_topic(world.settings, "events", later, uri, lambda _: None)["rows"] == 0
+    later = {"topic": env.topic, "since": "2999-01-01T00:00:00Z"}
+    assert freeze_topic(env.settings, "events", later, uri, lambda _: None)["rows"] == 0
     with pytest.raises(JobFailed, match="cannot be read"):
-        freeze_topic(world.settings, "events", {"topic": "nowhere"}, uri, lambda _: None)
+        freeze_topic(env.settings, "events", {"topic": "nowhere"}, uri, lambda _: None)
 
 
 def aborted(topic: str) -> Iterator[PartitionRecord]:
@@ -143,21 +143,21 @@ def aborted(topic: str) -> Iterator[PartitionRecord]:
     raise Killed
 
 
-def test_what_reconciliation_reads(world: World, tmp_path: Path) -> None:
-    kafka, now = world.settings.kafka, time.time()
+def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -> None:
+    kafka, now = env.settings.kafka, time.time()
     with ParquetRowWriter(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
-        for topic in (world.topic, "not-there"):
+        for topic in (env.topic, "not-there"):
             rows.add("shop", "s1", "a", 1, f"e-{topic}", topic, "PUBLISHED", now, now)
-    producer = TransactionalProducer(kafka, f"relay-{world.topic}").open()
+    producer = TransactionalProducer(kafka, f"relay-{env.topic}").open()
     for source in (f"/{kafka.prefix}/shop", "/others/shop"):
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
-        producer.write([(world.topic, -1, event)])
+        producer.write([(env.topic, -1, event)])
     producer.close()
     found = read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
     assert found is not None
-    assert (found.rows, found.floors) == (1, {world.topic: 0.0})
+    assert (found.rows, found.floors) == (1, {env.topic: 0.0})
     [record] = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
-    assert (record["connection"], record["event_id"], record["topic"]) == ("shop", "e1", world.topic)
+    assert (record["connection"], record["event_id"], record["topic"]) == ("shop", "e1", env.topic)
     other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, ["shop"])
     assert other is not None
     assert other.rows == 0

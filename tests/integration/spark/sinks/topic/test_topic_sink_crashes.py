@@ -40,7 +40,7 @@ def arm(name: str, when: str, number: int = 1, how: str = "SIGKILL") -> str:
     return ARM.format(name=name, when=when, number=number, how=how)
 
 
-class World:
+class Environment:
     def __init__(self, folder: Path, kafka: Broker) -> None:
         self.kafka, self.topic = kafka, kafka.create_topic(partitions=2)
         self.settings = SparkSettings(folder, stage=(folder / "stage").as_uri(), kafka=kafka.settings())
@@ -67,8 +67,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, kafka: Broker) -> World:
-    return World(tmp_path, kafka)
+def env(tmp_path: Path, kafka: Broker) -> Environment:
+    return Environment(tmp_path, kafka)
 
 
 EACH_ONCE = [0, 1, 2, 3, 4, 5]
@@ -98,78 +98,78 @@ def points(every: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("point", points(POINTS))
-def test_a_publisher_is_killed(world: World, point: str) -> None:
+def test_a_publisher_is_killed(env: Environment, point: str) -> None:
     """Whoever comes next ends the transaction of the dead at once, and publishes what is missing."""
     killed, files = POINTS[point]
-    publication = world.stage()
-    code, said = world.publisher(publication, killed).outcome()
+    publication = env.stage()
+    code, said = env.publisher(publication, killed).outcome()
     assert code == -9, said
     if "in the" not in point:  # who does not publish waits until the broker ends an open transaction
-        found = world.sink.find(publication.output, publication.tag.target)
+        found = env.sink.find(publication.output, publication.tag.target)
         assert (0 if found is None else found.after) == files
-    again = world.publish(publication)
+    again = env.publish(publication)
     assert (again.adopted, again.after) == (files == FILES, FILES)
-    assert world.ids() == EACH_ONCE
-    assert world.is_settled()
+    assert env.ids() == EACH_ONCE
+    assert env.is_settled()
     with pytest.raises(UndoConflict):
-        world.sink.unpublish([publication], together=False)
-    assert world.ids() == EACH_ONCE
+        env.sink.unpublish([publication], together=False)
+    assert env.ids() == EACH_ONCE
 
 
-def test_the_dead_of_others_hold_nobody_up(world: World) -> None:
+def test_hanging_transactions_of_others_block_nobody(env: Environment) -> None:
     """The progress of a publication shares its partition with others: an open transaction there is theirs."""
-    settings = world.settings.kafka
-    publication = world.stage()
+    settings = env.settings.kafka
+    publication = env.stage()
     name = publication.tag.target.name
     same = next(
         one for number in itertools.count() if progress_partition(one := f"other-{number}") == progress_partition(name)
     )
     dead = TransactionalProducer(settings, f"{settings.prefix}-dead").open()
     dead.begin(60.0)
-    topic, partition, record = topic_progress.progress_record(settings, same, TopicProgress(world.topic))
+    topic, partition, record = topic_progress.progress_record(settings, same, TopicProgress(env.topic))
     dead.produce(topic, record.value, record.key, partition=partition)
     dead.flush()
-    assert world.sink.find(publication.output, publication.tag.target) is None
-    world.sink.publish([publication], None, together=False)
-    assert not world.is_settled(), "the dead are still waited for by others"
-    assert world.ids() == EACH_ONCE
+    assert env.sink.find(publication.output, publication.tag.target) is None
+    env.sink.publish([publication], None, together=False)
+    assert not env.is_settled(), "the dead are still waited for by others"
+    assert env.ids() == EACH_ONCE
     dead.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["C6 in the first transaction", "C8 in the second transaction"])
-def test_an_undo_after_a_killed_publisher(world: World, point: str) -> None:
+def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
     """It ends the transaction of the dead: what readers see is what was committed, and no more of it comes."""
     killed, files = POINTS[point]
-    publication = world.stage()
-    code, said = world.publisher(publication, killed).outcome()
+    publication = env.stage()
+    code, said = env.publisher(publication, killed).outcome()
     assert code == -9, said
     if files:
         with pytest.raises(UndoConflict) as told:
-            world.sink.unpublish([publication], together=False)
+            env.sink.unpublish([publication], together=False)
         assert (told.value.report["files"], told.value.report["of"]) == (files, FILES)
     else:
-        world.sink.unpublish([publication], together=False)
-    assert world.ids() == EACH_ONCE[: files * 2]
-    assert world.is_settled()
-    code, said = world.publisher(publication).outcome()
+        env.sink.unpublish([publication], together=False)
+    assert env.ids() == EACH_ONCE[: files * 2]
+    assert env.is_settled()
+    code, said = env.publisher(publication).outcome()
     assert code == 0
     assert said.endswith("CommitConflict: the output output was taken back, so nothing more is published\n")
-    assert world.ids() == EACH_ONCE[: files * 2]
+    assert env.ids() == EACH_ONCE[: files * 2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [("write", "before"), ("flush", "after"), ("commit", "after")])
-def test_an_undo_is_killed(world: World, point: tuple[str, str]) -> None:
-    publication = world.stage()
-    code, said = world.publisher(publication, arm(*point), UNPUBLISH).outcome()
+def test_an_undo_is_killed(env: Environment, point: tuple[str, str]) -> None:
+    publication = env.stage()
+    code, said = env.publisher(publication, arm(*point), UNPUBLISH).outcome()
     assert code == -9, said
-    world.sink.unpublish([publication], together=False)
-    world.sink.clean_up(publication)
-    assert world.ids() == []
-    assert world.is_settled()
-    assert world.publish(world.stage(generation=2)).adopted is False
-    assert world.ids() == EACH_ONCE
+    env.sink.unpublish([publication], together=False)
+    env.sink.clean_up(publication)
+    assert env.ids() == []
+    assert env.is_settled()
+    assert env.publish(env.stage(generation=2)).adopted is False
+    assert env.ids() == EACH_ONCE
 
 
 FROZEN = {
@@ -182,22 +182,22 @@ FROZEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("point", FROZEN)
 @pytest.mark.parametrize("other", ["publishes", "takes back"])
-def test_a_frozen_publisher_wakes_too_late(world: World, point: str, other: str) -> None:
-    publication = world.stage()
-    frozen = world.publisher(publication, FROZEN[point])
+def test_a_frozen_publisher_resumes_too_late(env: Environment, point: str, other: str) -> None:
+    publication = env.stage()
+    frozen = env.publisher(publication, FROZEN[point])
     frozen.frozen()
     committed = 0 if point == "C11 before it begins" else 1
     if other == "publishes":
-        world.publish(publication)
+        env.publish(publication)
         expected = EACH_ONCE
     else:
         expected = EACH_ONCE[: committed * 2]
         if committed:
             with pytest.raises(UndoConflict):
-                world.sink.unpublish([publication], together=False)
+                env.sink.unpublish([publication], together=False)
         else:
-            world.sink.unpublish([publication], together=False)
-    assert world.ids() == expected
+            env.sink.unpublish([publication], together=False)
+    assert env.ids() == expected
     frozen.thaw()
     code, said = frozen.outcome()
     began_late = point == "C11 before it begins"
@@ -205,56 +205,56 @@ def test_a_frozen_publisher_wakes_too_late(world: World, point: str, other: str)
     # Fenced in the middle, the library does not always say by whom: then the attempt is simply made again.
     assert code == 0
     assert last_word(said) in (words, *(() if began_late else ("InfrastructureError",))), said
-    assert world.ids() == expected
-    assert world.is_settled()
+    assert env.ids() == expected
+    assert env.is_settled()
 
 
-def test_two_publishers_at_once(world: World) -> None:
-    publication = world.stage()
-    publishers = [world.publisher(publication) for _ in range(2)]
+def test_two_concurrent_publishers(env: Environment) -> None:
+    publication = env.stage()
+    publishers = [env.publisher(publication) for _ in range(2)]
     outcomes = [one.outcome() for one in publishers]
     assert {code for code, _ in outcomes} == {0}
     said = sorted(last_word(text) for _, text in outcomes)
     assert "done" in said or "adopted" in said, outcomes
     assert set(said) <= {"done", "adopted", "CommitConflict", "InfrastructureError"}, outcomes
-    world.publish(publication)  # whoever was fenced comes again
-    assert world.ids() == EACH_ONCE
-    assert world.is_settled()
+    env.publish(publication)  # whoever was fenced comes again
+    assert env.ids() == EACH_ONCE
+    assert env.is_settled()
 
 
-def test_who_writes_after_us_changes_nothing(world: World) -> None:
+def test_later_writers_change_nothing(env: Environment) -> None:
     """C12: the undo finds what it would have found."""
-    publication = world.stage()
-    world.publish(publication)
-    world.kafka.produce(world.topic, {"id": 99}, key="other")
+    publication = env.stage()
+    env.publish(publication)
+    env.kafka.produce(env.topic, {"id": 99}, key="other")
     with pytest.raises(UndoConflict, match="cannot be taken back"):
-        world.sink.unpublish([publication], together=False)
-    assert world.ids() == [*EACH_ONCE, 99]
+        env.sink.unpublish([publication], together=False)
+    assert env.ids() == [*EACH_ONCE, 99]
 
 
 @pytest.mark.slow
-def test_a_reader_never_sees_a_row_twice(world: World) -> None:
+def test_a_reader_never_sees_a_row_twice(env: Environment) -> None:
     over = threading.Event()
 
     def look() -> list[Counter[int]]:
         seen: list[Counter[int]] = []
         while not over.is_set():
             with contextlib.suppress(KafkaException):  # a coordinator moves: it looks again
-                seen.append(Counter(one.json()["id"] for one in world.kafka.read_committed(world.topic, settle=0.0)))
+                seen.append(Counter(one.json()["id"] for one in env.kafka.read_committed(env.topic, settle=0.0)))
         return seen
 
     with ThreadPoolExecutor(1) as pool:
         reader = pool.submit(look)
         try:
-            publication = world.stage()
+            publication = env.stage()
             for number in range(1, FILES + 1):
                 # Each is killed in a transaction whose rows are at the broker; it has committed one file before.
                 killed = arm("flush", "after", min(number, 2))
-                world.publisher(publication, killed).outcome()
-            world.publish(publication)
+                env.publisher(publication, killed).outcome()
+            env.publish(publication)
         finally:
             over.set()
         seen = reader.result()
     assert len(seen) > 2
     assert max(max(one.values(), default=0) for one in seen) == 1
-    assert world.ids() == EACH_ONCE
+    assert env.ids() == EACH_ONCE

@@ -13,7 +13,7 @@ from saga_spark.sinks.kafka import topic_progress
 from saga_spark.sinks.kafka.topic_sink import TopicSink, row_records
 from saga_spark.sinks.sink import Publication
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.lossy_broker import TIMEOUT, lose_an_end
+from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
 from tests.integration.spark.staged_outputs import stage
 
 pytestmark = pytest.mark.slow
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 ROWS = [{"id": number} for number in range(6)]
 
 
-def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:
-    topic = forgetful.create_topic()
-    kafka = forgetful.settings(transaction_timeout=TIMEOUT)
+def test_a_lost_abort_is_repeated(tmp_path: Path, lossy_broker: Broker) -> None:
+    topic = lossy_broker.create_topic()
+    kafka = lossy_broker.settings(transaction_timeout=TIMEOUT)
     settings = SparkSettings(tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
     sink = TopicSink(settings)
     publication = stage(settings, {"topic": topic, "key": "id"}, ROWS, files=2)
@@ -32,12 +32,12 @@ def test_a_lost_abort_is_made_up_for(tmp_path: Path, forgetful: Broker) -> None:
     def fall_asleep() -> None:
         write_first_file(settings, publication)
 
-    lose_an_end(forgetful, topic, fall_asleep)
+    lose_transaction_end(lossy_broker, topic, fall_asleep)
     [published] = sink.publish([publication], None, together=False)
     assert (published.adopted, published.after) == (False, 2)
-    found = sorted(one.json()["id"] for one in forgetful.read_committed(topic))
+    found = sorted(one.json()["id"] for one in lossy_broker.read_committed(topic))
     assert found == [0, 1, 2, 3, 4, 5]
-    assert forgetful.is_settled(topic, topic_progress.progress_topic(kafka))
+    assert lossy_broker.is_settled(topic, topic_progress.progress_topic(kafka))
 
 
 def write_first_file(settings: SparkSettings, publication: Publication) -> None:

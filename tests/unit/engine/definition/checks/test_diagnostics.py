@@ -15,7 +15,7 @@ from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, 
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
-def test_a_mistake_has_its_code_at_its_place(mistake: Mistake) -> None:
+def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
     definition, diagnostics = parse_text(
         mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka
     )
@@ -50,7 +50,7 @@ def _book(step: object, order: str) -> None: ...
 def _send(step: object, to: str) -> None: ...
 
 
-def test_several_mistakes_are_told_at_once() -> None:
+def test_several_mistakes_are_reported_at_once() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.bok}\n  - {id: b, uses: shop.reserve, with: {sku: 1}}\n"
     _, diagnostics = parse_text(text, "a.saga.yaml", ACTIONS)
     assert [one.code for one in diagnostics] == ["SAGA205", "SAGA401", "SAGA205", "SAGA404"]
@@ -70,13 +70,13 @@ def test_did_you_mean() -> None:
         "uses: shop.note, with: {id: a, from: 1, more: '${{ 1 + 1 }}'}",
     ],
 )
-def test_arguments_as_python_means_them(step: str) -> None:
+def test_arguments_follow_the_python_signature(step: str) -> None:
     text = f"saga: shop\nsteps:\n  - {{id: a, {step}, pivot: true}}\n"
     assert parse_text(text, "a.saga.yaml", ACTIONS)[1] == []
 
 
 @pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
-def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
+def test_missing_spark_fields_have_specific_messages(mistake: Mistake) -> None:
     _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", ACTIONS, CONNECTIONS, mistake.spark, mistake.kafka)
     [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
     assert help != DIAGNOSTIC_CODES["SAGA408"].help
@@ -126,25 +126,25 @@ def test_a_nested_saga_that_need_not_be_undone(tmp_path: Path, more: str) -> Non
     assert load_definitions([tmp_path], ACTIONS)[1] == []
 
 
-def test_a_nested_saga_that_is_not_there(tmp_path: Path) -> None:
+def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, parent=PARENT.replace("child", "chidl"), child=CHILD)
     _, diagnostics = load_definitions([tmp_path], ACTIONS)
     assert _codes(diagnostics) == [("SAGA213", "parent.saga.yaml", 5)]
     assert diagnostics[0].help == "Did you mean `child`?"
 
 
-def test_one_name_in_two_files(tmp_path: Path) -> None:
+def test_a_duplicate_saga_name_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, a=CHILD, b="\n" + CHILD)
     assert _codes(load_definitions([tmp_path], ACTIONS)[1]) == [("SAGA111", "b.saga.yaml", 2)]
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.saga.yaml").write_bytes(b"saga: \xff\xfe")
     _, diagnostics = load_definitions([tmp_path, tmp_path / "none.yaml"], ACTIONS)
     assert _codes(diagnostics) == [("SAGA110", "a.saga.yaml", 1), ("SAGA110", "none.yaml", 1)]
 
 
-def test_other_yaml_files_are_left_alone(tmp_path: Path) -> None:
+def test_other_yaml_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text("services: {}\n")
     (tmp_path / "plain.yaml").write_text(CHILD)
     definitions, diagnostics = load_definitions([tmp_path], ACTIONS)

@@ -51,7 +51,7 @@ def test_a_default_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "message"),
     [
         ({}, "input needs `id`"),
         (None, "input needs `id`"),
@@ -60,15 +60,15 @@ def test_a_default_is_a_copy() -> None:
         ([], "input: [] is not of type 'object'"),
     ],
 )
-def test_mistakes_are_sentences(given: Any, sentence: str) -> None:
-    assert validate_input(saga(SCHEMA), given)[1] == [sentence]
+def test_mistakes_are_reported_as_messages(given: Any, message: str) -> None:
+    assert validate_input(saga(SCHEMA), given)[1] == [message]
 
 
-def test_without_a_schema_everything_is_fine() -> None:
+def test_without_a_schema_every_input_is_accepted() -> None:
     assert validate_input(saga({}), [1]) == ([1], [])
     assert validate_input(saga({}), None) == ({}, [])
 
 
-def test_many_mistakes_are_cut_short() -> None:
+def test_many_mistakes_are_truncated() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     assert len(validate_input(saga(schema), ["x"] * 100)[1]) == 21

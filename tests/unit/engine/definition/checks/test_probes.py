@@ -40,12 +40,12 @@ def codes(probe: str, step: str = f"{CHARGE}, pivot: true", actions: Actions = A
 
 
 @pytest.mark.parametrize("function", [unsaid, anything, found, not_found, mapping, said])
-def test_an_action_that_may_answer(function: Callable[..., Any]) -> None:
+def test_a_probe_that_may_decide_is_accepted(function: Callable[..., Any]) -> None:
     assert codes("{uses: look, with: {}}", actions=Actions([*ACTIONS.values(), Action("look", function)])) == []
 
 
 @pytest.mark.parametrize("function", [nothing, unknown, boolean, price, rows])
-def test_an_action_that_never_answers(function: Callable[..., Any]) -> None:
+def test_a_probe_that_can_never_decide_is_reported(function: Callable[..., Any]) -> None:
     actions = Actions([*ACTIONS.values(), Action("look", function)])
     assert codes("{uses: look, with: {}}", actions=actions) == ["SAGA220", "SAGA222"]
     assert codes("{uses: look, with: {}, done: response != null}", actions=actions) == []
@@ -61,21 +61,21 @@ def test_an_action_that_never_answers(function: Callable[..., Any]) -> None:
         "{uses: kafka.request, with: {topic: t, value: 1}}",
     ],
 )
-def test_probes_that_can_answer(probe: str) -> None:
+def test_conclusive_probes_are_accepted(probe: str) -> None:
     assert codes(probe) == []
 
 
 NEVER = "{uses: http, with: {url: 'http://a'}}"
 
 
-def test_it_silences_no_other_doubt() -> None:
+def test_other_warnings_are_kept() -> None:
     blind = "uses: bank.blind, compensate: {uses: shop.tell, with: {}}"
     assert codes(NEVER, blind) == ["SAGA221", "SAGA222"]
     named = f"{CHARGE}, compensate: {{uses: bank.refund, with: {{amount: '${{{{ steps.a.result.amount }}}}'}}}}"
     assert codes(NEVER, named) == ["SAGA222", "SAGA305"]
 
 
-def test_of_a_guarded_step_it_is_useless_anyway() -> None:
+def test_a_probe_of_a_guarded_step_is_unused() -> None:
     assert codes(NEVER, "uses: shop.book, pivot: true") == ["SAGA118"]
 
 
@@ -88,7 +88,7 @@ def test_of_a_guarded_step_it_is_useless_anyway() -> None:
         (", absent: response.status == 404", "PARKED"),
     ],
 )
-def test_simulated_it_does_not_answer_either(expressions: str, state: str) -> None:
+def test_a_simulated_inconclusive_probe_stays_inconclusive(expressions: str, state: str) -> None:
     probe = f"{{uses: http, with: {{url: 'http://a'}}{expressions}}}"
     step = f"{CHARGE}, pivot: true, idempotent: false, retry: {{max_attempts: 2}}"
     text = f"saga: shop\nsteps:\n  - {{id: a, {step}, probe: {probe}}}\n"

@@ -89,7 +89,7 @@ def test_the_full_definition_is_valid() -> None:
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
-def test_junk_at_every_place(junk: Any) -> None:
+def test_junk_at_every_position(junk: Any) -> None:
     for path in places(FULL):
         parse(replaced(path, junk))
 
@@ -100,7 +100,7 @@ def test_every_value_may_be_missing() -> None:
             parse(removed(path))
 
 
-def test_a_file_cut_anywhere() -> None:
+def test_a_truncated_file() -> None:
     text = json.dumps(FULL, indent=1)
     for end in range(0, len(text), 7):
         parse_text(text[:end], "a.saga.yaml", ACTIONS, CONNECTIONS)

@@ -59,5 +59,5 @@ def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
     [one for one in MISTAKES if one.code[:5] in ("SAGA2", "SAGA3")],
     ids=lambda one: f"{one.code}-{one.about}",
 )
-def test_what_only_the_checks_can_see_passes(mistake: Mistake) -> None:
+def test_semantic_mistakes_pass_the_schema(mistake: Mistake) -> None:
     assert PLAIN.is_valid(data(mistake.clean))

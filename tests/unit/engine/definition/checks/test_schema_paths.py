@@ -82,11 +82,11 @@ def test_follow(path: tuple[str, ...], found: Any) -> None:
     assert schema_at(ORDER, path) == found
 
 
-def test_elements_behind_a_tuple_say_nothing_about_the_tuple() -> None:
+def test_elements_after_a_tuple_do_not_apply_to_it() -> None:
     assert schema_at({"prefixItems": [{"type": "integer"}], "items": TEXT}, (ANY_ELEMENT,)) is None
 
 
-def test_what_stands_beside_a_reference_holds_too() -> None:
+def test_keywords_next_to_a_reference_apply() -> None:
     schema = {"properties": {"n": {"$ref": "#/$defs/n", "default": 3}}, "$defs": {"n": {"type": "integer"}}}
     assert validate_input(Definition("shop", (), input=schema), {}) == ({"n": 3}, [])
 
@@ -111,17 +111,17 @@ CARD = {"x-sensitive": True}
         {"properties": {"card": {"anyOf": [TEXT, {"properties": {"number": CARD}}]}}},
     ],
 )
-def test_what_may_be_sensitive_is(schema: Any) -> None:
+def test_sensitivity_is_conservative(schema: Any) -> None:
     assert is_sensitive(schema, ("card",))
     assert not is_sensitive({"properties": {"name": TEXT}, **schema}, ("name",))
 
 
-def test_a_schema_that_contains_itself_is_looked_through_once() -> None:
+def test_a_recursive_schema_is_visited_once() -> None:
     node = {"type": "object", "properties": {name: {"$ref": "#"} for name in "abcdefgh"}}
     assert not is_sensitive(node, ("a", "b"))
 
 
-def test_made_up_inputs_fit_what_is_only_required() -> None:
+def test_sample_inputs_satisfy_required_fields() -> None:
     schema = {
         "required": ["a", "o"],
         "properties": {"o": {"required": ["x"]}},

@@ -69,8 +69,8 @@ def test_allowed(dialect: str, statement: str, text: str | None) -> None:
     assert text is None or ready == text
 
 
-@pytest.mark.parametrize(("dialect", "statement", "why"), REFUSED)
-def test_refused(dialect: str, statement: str, why: str) -> None:
+@pytest.mark.parametrize(("dialect", "statement", "message"), REFUSED)
+def test_refused(dialect: str, statement: str, message: str) -> None:
     with pytest.raises(RefusedStatement) as refusal:
         validate_statement(statement, dialect)
-    assert why in str(refusal.value)
+    assert message in str(refusal.value)

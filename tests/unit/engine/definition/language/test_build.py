@@ -122,7 +122,7 @@ def test_a_condition_is_kept_as_one_expression(condition: str) -> None:
     assert only(f"uses: shop.tell, effect: none, if: {condition}").if_ == "${{ input.a > 1 }}"
 
 
-def test_expressions_of_built_in_actions_are_taken_bare() -> None:
+def test_built_in_actions_accept_bare_expressions() -> None:
     assert only("uses: require, with: {that: input.a > 1}").do.with_ == {"that": "${{ input.a > 1 }}"}
     step = only("uses: http, with: {url: 'http://a', result: '${{ response.json.id }}'}")
     assert step.do.with_ == {"url": "http://a", "result": "response.json.id"}
@@ -143,7 +143,7 @@ def test_expressions_of_built_in_actions_are_taken_bare() -> None:
         ("uses: http, with: {connection: old, path: /a, method: POST}, pivot: true, idempotent: true", "", True),
     ],
 )
-def test_what_is_known_about_a_participant(fields: str, guarantee: str, idempotent: bool) -> None:
+def test_participant_guarantees_follow_from_the_fields(fields: str, guarantee: str, idempotent: bool) -> None:
     fields = fields.replace("shop.find", "{uses: http, with: {url: 'http://a'}, done: 'true'}")
     step = only(fields)
     assert step.do.idempotent is idempotent
@@ -226,7 +226,7 @@ def test_output_is_any_value(output: Any) -> None:
     assert found.output == output
 
 
-def test_everything_survives_the_snapshot() -> None:
+def test_the_snapshot_round_trips() -> None:
     found = definition(
         "  - {id: a, uses: bank.charge, with: {amount: '${{ item }}'}, for_each: '${{ input.l }}', max_parallel: 3,\n"
         "     compensate:\n"

@@ -25,7 +25,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "10 m", "m", "-1s", "1w", "PT5M", "1s\n", "1,5h"])
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         parse_duration(text)
 

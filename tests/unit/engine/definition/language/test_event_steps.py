@@ -91,7 +91,7 @@ def test_a_counter_event_after_the_commit_point() -> None:
 
 
 @pytest.mark.parametrize("fields", ["uses: shop.hold, pivot: true", "uses: shop.book, compensate: shop.hold"])
-def test_where_nothing_can_wait_nothing_is_added(fields: str) -> None:
+def test_without_held_events_nothing_is_added(fields: str) -> None:
     step = only(fields)
     assert step.do.holds is not True
     assert step.confirm is None
@@ -104,7 +104,7 @@ def test_after_the_pivot_events_are_published_at_once() -> None:
     assert found.step("p").do.holds is None
 
 
-def test_what_a_person_reads() -> None:
+def test_explain_describes_held_events() -> None:
     held = only(ONE)
     said = "The events are rows of one transaction on shop, published at the commit point: each once, or none."
     assert explain_guarantee(held) == said

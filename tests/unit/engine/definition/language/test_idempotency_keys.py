@@ -38,7 +38,7 @@ def by_http(forward: str, undo: str) -> list[str]:
     ],
     ids=["forward key", "both keys", "its result", "a header", "a new resource", "a counter-entry", "named by nobody"],
 )
-def test_an_undo_may_have_a_key_of_its_own(forward: str, undo: str) -> None:
+def test_an_undo_may_have_its_own_key(forward: str, undo: str) -> None:
     assert by_http(forward, undo) == []
 
 

@@ -45,13 +45,13 @@ def test_a_reply_has_five_minutes_and_other_operations_the_usual_time() -> None:
     assert book.compensate.alternates[0].timeout == 300
 
 
-def test_what_the_saga_says_itself_holds() -> None:
+def test_explicit_fields_override_defaults() -> None:
     reserve = trip("defaults: {timeout: 2m, heartbeat: 10s}").steps[0]
     assert reserve.do.timeout == 120
     assert reserve.do.heartbeat is None, "nobody beats for an attempt that no worker holds"
 
 
-def test_the_engine_looks_for_late_replies_and_seals_what_was_never_sent() -> None:
+def test_a_reply_probe_seals_unsent_requests() -> None:
     reserve, book, pay = trip().steps
     for step in (reserve, pay):
         assert step.probe is not None
@@ -61,7 +61,7 @@ def test_the_engine_looks_for_late_replies_and_seals_what_was_never_sent() -> No
     assert "written once" in explain_guarantee(reserve)
 
 
-def test_the_topics_in_which_replies_may_come() -> None:
+def test_reply_topics_are_collected() -> None:
     assert reply_topics({"trip": trip()}, "acme") == ["acme-replies", "book-replies"]
     assert reply_topics({}, "acme") == []
 

@@ -26,11 +26,11 @@ def test_empty_needs_start_at_once() -> None:
     assert not graph.is_ancestor("a", "b")
 
 
-def test_a_step_may_need_one_below_it() -> None:
+def test_a_step_may_need_a_later_one() -> None:
     assert build_step_graph({"a": ["b"], "b": []}).order == ("b", "a")
 
 
-def test_what_is_implied_is_left_out() -> None:
+def test_transitive_needs_are_removed() -> None:
     assert build_step_graph({"a": [], "b": ["a"], "c": ["a", "b", "a"]}).needs["c"] == ("b",)
 
 
@@ -38,12 +38,12 @@ def test_ties_keep_the_order_of_the_file() -> None:
     assert build_step_graph({"z": [], "a": [], "m": ["z"]}).order == ("z", "a", "m")
 
 
-def test_a_circle_is_named() -> None:
+def test_a_cycle_is_reported() -> None:
     with pytest.raises(CycleError) as caught:
         build_step_graph({"a": [], "b": ["a", "d"], "c": ["b"], "d": ["c"]})
     assert set(caught.value.steps) == {"b", "c", "d"}
 
 
-def test_an_implicit_need_can_close_a_circle() -> None:
+def test_an_implicit_need_can_close_a_cycle() -> None:
     with pytest.raises(CycleError):
         build_step_graph({"a": ["b"], "b": None})

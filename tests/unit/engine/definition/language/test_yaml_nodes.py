@@ -93,7 +93,7 @@ def test_deep_nesting_is_refused(parser: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: 'x", "\tb: 1", "a: b: c", "a\n  b: c", "a: \x00", "%YAML 3.0\n--- a"])
-def test_broken_text_is_one_sentence(parser: str, text: str) -> None:
+def test_invalid_yaml_gives_a_one_line_error(parser: str, text: str) -> None:
     report = Report("a.yaml")
     load_yaml(text, report)
     assert all("\n" not in one.message for one in report.diagnostics)
@@ -109,13 +109,13 @@ def test_broken_text_is_one_sentence(parser: str, text: str) -> None:
         "- ${{ {'a': 1} }}",
     ],
 )
-def test_an_unquoted_expression_says_so(parser: str, line: str) -> None:
+def test_an_unquoted_expression_is_explained(parser: str, line: str) -> None:
     report = Report("a.yaml")
     load_yaml(line, report)
     assert [one.code for one in report.diagnostics] == ["SAGA101"], report.diagnostics
 
 
-def test_a_quoted_one_beside_another_mistake_is_not_blamed(parser: str) -> None:
+def test_a_quoted_expression_next_to_a_mistake_is_not_blamed(parser: str) -> None:
     report = Report("a.yaml")
     load_yaml('a: {b: "${{ input.a }}", c: [}', report)
     assert [one.code for one in report.diagnostics] == ["SAGA100"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sagas.protocol.messages import SagaEnded, StartSaga, UndoSaga
 from tests.unit.engine.machine_properties.environment.effects import Effect
-from tests.unit.engine.machine_properties.environment.environment import World
+from tests.unit.engine.machine_properties.environment.environment import Environment
 
 ChildFate = Literal[
     "completed", "rejected", "failed", "residue", "residue_committed", "terminated", "refused", "parked"
@@ -25,14 +25,14 @@ class ChildFlight:
     parked: bool = False
 
 
-def end_child(world: World, flight: ChildFlight, fate: ChildFate, generation: int, at: float) -> SagaEnded:
+def end_child(env: Environment, flight: ChildFlight, fate: ChildFate, generation: int, at: float) -> SagaEnded:
     """Let it end. What it did becomes one effect of the parent's entry."""
     command = flight.command
     if isinstance(command, UndoSaga):
-        return _end_undo(world, command, fate, generation, at)
+        return _end_undo(env, command, fate, generation, at)
     story: dict[str, Any]
     if fate in ("completed", "residue_committed"):
-        world.record(Effect(command.entry, generation, "do", "saga"))
+        env.record(Effect(command.entry, generation, "do", "saga"))
     match fate:
         case "completed":
             return SagaEnded(command.id, "COMPLETED", at, {"output": {"id": command.saga_id}})
@@ -49,11 +49,11 @@ def end_child(world: World, flight: ChildFlight, fate: ChildFate, generation: in
             return SagaEnded(command.id, "COMPENSATED", at, _story("COMPENSATED", command.saga_id, kind, False))
 
 
-def _end_undo(world: World, undo: UndoSaga, fate: ChildFate, generation: int, at: float) -> SagaEnded:
+def _end_undo(env: Environment, undo: UndoSaga, fate: ChildFate, generation: int, at: float) -> SagaEnded:
     if fate in ("terminated", "refused"):
         return SagaEnded(undo.id, "TERMINATED" if fate == "terminated" else "REFUSED", at, None)
-    if world.log.net(undo.entry, generation) > 0:
-        world.record(Effect(undo.entry, generation, "undo", "saga"))
+    if env.log.net(undo.entry, generation) > 0:
+        env.record(Effect(undo.entry, generation, "undo", "saga"))
     story = _story("COMPENSATED", undo.saga_id, "undone", False)
     if fate == "residue":
         story["residue"] = [_left(undo.saga_id)]

@@ -57,17 +57,17 @@ class Zombie:
 
 
 @dataclass
-class World:
+class Environment:
     """Everything outside the machine. ``fate`` decides what becomes of each attempt, ``coin`` the smaller things."""
 
     definition: Definition
     fate: MadeFate
-    coin: Callable[[int], bool]
+    chance: Callable[[int], bool]
     log: EffectLog = field(default_factory=EffectLog)
     on_effect: Callable[[Effect], None] = lambda effect: None
     databases: dict[str, Database] = field(default_factory=dict)
     zombies: list[Zombie] = field(default_factory=list)
-    murky: set[str] = field(default_factory=set)
+    uncertain: set[str] = field(default_factory=set)
     lates: int = 0
 
     def __post_init__(self) -> None:
@@ -86,10 +86,10 @@ class World:
         """Let one thing happen to a call: an attempt is made, or its answer arrives. None while it goes on."""
         call = flight.call
         if flight.held is not None:
-            if flight.cancelled and call.cancellable and self.coin(50):
-                self.murky.add(call.key)
+            if flight.cancelled and call.cancellable and self.chance(50):
+                self.uncertain.add(call.key)
                 return _ended(call, Outcome("unknown", failure=Failure("Cancelled", "cancelled")), at)
-            return self._judge(flight, flight.held, at)
+            return self._decide_outcome(flight, flight.held, at)
         if flight.cancelled and flight.attempt == 0:
             never = Outcome("failed", failure=Failure("Cancelled", "never started"), attempt=1, retryable=False)
             return CallEnded(call.id, never, at, 0)
@@ -99,16 +99,16 @@ class World:
         outcome = self._attempt(call, self.fate(call, flight.attempt), at)
         if outcome.attempt is not None:
             outcome = replace(outcome, attempt=flight.attempt if call.local else None)
-        if outcome.kind == "done" and self.coin(25):
+        if outcome.kind == "done" and self.chance(25):
             flight.held = outcome
             return None
-        return self._judge(flight, outcome, at)
+        return self._decide_outcome(flight, outcome, at)
 
-    def _judge(self, flight: Flight, outcome: Outcome, at: float) -> CallEnded | None:
+    def _decide_outcome(self, flight: Flight, outcome: Outcome, at: float) -> CallEnded | None:
         call = flight.call
         limit = 1 if call.at_most_once else call.retry.max_attempts
         final = outcome.kind in ("done", "rejected", "late") or not outcome.retryable
-        if final or flight.attempt >= limit or (call.retry.give_up_after is not None and self.coin(30)):
+        if final or flight.attempt >= limit or (call.retry.give_up_after is not None and self.chance(30)):
             return _ended(call, outcome, at)
         flight.held = None
         return None
@@ -141,12 +141,12 @@ class World:
                 self._linger(call, at)
             if fate in ("ok", "duplicate"):
                 return outcome
-            self.murky.add(call.key)
+            self.uncertain.add(call.key)
             return lost if fate == "lost_after" else raised
         if fate == "unsure":
             return Outcome.done({"probe": "unknown", "status": "pending", "message": "cannot tell"})
         if fate in ("lost_before", "zombie", "raised_before"):
-            self.murky.add(call.key)
+            self.uncertain.add(call.key)
             if fate == "zombie":
                 self._linger(call, at)
             return lost if fate != "raised_before" else raised
@@ -174,7 +174,7 @@ class World:
                 return "raised_before"
             if fate == "infrastructure":
                 return "failed"
-            if fate in ("failed", "failed_final") and call.key in self.murky:
+            if fate in ("failed", "failed_final") and call.key in self.uncertain:
                 return "raised_before"
         return fate
 

@@ -10,8 +10,8 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import DecisionMade
 from tests.unit.engine.machine_properties.environment.effects import Effect
-from tests.unit.engine.machine_properties.environment.environment import World
-from tests.unit.engine.machine_properties.oracle.ledger import Book
+from tests.unit.engine.machine_properties.environment.environment import Environment
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger
 
 STUCK_AFTER = 15 * 60
 """Seconds after which a person may decide about what is only being tried again (cli.md)."""
@@ -25,25 +25,31 @@ CORRECTED: Mapping[str, Mapping[str, Any]] = {
 
 
 def decide(
-    book: Book, world: World, item: Mapping[str, Any], wish: str, correction: str, mended: Definition, at: float
+    ledger: Ledger,
+    env: Environment,
+    item: Mapping[str, Any],
+    preference: str,
+    correction: str,
+    repaired: Definition,
+    at: float,
 ) -> DecisionMade:
     """A decision about one parked entry, as near to the wish as the truth allows.
 
     A retry may come with a ``correction``: ``with`` other arguments, with the mended ``definition``, or ``both``.
     """
     usual = "retry" if "retry" in item["decisions"] else "done"
-    decision = wish if wish in item["decisions"] else usual
+    decision = preference if preference in item["decisions"] else usual
     entry = item["step"]
     # Whoever says done about what is sealed makes nothing, for no row can say done any more.
-    sealed = decision == "done" and entry != "output" and item["op"] == "do" and _sealed(book, world, entry)
+    sealed = decision == "done" and entry != "output" and item["op"] == "do" and _sealed(ledger, env, entry)
     if entry != "output" and decision != "retry" and not sealed:
-        decision = _truthful(book, world, entry, item["op"], decision)
+        decision = _truthful(ledger, env, entry, item["op"], decision)
     more: dict[str, Any] = {}
     if decision == "retry":
-        if correction in ("with", "both") and correctable(book, entry, item["op"]):
-            more["arguments"] = corrected(book, entry, item["op"])
+        if correction in ("with", "both") and correctable(ledger, entry, item["op"]):
+            more["arguments"] = corrected(ledger, entry, item["op"])
         if correction in ("definition", "both"):
-            more["definition"] = to_snapshot(mended)
+            more["definition"] = to_snapshot(repaired)
     else:
         more["evidence"] = "seen with my own eyes"
     if decision == "done" and item["op"] == "do":
@@ -51,94 +57,96 @@ def decide(
     return DecisionMade(entry, decision, "decided in a test", "ann", at, **more)  # pyright: ignore[reportArgumentType]
 
 
-def stuck(book: Book, machine: Machine, in_flight: set[str], at: float) -> list[Mapping[str, Any]]:
+def stuck(ledger: Ledger, machine: Machine, in_flight: set[str], at: float) -> list[Mapping[str, Any]]:
     """What has been tried for so long that a person may decide before it is parked.
 
     While an attempt is in flight nobody makes an effect by hand, or vouches that there is none.
     """
     found: list[Mapping[str, Any]] = []
-    parked = {item["step"] for item in book.story["parked"]}
-    for e in book.story["steps"]:
+    parked = {item["step"] for item in ledger.story["parked"]}
+    for e in ledger.story["steps"]:
         if e["id"] in parked or e["state"] not in ("RUNNING", "UNKNOWN", "COMPENSATING", "CONFIRMING"):
             continue
-        busy = any(book.calls[id].entry == e["id"] for id in in_flight)
+        busy = any(ledger.calls[id].entry == e["id"] for id in in_flight)
         wishes = ("retry", "done", "skip", "compensate") if not busy else ("retry",)
-        events = [DecisionMade(e["id"], wish, "it takes too long", "ann", at, evidence="seen") for wish in wishes]
+        events = [
+            DecisionMade(e["id"], preference, "it takes too long", "ann", at, evidence="seen") for preference in wishes
+        ]
         possible = [event.decision for event in events if machine.check_decision(event) is None]
         if possible:
-            found.append({"step": e["id"], "op": book.op_of(e["id"]), "decisions": possible, "parked": False})
+            found.append({"step": e["id"], "op": ledger.op_of(e["id"]), "decisions": possible, "parked": False})
     return found
 
 
-def _sealed(book: Book, world: World, entry: str) -> bool:
-    generation = book.entry(entry)["generation"]
-    return any(base.decided(entry, generation) for base in world.databases.values())
+def _sealed(ledger: Ledger, env: Environment, entry: str) -> bool:
+    generation = ledger.entry(entry)["generation"]
+    return any(base.decided(entry, generation) for base in env.databases.values())
 
 
-def correctable(book: Book, entry: str, op: str) -> bool:
+def correctable(ledger: Ledger, entry: str, op: str) -> bool:
     """Other arguments may be given: not for what may have happened under the old ones, where no guard can tell."""
     if entry == "output":
         return False
-    step = book.step(entry)
-    return not _unsure(book, entry, op) or step.do.guarded or step.do.uses == "saga"
+    step = ledger.step(entry)
+    return not _unsure(ledger, entry, op) or step.do.guarded or step.do.uses == "saga"
 
 
-def _unsure(book: Book, entry: str, op: str) -> bool:
+def _unsure(ledger: Ledger, entry: str, op: str) -> bool:
     """It may have happened, or may be happening now."""
-    in_flight = any(call.entry == entry for call in book.calls.values())
-    maybe = in_flight or book.entry(entry)["outcome"] == "unknown"
-    return op == "do" and maybe and book.step(entry).kind != "read"
+    in_flight = any(call.entry == entry for call in ledger.calls.values())
+    maybe = in_flight or ledger.entry(entry)["outcome"] == "unknown"
+    return op == "do" and maybe and ledger.step(entry).kind != "read"
 
 
-def corrected(book: Book, entry: str, op: str) -> Mapping[str, Any]:
+def corrected(ledger: Ledger, entry: str, op: str) -> Mapping[str, Any]:
     """Arguments that a person gives, unlike any before."""
-    uses = book.step(entry).do.uses if op == "do" else ""
-    return CORRECTED.get(uses, {"corrected": len(book.decisions)})
+    uses = ledger.step(entry).do.uses if op == "do" else ""
+    return CORRECTED.get(uses, {"corrected": len(ledger.decisions)})
 
 
-def _truthful(book: Book, world: World, entry: str, op: str, decision: str) -> str:
+def _truthful(ledger: Ledger, env: Environment, entry: str, op: str, decision: str) -> str:
     """Make the world fit what the person says: they looked, or did it by hand."""
-    step, generation = book.step(entry), book.entry(entry)["generation"]
-    stands = world.log.net(entry, generation) > 0
+    step, generation = ledger.step(entry), ledger.entry(entry)["generation"]
+    stands = env.log.net(entry, generation) > 0
     if op == "do" and step.pivot and decision == "compensate" and stands and not step.do.guarded:
         decision = "done"
     if decision == "done" or (op == "do" and not step.do.guarded):
-        _silence(world, entry, generation, op)
+        _silence(env, entry, generation, op)
     if decision == "done":
         # What a person makes there the participant holds, whatever it has said under the key before.
-        world.participant.undone.discard(_key(book, entry, generation) if op == "do" else "")
-        _by_hand(world, entry, generation, op)
+        env.participant.undone.discard(_key(ledger, entry, generation) if op == "do" else "")
+        _by_hand(env, entry, generation, op)
     elif op == "do" and not step.do.guarded:
-        if decision == "skip" and stands and not book.committed:
-            world.record(Effect(entry, generation, "undo", "by hand", by_hand=True))
+        if decision == "skip" and stands and not ledger.committed:
+            env.record(Effect(entry, generation, "undo", "by hand", by_hand=True))
         if decision == "skip" or step.pivot:
-            world.participant.refuse(_key(book, entry, generation))
+            env.participant.refuse(_key(ledger, entry, generation))
     return decision
 
 
-def _by_hand(world: World, entry: str, generation: int, op: str) -> None:
+def _by_hand(env: Environment, entry: str, generation: int, op: str) -> None:
     """The person makes the effect that is missing, before they say that it is there."""
-    stands = world.log.net(entry, generation) > 0
-    if world.step(entry).kind == "read":
+    stands = env.log.net(entry, generation) > 0
+    if env.step(entry).kind == "read":
         return
-    missing = {"do": not stands, "undo": stands, "confirm": not world.log.count(entry, generation, "confirm")}
+    missing = {"do": not stands, "undo": stands, "confirm": not env.log.count(entry, generation, "confirm")}
     if missing[op]:
-        world.record(Effect(entry, generation, op, "by hand", by_hand=True))  # pyright: ignore[reportArgumentType]
+        env.record(Effect(entry, generation, op, "by hand", by_hand=True))  # pyright: ignore[reportArgumentType]
 
 
-def _silence(world: World, entry: str, generation: int, op: str) -> None:
+def _silence(env: Environment, entry: str, generation: int, op: str) -> None:
     """Nobody decides while an attempt may still be under way, unless the guard holds it off."""
-    ops = {op, "do"} if not world.step(entry).do.guarded else {op, "seal"}
-    world.zombies = [
-        z for z in world.zombies if not (z.call.entry == entry and z.call.generation == generation and z.call.op in ops)
+    ops = {op, "do"} if not env.step(entry).do.guarded else {op, "seal"}
+    env.zombies = [
+        z for z in env.zombies if not (z.call.entry == entry and z.call.generation == generation and z.call.op in ops)
     ]
 
 
-def _key(book: Book, entry: str, generation: int) -> str:
-    return f"{book.saga_id}/{entry}" + ("" if generation == 1 else f"@{generation}")
+def _key(ledger: Ledger, entry: str, generation: int) -> str:
+    return f"{ledger.saga_id}/{entry}" + ("" if generation == 1 else f"@{generation}")
 
 
-def illegal(book: Book, at: float) -> list[tuple[str, DecisionMade]]:
+def illegal(ledger: Ledger, at: float) -> list[tuple[str, DecisionMade]]:
     """Decisions that must be refused in the present state, each with the reason why."""
     found: list[tuple[str, DecisionMade]] = []
 
@@ -147,29 +155,29 @@ def illegal(book: Book, at: float) -> list[tuple[str, DecisionMade]]:
         found.append((why, event))
 
     ask("no such step", "nowhere", "retry")
-    for item in book.story["parked"]:
+    for item in ledger.story["parked"]:
         entry = item["step"]
-        absent = entry != "output" and _key(book, entry, book.entry(entry)["generation"]) in book.absent
-        if entry != "output" and not correctable(book, entry, item["op"]) and not absent:
+        absent = entry != "output" and _key(ledger, entry, ledger.entry(entry)["generation"]) in ledger.absent
+        if entry != "output" and not correctable(ledger, entry, item["op"]) and not absent:
             retry = DecisionMade(item["step"], "retry", "try", "bob", at, arguments={"other": 1})
             found.append(("it may have happened under the old arguments, and no guard can tell", retry))
-        other = {**to_snapshot(book.definition), "steps": to_snapshot(book.definition)["steps"][1:]}
+        other = {**to_snapshot(ledger.definition), "steps": to_snapshot(ledger.definition)["steps"][1:]}
         if item["step"] != "output":
             retry = DecisionMade(item["step"], "retry", "try", "bob", at, definition=other)
             found.append(("the definition has other steps", retry))
-    for item in book.story["parked"]:
+    for item in ledger.story["parked"]:
         for decision in ("retry", "done", "skip", "compensate"):
             if decision not in item["decisions"]:
                 ask(f"{decision} is not offered for {item['op']}", item["step"], decision)
-        if item["op"] == "undo" or (item["step"] != "output" and book.step(item["step"]).pivot):
+        if item["op"] == "undo" or (item["step"] != "output" and ledger.step(item["step"]).pivot):
             ask("done needs evidence", item["step"], "done", None)
-    parked = {item["step"] for item in book.story["parked"]}
-    for e in book.story["steps"]:
+    parked = {item["step"] for item in ledger.story["parked"]}
+    for e in ledger.story["steps"]:
         settled = e["state"] in ("DONE", "PENDING", "SKIPPED", "COMPENSATED", "CONFIRMED")
         undoing = (e["compensation"] or {}).get("state") in ("RUNNING", "UNKNOWN", "FAILED")
         if e["id"] not in parked and settled and not undoing:
             ask("it is not stuck", e["id"], "done")
-        since = book.asked_at.get((e["id"], book.op_of(e["id"])))
+        since = ledger.asked_at.get((e["id"], ledger.op_of(e["id"])))
         if e["id"] not in parked and since is not None and at - since <= STUCK_AFTER:
             ask("it has not been tried for 15 minutes yet", e["id"], "retry")
     return found

@@ -12,7 +12,7 @@ from typing import TypeVar
 Option = TypeVar("Option")
 
 
-class Tape:
+class ChoiceSequence:
     """Reads choices from bytes, front to back."""
 
     def __init__(self, data: bytes) -> None:

@@ -17,7 +17,7 @@ FRAGILE = ".result.id"
 """An expression with this fails where the result is null or has no such field."""
 
 
-def mended(definition: Definition) -> Definition:
+def repaired(definition: Definition) -> Definition:
     """The same saga with every broken expression corrected, as `saga resolve --definition` gets it."""
     text = json.dumps(to_snapshot(definition)).replace(LOST, "input.")
     return replace(from_snapshot(json.loads(text)), digest=f"{definition.digest}:mended")

@@ -9,16 +9,16 @@ from typing import Any
 from sagas.protocol.messages import Call, UndoSaga
 from tests.unit.engine.machine_properties.environment.children import ChildFate, ChildFlight
 from tests.unit.engine.machine_properties.environment.environment import CHOICES, Fate
-from tests.unit.engine.machine_properties.inputs.choice_sequence import Tape
+from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 
-PATIENCE = 12
+TIMEOUT = 12
 """Decisions after which the person only tries again: then every saga has to end."""
 
 
-class TapePlan:
+class RandomScenario:
     """Chance decides, from two tapes: one for faults, one for the order of things."""
 
-    def __init__(self, faults: Tape, order: Tape) -> None:
+    def __init__(self, faults: ChoiceSequence, order: ChoiceSequence) -> None:
         self.faults, self.order = faults, order
         self.percent = faults.pick((10, 30, 60, 0))
         self.faults_left = faults.pick((3, 6, 10, 20))
@@ -61,7 +61,7 @@ class TapePlan:
         self.faults_left -= fate != "completed"
         return fate
 
-    def coin(self, percent: int) -> bool:
+    def chance(self, percent: int) -> bool:
         return self.order.chance(percent)
 
     def next(self, options: Sequence[str]) -> int:
@@ -79,14 +79,14 @@ class TapePlan:
     def continue_now(self) -> bool:
         return self.continue_percent > 0 and self.order.chance(self.continue_percent)
 
-    def wish(self, item: Mapping[str, Any]) -> str:
+    def preference(self, item: Mapping[str, Any]) -> str:
         self.decisions += 1
-        if self.decisions > PATIENCE:
+        if self.decisions > TIMEOUT:
             return "retry" if item.get("parked", True) else "done"
         return self.order.pick(("retry", "skip", "done", "compensate"))
 
     def correction(self) -> str:
-        return "both" if self.decisions > PATIENCE else self.order.pick(("none", "with", "definition", "both"))
+        return "both" if self.decisions > TIMEOUT else self.order.pick(("none", "with", "definition", "both"))
 
     def reject(self) -> bool:
         return self.faults.chance(20)
@@ -102,7 +102,7 @@ class TapePlan:
 
 
 @dataclass
-class OneFault:
+class SingleFaultScenario:
     """Everything goes well and in order, except: one kind of attempt, a cancel or the deadline at a given event."""
 
     step: str | None = None
@@ -111,7 +111,7 @@ class OneFault:
     times: int = 1
     cancel_at: int | None = None
     deadline_at: int | None = None
-    wished: str = "retry"
+    preferred: str = "retry"
     corrected: str = "none"
     crash: bool = False
 
@@ -127,7 +127,7 @@ class OneFault:
             return "rejected"
         return "failed" if flight.cancelled else "completed"
 
-    def coin(self, percent: int) -> bool:
+    def chance(self, percent: int) -> bool:
         return False
 
     def next(self, options: Sequence[str]) -> int:
@@ -151,9 +151,9 @@ class OneFault:
     def continue_now(self) -> bool:
         return False
 
-    def wish(self, item: Mapping[str, Any]) -> str:
-        wished, self.wished = self.wished, "retry"
-        return wished
+    def preference(self, item: Mapping[str, Any]) -> str:
+        preferred, self.preferred = self.preferred, "retry"
+        return preferred
 
     def correction(self) -> str:
         return self.corrected

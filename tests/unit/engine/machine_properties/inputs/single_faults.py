@@ -8,7 +8,7 @@ import pytest
 
 from sagas.definition.model import Definition
 from tests.unit.engine.machine_properties.environment.environment import Fate
-from tests.unit.engine.machine_properties.inputs.scenarios import OneFault
+from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.typical_sagas import INPUT, TYPICAL
 from tests.unit.engine.machine_properties.runner import Runner
 
@@ -38,7 +38,7 @@ def faults(definition: Definition) -> list[Fault]:
     return found
 
 
-def live(definition: Definition, plan: OneFault) -> Runner:
-    runner = Runner(definition, INPUT, plan)
+def live(definition: Definition, scenario: SingleFaultScenario) -> Runner:
+    runner = Runner(definition, INPUT, scenario)
     runner.run()
     return runner

@@ -22,8 +22,8 @@ from sagas.definition.model import (
     StepDefinition,
     StepKind,
 )
-from tests.unit.engine.machine_properties.inputs.choice_sequence import Tape
-from tests.unit.engine.machine_properties.inputs.definition_faults import LOST, mended
+from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
+from tests.unit.engine.machine_properties.inputs.definition_faults import LOST, repaired
 
 DEADLINE = 7_777.0
 """Seconds; unlike any other duration here, so that the judge recognises the deadline's timer."""
@@ -49,12 +49,12 @@ class Case:
     definition: Definition
     input: Mapping[str, Any]
     generation: int
-    mended: Definition
+    repaired: Definition
 
 
-def make_case(tape: Tape) -> Case:
+def make_case(choices: ChoiceSequence) -> Case:
     """One saga with its input."""
-    return _Maker(tape).case()
+    return _Maker(choices).case()
 
 
 def operation(uses: str, connection: str | None = HOME, **changes: Any) -> Operation:
@@ -70,47 +70,47 @@ def guarantee_of(do: Operation) -> Guarantee:
 
 
 class _Maker:
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, choices: ChoiceSequence) -> None:
+        self.choices = choices
         self.input: dict[str, Any] = {"n": 7, "child": "child"}
         self.steps: list[StepDefinition] = []
         self.mistakes = 0
 
     def case(self) -> Case:
-        tape = self.tape
-        count = tape.pick((1, 2, 3, 4, 2, 3, 5, 6, 7, 8))
-        shape = tape.pick(("no pivot", "pivot", "pivot", "no pivot", "forward"))
-        pivot_at = tape.below(count) if shape == "pivot" else None
-        self.mistakes = tape.pick((0, 0, 12, 25))
+        choices = self.choices
+        count = choices.pick((1, 2, 3, 4, 2, 3, 5, 6, 7, 8))
+        shape = choices.pick(("no pivot", "pivot", "pivot", "no pivot", "forward"))
+        pivot_at = choices.below(count) if shape == "pivot" else None
+        self.mistakes = choices.pick((0, 0, 12, 25))
         for at in range(count):
             self.steps.append(self._step(at, shape, pivot_at))
         definition = Definition(
             saga="random",
             steps=tuple(self.steps),
             output={"n": self._expression("input.n")},
-            deadline=None if shape == "forward" else tape.pick((None, DEADLINE)),
-            warn_after=tape.pick((None, None, 55.0)),
+            deadline=None if shape == "forward" else choices.pick((None, DEADLINE)),
+            warn_after=choices.pick((None, None, 55.0)),
             recovery="forward" if shape == "forward" else "backward",
             digest="sha256:random",
         )
-        generation = tape.pick((1, 1, 1, 3))
+        generation = choices.pick((1, 1, 1, 3))
         # Last, so that a tape tells the same saga with and without them.
         definition = replace(definition, notify=self._notify())
-        return Case(definition, self.input, generation, mended(definition))
+        return Case(definition, self.input, generation, repaired(definition))
 
     def _notify(self) -> tuple[Notification, ...]:
-        tape, made = self.tape, []
-        for _ in range(tape.pick((1, 0, 2))):
-            when = tuple(moment for moment in MOMENTS if not tape.chance(30)) or MOMENTS[:1]
+        choices, made = self.choices, []
+        for _ in range(choices.pick((1, 0, 2))):
+            when = tuple(moment for moment in MOMENTS if not choices.chance(30)) or MOMENTS[:1]
             last = f"${{{{ [steps.{self.steps[-1].id}.state, steps.{self.steps[-1].id}.result] }}}}"
-            with_ = tape.pick(({"event": "${{ event }}"}, {"n": last}, {"n": f"${{{{ {LOST}n }}}}"}))
-            place = tape.pick((None, HOME))
-            made.append(Notification(when, operation("tell", place, with_=with_), tape.pick(((1.0,), (0.0, 5.0)))))
+            with_ = choices.pick(({"event": "${{ event }}"}, {"n": last}, {"n": f"${{{{ {LOST}n }}}}"}))
+            place = choices.pick((None, HOME))
+            made.append(Notification(when, operation("tell", place, with_=with_), choices.pick(((1.0,), (0.0, 5.0)))))
         return tuple(made)
 
     def _expression(self, source: str) -> str:
         """An expression over the input, sometimes with a mistake in it."""
-        if self.mistakes and self.tape.chance(self.mistakes):
+        if self.mistakes and self.choices.chance(self.mistakes):
             source = source.replace("input.", LOST)
         return f"${{{{ {source} }}}}"
 
@@ -122,7 +122,7 @@ class _Maker:
         retriable = shape == "forward" or (pivot_at is not None and at > pivot_at)
         if at == pivot_at:
             return self._pivot(id, needs)
-        flavour = self.tape.pick(
+        flavour = self.choices.pick(
             ("plain", "plain", "plain", "plain", "each", "saga", "read", "wait", "plain", "each", "wait", "require")
         )
         if flavour in ("read", "wait", "require"):
@@ -137,9 +137,9 @@ class _Maker:
             return tuple(NAMES[:at])
         beyond = pivot_at is not None and at > pivot_at
         earlier = NAMES[pivot_at if beyond else 0 : at]
-        if not self.tape.chance(60):
+        if not self.choices.chance(60):
             return tuple(earlier[-1:])
-        chosen = [id for id in earlier if self.tape.chance(40)]
+        chosen = [id for id in earlier if self.choices.chance(40)]
         if beyond and earlier[0] not in chosen:
             chosen.insert(0, earlier[0])
         return tuple(chosen)
@@ -149,18 +149,18 @@ class _Maker:
         for id in needs[-1:]:
             many = any(step.id == id and step.for_each is not None for step in self.steps)
             with_["before"] = f"${{{{ steps.{id}.results }}}}" if many else f"${{{{ steps.{id}.result }}}}"
-            if self.mistakes and not many and self.tape.chance(15):
+            if self.mistakes and not many and self.choices.chance(15):
                 with_["id"] = f"${{{{ steps.{id}.result.id }}}}"  # fails when that step was left out
         return with_
 
     def _retry(self) -> Retry:
-        return self.tape.pick(
+        return self.choices.pick(
             (Retry(max_attempts=2), Retry(max_attempts=1), Retry(max_attempts=3, intervals=(1.0, 5.0)),
              Retry(max_attempts=2, give_up_after=90.0))
         )  # fmt: skip
 
     def _do(self, id: str, with_: Mapping[str, Any], *, rejects: bool = True) -> Operation:
-        kind = self.tape.pick(("guarded", "guarded", "guarded", "keyed", "keyless", "foreign"))
+        kind = self.choices.pick(("guarded", "guarded", "guarded", "keyed", "keyless", "foreign"))
         return Operation(
             uses=f"do.{id}",
             with_=with_,
@@ -169,42 +169,42 @@ class _Maker:
             local=kind != "foreign",
             idempotent=kind != "keyless",
             task_queue="elsewhere" if kind == "foreign" else None,
-            heartbeat=self.tape.pick((None, None, 3.0)),
+            heartbeat=self.choices.pick((None, None, 3.0)),
             rejects=rejects,
         )
 
     def _probe(self, id: str, do: Operation, chance: int) -> Probe | None:
-        if do.guarded or not self.tape.chance(chance):
+        if do.guarded or not self.choices.chance(chance):
             return None
-        tape = self.tape
-        seals = do.idempotent and tape.chance(50)
+        choices = self.choices
+        seals = do.idempotent and choices.chance(50)
         likely = 40 if self.mistakes else 0
-        with_ = tape.pick((None, {"n": f"${{{{ {LOST if likely and tape.chance(likely) else 'input.'}n }}}}"}))
+        with_ = choices.pick((None, {"n": f"${{{{ {LOST if likely and choices.chance(likely) else 'input.'}n }}}}"}))
         ask = Operation(uses=f"probe.{id}", with_=with_, seals=seals, retry=Retry(max_attempts=2))
-        if not tape.chance(70):
+        if not choices.chance(70):
             return Probe(ask)
-        own = LOST if likely and tape.chance(likely) else "input."
+        own = LOST if likely and choices.chance(likely) else "input."
         return Probe(
             ask,
             done=f'{own}n == 7 ? response.status == "here" : false',
-            absent=tape.pick(('response.status == "gone"', 'response.status == "gone"', None)),
-            result=tape.pick(("response.value", "response.value", f"{own}n == 7 ? response.value : null", None)),
+            absent=choices.pick(('response.status == "gone"', 'response.status == "gone"', None)),
+            result=choices.pick(("response.value", "response.value", f"{own}n == 7 ? response.value : null", None)),
         )
 
     def _compensation(self, id: str, do: Operation, confirm: bool, each: bool) -> Compensation:
         alternates: list[Operation] = []
-        for n in range(self.tape.pick((1, 1, 1, 2, 3))):
-            place = self.tape.pick((HOME, HOME, OTHER, None)) if do.guarded else None
-            frozen = each or not self.tape.chance(40)
+        for n in range(self.choices.pick((1, 1, 1, 2, 3))):
+            place = self.choices.pick((HOME, HOME, OTHER, None)) if do.guarded else None
+            frozen = each or not self.choices.chance(40)
             with_ = None if frozen else {"mine": f"${{{{ steps.{id}.result }}}}", "why": "${{ saga.reason.kind }}"}
-            if self.mistakes and self.tape.chance(self.mistakes):
+            if self.mistakes and self.choices.chance(self.mistakes):
                 # The second fails when nobody knows the result.
-                with_ = self.tape.pick(({"n": f"${{{{ {LOST}n }}}}"}, {"id": f"${{{{ steps.{id}.result.id }}}}"}))
+                with_ = self.choices.pick(({"n": f"${{{{ {LOST}n }}}}"}, {"id": f"${{{{ steps.{id}.result.id }}}}"}))
             alternates.append(
                 Operation(uses=f"undo.{id}.{n}", with_=with_, connection=place, retry=Retry(max_attempts=2))
             )
         confirmed = None
-        if confirm and self.tape.chance(60):
+        if confirm and self.choices.chance(60):
             # Kept in the step's own place: elsewhere the guard could not choose between the two ways back.
             given = {"n": self._expression("input.n")} if self.mistakes else None
             confirmed = Operation(
@@ -215,15 +215,15 @@ class _Maker:
         return Compensation(tuple(alternates), confirmed)
 
     def _effect(self, id: str, needs: tuple[str, ...], retriable: bool, *, each: bool) -> StepDefinition:
-        tape = self.tape
+        choices = self.choices
         do = self._do(id, self._arguments(needs, each))
-        with_confirm = tape.chance(30)
-        place = tape.pick((HOME, HOME, OTHER, None)) if do.guarded else None
-        given = {"n": f"${{{{ {LOST}n }}}}"} if self.mistakes and tape.chance(self.mistakes) else None
+        with_confirm = choices.chance(30)
+        place = choices.pick((HOME, HOME, OTHER, None)) if do.guarded else None
+        given = {"n": f"${{{{ {LOST}n }}}}"} if self.mistakes and choices.chance(self.mistakes) else None
         confirm = Operation(uses=f"confirm.{id}", with_=given, connection=place, retry=Retry(max_attempts=2))
         failures: tuple[OnFailure, ...] = ("compensate", "compensate", "compensate", "park", "continue")
         if each:
-            self.input[f"items_{id}"] = list(range(tape.pick((2, 3, 1, 0, 4))))
+            self.input[f"items_{id}"] = list(range(choices.pick((2, 3, 1, 0, 4))))
         flag = None if each else self._flag(id)
         return StepDefinition(
             id=id,
@@ -233,25 +233,25 @@ class _Maker:
             needs=needs,
             if_=flag,
             for_each=self._expression(f"input.items_{id}") if each else None,
-            max_parallel=tape.pick((1, 2, 3)) if each else 1,
-            on_failure=tape.pick(failures),
+            max_parallel=choices.pick((1, 2, 3)) if each else 1,
+            on_failure=choices.pick(failures),
             compensate=None if retriable else self._compensation(id, do, with_confirm, each),
             confirm=confirm if with_confirm else None,
             probe=self._probe(id, do, 40),
             settle=20.0,
-            fairness_key=self._expression("input.n") if self.mistakes and tape.chance(10) else None,
+            fairness_key=self._expression("input.n") if self.mistakes and choices.chance(10) else None,
             guarantee=guarantee_of(do),
         )
 
     def _flag(self, id: str) -> str | None:
-        if not self.tape.chance(15):
+        if not self.choices.chance(15):
             return None
-        self.input[f"go_{id}"] = self.tape.chance(50)
+        self.input[f"go_{id}"] = self.choices.chance(50)
         return self._expression(f"input.go_{id}")
 
     def _pivot(self, id: str, needs: tuple[str, ...]) -> StepDefinition:
         do = self._do(id, self._arguments(needs, False))
-        on_failure: OnFailure = self.tape.pick(("compensate", "compensate", "park"))
+        on_failure: OnFailure = self.choices.pick(("compensate", "compensate", "park"))
         return StepDefinition(
             id=id,
             name="The point of no return",
@@ -265,30 +265,30 @@ class _Maker:
         )
 
     def _read(self, id: str, needs: tuple[str, ...], flavour: str) -> StepDefinition:
-        tape = self.tape
+        choices = self.choices
         if flavour == "wait":
             signal = {"signal": f"go_{id}", "timeout": WAIT}
-            with_: dict[str, Any] = tape.pick(
+            with_: dict[str, Any] = choices.pick(
                 ({**signal, "on_timeout": "continue"}, {"for": self._expression("input.n")},
                  {**signal, "on_timeout": "reject"}, {**signal, "on_timeout": "park"}, {"signal": f"go_{id}"},
                  {"until": UNTIL})
             )  # fmt: skip
             do = Operation(uses="wait", with_=with_)
         elif flavour == "require":
-            that = self._expression(tape.pick(("input.n == 7", "input.n == 8")))
+            that = self._expression(choices.pick(("input.n == 7", "input.n == 8")))
             do = Operation(uses="require", with_={"that": that, "message": "seven"})
         else:
             do = Operation(uses=f"look.{id}", with_=self._arguments(needs, False), retry=self._retry())
         kind: StepKind = "read"
         failures: tuple[OnFailure, ...] = ("compensate", "compensate", "park", "continue")
-        on_failure = tape.pick(failures)
+        on_failure = choices.pick(failures)
         return StepDefinition(
             id=id, name=f"Step {id}", kind=kind, do=do, needs=needs, on_failure=on_failure, guarantee="at-least-once"
         )
 
     def _nested(self, id: str, needs: tuple[str, ...], retriable: bool) -> StepDefinition:
         compensate = None
-        if not retriable and self.tape.chance(30):
+        if not retriable and self.choices.chance(30):
             compensate = Compensation((Operation(uses=f"undo.{id}.0", retry=Retry(max_attempts=2)),))
         return StepDefinition(
             id=id,
@@ -298,7 +298,7 @@ class _Maker:
                 uses="saga", with_={"name": self._expression("input.child"), "input": {"n": "${{ input.n }}"}}
             ),
             needs=needs,
-            on_failure=self.tape.pick(("compensate", "compensate", "park", "continue")),
+            on_failure=self.choices.pick(("compensate", "compensate", "park", "continue")),
             compensate=compensate,
             guarantee="guarded",
         )

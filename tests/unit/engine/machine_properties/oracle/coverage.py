@@ -17,36 +17,36 @@ from sagas.protocol.messages import (
     SignalReceived,
     TimerFired,
 )
-from tests.unit.engine.machine_properties.oracle.ledger import Book
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger
 
 _PLACE = re.compile(r"^\w+\.(do|if|for_each|compensate|confirm|probe|fairness_key)\b")
 
 
-def of_event(book: Book, call: Call | None, event: MachineEvent) -> set[str]:
+def of_event(ledger: Ledger, call: Call | None, event: MachineEvent) -> set[str]:
     """What this event adds; the book still has the story of before it."""
     match event:
         case SagaEnded():
             return {f"child {event.state}"}
         case SignalReceived():
-            running = {e["step"] for e in book.story["steps"] if e["state"] == "RUNNING"}
+            running = {e["step"] for e in ledger.story["steps"] if e["state"] == "RUNNING"}
             early = event.name.removeprefix("go_") not in running
-            again = event.name in book.signals
+            again = event.name in ledger.signals
             word = "again" if again else "early" if early else "in time"
             return {f"signal {word}" + (" that refuses" if event.reject is not None and not again else "")}
         case DecisionMade():
-            return _decision(book, event)
+            return _decision(ledger, event)
         case CallEnded() if call is not None:
-            return _call(book, call, event)
+            return _call(ledger, call, event)
         case _:
             return set()
 
 
-def _decision(book: Book, event: DecisionMade) -> set[str]:
+def _decision(ledger: Ledger, event: DecisionMade) -> set[str]:
     if event.step == "output":
         return {f"decided {event.decision} output"}
-    op, entry = book.op_of(event.step), book.entry(event.step)
+    op, entry = ledger.op_of(event.step), ledger.entry(event.step)
     found = {f"decided {event.decision} {op}"}
-    if all(p["step"] != event.step for p in book.story["parked"]):
+    if all(p["step"] != event.step for p in ledger.story["parked"]):
         found.add(f"decided {event.decision} of what is not parked")
     if entry["outcome"] == "late" and op == "do":
         found.add(f"decided {event.decision} late")
@@ -59,8 +59,8 @@ def _decision(book: Book, event: DecisionMade) -> set[str]:
     return found
 
 
-def _call(book: Book, call: Call, event: CallEnded) -> set[str]:
-    step, outcome = book.step(call.entry), event.outcome
+def _call(ledger: Ledger, call: Call, event: CallEnded) -> set[str]:
+    step, outcome = ledger.step(call.entry), event.outcome
     found: set[str] = set()
     if call.op == "do" and call.guard is None and step.kind != "read":
         keyed = "keyed" if step.do.idempotent else "keyless"
@@ -72,15 +72,15 @@ def _call(book: Book, call: Call, event: CallEnded) -> set[str]:
     return found
 
 
-def of_story(book: Book, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
+def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
     """What the story after the event shows for the first time."""
-    story = book.story
+    story = ledger.story
     found = {story["state"]}
     old = {e["id"]: e["state"] for e in before["steps"]} if before else {}
     for e in story["steps"]:
         if e["state"] == old.get(e["id"], "PENDING"):
             continue
-        step = book.step(e["id"])
+        step = ledger.step(e["id"])
         if e["uses"] == "wait" and isinstance(event, TimerFired) and e["state"] in ("DONE", "REJECTED", "PARKED"):
             with_ = step.do.with_ or {}
             found.add(f"wait over, {with_.get('on_timeout') or next(iter(with_))}")

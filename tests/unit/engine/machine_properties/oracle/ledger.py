@@ -37,7 +37,7 @@ def operation_of(call: Call) -> str:
 
 
 @dataclass
-class Book:
+class Ledger:
     """Facts about one run, seen from outside.
 
     ``given``: the arguments of a person's `retry --with`, by entry and operation (``given_for``: for this action).
@@ -54,8 +54,8 @@ class Book:
     calls: dict[str, Call] = field(default_factory=dict)
     sagas: dict[str, StartSaga | UndoSaga] = field(default_factory=dict)
     cancelling: set[str] = field(default_factory=set)
-    heard: dict[str, list[Outcome]] = field(default_factory=dict)
-    murky: dict[str, float] = field(default_factory=dict)
+    received: dict[str, list[Outcome]] = field(default_factory=dict)
+    uncertain: dict[str, float] = field(default_factory=dict)
     attempts: dict[str, int | None] = field(default_factory=dict)
     arguments: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)
@@ -123,5 +123,5 @@ class Book:
             return "undo"  # whether it happened is asked to undo it
         return {"COMPENSATING": "undo", "CONFIRMING": "confirm"}.get(self.entry(id)["state"], "do")
 
-    def last_word(self, key: str) -> Outcome | None:
-        return self.heard[key][-1] if self.heard.get(key) else None
+    def last_outcome(self, key: str) -> Outcome | None:
+        return self.received[key][-1] if self.received.get(key) else None

@@ -30,7 +30,7 @@ from tests.unit.engine.machine_properties.environment.effects import Effect, Eff
 from tests.unit.engine.machine_properties.environment.guard_model import WRITE
 from tests.unit.engine.machine_properties.inputs import definition_faults
 from tests.unit.engine.machine_properties.inputs.strategies import DEADLINE
-from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation, operation_of
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation, operation_of
 from tests.unit.engine.machine_properties.rules import (
     command_rules,
     definition_rules,
@@ -43,105 +43,105 @@ from tests.unit.engine.machine_properties.rules import (
 LEADS_BACK = {"rejected", "failed", "unknown", "late"}
 
 
-class Judge:
+class Oracle:
     """Feed it each event before the machine sees it, and the machine's answer after. Raises Violation."""
 
     def __init__(self, definition: Definition, saga_id: str, log: EffectLog, input: Mapping[str, Any]) -> None:
-        self.book = Book(definition, saga_id, log, input)
+        self.ledger = Ledger(definition, saga_id, log, input)
         self.deadline_timers: set[str] = set()
         self.asked: dict[str, Call] = {}
 
     def effect(self, effect: Effect) -> None:
         """An effect was committed just now."""
-        state_rules.check_effect(self.book, effect)
+        state_rules.check_effect(self.ledger, effect)
 
     # --- before the machine hears of it -------------------------------------------------------------------------
 
     def before(self, event: MachineEvent) -> None:
-        book = self.book
-        book.now = event.at
+        ledger = self.ledger
+        ledger.now = event.at
         match event:
             case CallEnded():
                 self._call_ended(event)
             case SagaEnded():
-                started = book.sagas.pop(event.id)
+                started = ledger.sagas.pop(event.id)
                 if event.state != "COMPLETED" and isinstance(started, StartSaga):
                     # A nested saga that did not complete was either rejected or failed, for its parent.
-                    book.causes += ["rejected", "failed", "unknown", "terminated"]
+                    ledger.causes += ["rejected", "failed", "unknown", "terminated"]
                 if event.state == "RESIDUE" and event.view is not None:
-                    book.child_residue += [{**r, "entry": started.entry} for r in event.view["residue"]]
-            case CancelRequested() if not book.committed:
-                book.causes.append(event.kind)
-                book.stop_ordered = True
-            case TimerFired() if event.id in self.deadline_timers and not book.committed:
-                book.causes.append("deadline")
-                book.stop_ordered = True
+                    ledger.child_residue += [{**r, "entry": started.entry} for r in event.view["residue"]]
+            case CancelRequested() if not ledger.committed:
+                ledger.causes.append(event.kind)
+                ledger.stop_ordered = True
+            case TimerFired() if event.id in self.deadline_timers and not ledger.committed:
+                ledger.causes.append("deadline")
+                ledger.stop_ordered = True
             case TimerFired():
                 # A `wait` that ran out, or a probe that gave up, may lead backward.
-                book.causes += sorted(LEADS_BACK)
+                ledger.causes += sorted(LEADS_BACK)
             case SignalReceived():
-                wait_rules.heard(book, event)
+                wait_rules.received(ledger, event)
                 if event.reject is not None:
-                    book.causes.append("rejected")
+                    ledger.causes.append("rejected")
             case DecisionMade():
                 self._decided(event)
                 if event.decision == "skip":
-                    book.skipped.add((event.step, book.op_of(event.step)))
+                    ledger.skipped.add((event.step, ledger.op_of(event.step)))
             case UndoRequested():
-                book.undo_requested = True
+                ledger.undo_requested = True
             case _:
                 pass
 
     def _decided(self, event: DecisionMade) -> None:
-        book = self.book
-        wait_rules.decided(book, event)
-        book.decisions.append(event)
+        ledger = self.ledger
+        wait_rules.decided(ledger, event)
+        ledger.decisions.append(event)
         if event.definition is not None:
-            book.adopt(from_snapshot(event.definition))
-        parked = any(p["step"] == event.step for p in book.story["parked"])
-        if not parked and book.story["phase"] == "backward" and book.entry(event.step)["state"] == "UNKNOWN":
+            ledger.adopt(from_snapshot(event.definition))
+        parked = any(p["step"] == event.step for p in ledger.story["parked"])
+        if not parked and ledger.story["phase"] == "backward" and ledger.entry(event.step)["state"] == "UNKNOWN":
             return  # from outside nobody can tell whether the seal under way belongs to the undo
         if event.arguments is not None:
-            op = book.op_of(event.step)
-            book.given[event.step, op] = event.arguments
+            op = ledger.op_of(event.step)
+            ledger.given[event.step, op] = event.arguments
             if op == "undo":
-                book.given_for[event.step, op] = book.entry(event.step)["compensation"]["uses"]
+                ledger.given_for[event.step, op] = ledger.entry(event.step)["compensation"]["uses"]
 
     def _call_ended(self, event: CallEnded) -> None:
-        book = self.book
-        call = book.calls.pop(event.id)
-        book.cancelling.discard(event.id)
+        ledger = self.ledger
+        call = ledger.calls.pop(event.id)
+        ledger.cancelling.discard(event.id)
         name = operation_of(call)
         self._listen(call, event)
         if call.action == WRITE:
             return
-        book.heard.setdefault(name, []).append(event.outcome)
-        known = book.attempts.get(name, 0)
-        book.attempts[name] = None if known is None or event.attempts is None else known + event.attempts
+        ledger.received.setdefault(name, []).append(event.outcome)
+        known = ledger.attempts.get(name, 0)
+        ledger.attempts[name] = None if known is None or event.attempts is None else known + event.attempts
         if call.op in ("do", "seal", "probe") and event.outcome.kind in LEADS_BACK:
-            book.causes.append(event.outcome.kind)
+            ledger.causes.append(event.outcome.kind)
 
     def _listen(self, call: Call, event: CallEnded) -> None:
         """What is known about the key of a forward call: done, or perhaps made by somebody who never told."""
-        book, outcome = self.book, event.outcome
-        step = book.step(call.entry)
+        ledger, outcome = self.ledger, event.outcome
+        step = ledger.step(call.entry)
         if call.op == "probe":
-            since = book.murky.get(call.key)
+            since = ledger.uncertain.get(call.key)
             if self._says_absent(step, outcome):
-                book.absent.add(call.key)
+                ledger.absent.add(call.key)
             seals = step.probe is not None and step.probe.operation.seals
             if self._says_absent(step, outcome) and since is not None and (seals or event.at >= since + step.settle):
-                del book.murky[call.key]
+                del ledger.uncertain[call.key]
             return
         if call.op != "seal" and call.action != WRITE:
-            book.heard.setdefault(call.key, []).append(outcome)
+            ledger.received.setdefault(call.key, []).append(outcome)
         alone = outcome.not_started and event.attempts is None and (call.at_most_once or call.retry.max_attempts == 1)
         if call.op == "do" and call.action != WRITE and event.attempts != 0 and not alone:
-            book.sent[call.key] = call.arguments
+            ledger.sent[call.key] = call.arguments
         if call.op == "do":
-            book.absent.discard(call.key)
+            ledger.absent.discard(call.key)
         if call.op == "do" and outcome.kind == "unknown":
-            book.murky[call.key] = event.at
+            ledger.uncertain[call.key] = event.at
 
     @staticmethod
     def _says_absent(step: StepDefinition, outcome: Outcome) -> bool:
@@ -156,46 +156,46 @@ class Judge:
     # --- after it has answered ----------------------------------------------------------------------------------
 
     def after(self, commands: Sequence[Command], story: Mapping[str, Any], finished: bool) -> None:
-        book = self.book
-        before, book.story = book.story, story
-        if not book.committed and (story["phase"] == "committed" or story["committed_at"] is not None):
-            state_rules.check_commit(book)
-            book.committed = True
+        ledger = self.ledger
+        before, ledger.story = ledger.story, story
+        if not ledger.committed and (story["phase"] == "committed" or story["committed_at"] is not None):
+            state_rules.check_commit(ledger)
+            ledger.committed = True
         if story["phase"] == "backward" and before and before["phase"] != "backward":
-            state_rules.check_turn(book)
+            state_rules.check_turn(ledger)
         for at, command in enumerate(commands):
             self._command(command, list(commands[at + 1 :]))
-        state_rules.check_story(book, before, finished)
-        definition_rules.check_story(book)
-        wait_rules.check(book, before)
-        notify_rules.check(book, before, commands)
+        state_rules.check_story(ledger, before, finished)
+        definition_rules.check_story(ledger)
+        wait_rules.check(ledger, before)
+        notify_rules.check(ledger, before, commands)
 
     def _command(self, command: Command, more: list[Any]) -> None:
-        book = self.book
+        ledger = self.ledger
         match command:
             case Call():
                 taken_back = any(isinstance(c, CancelCall) and c.id == command.id for c in more)
                 if not taken_back and not self._asked_before(command):
-                    command_rules.check_call(book, command)
+                    command_rules.check_call(ledger, command)
                     if command.action != WRITE:
-                        definition_rules.check_call(book, command)
-                book.calls[command.id] = command
-                book.asked_at.setdefault((command.entry, command.op), book.now)
+                        definition_rules.check_call(ledger, command)
+                ledger.calls[command.id] = command
+                ledger.asked_at.setdefault((command.entry, command.op), ledger.now)
                 if command.op == "do":
-                    book.arguments[command.entry] = command.arguments
+                    ledger.arguments[command.entry] = command.arguments
             case StartTimer():
                 if command.seconds == DEADLINE:
                     self.deadline_timers.add(command.id)
             case StartSaga():
                 if not any(isinstance(c, CancelSaga) and c.id == command.id for c in more):
-                    command_rules.check_child(book, command)
-                    definition_rules.check_child(book, command)
-                book.sagas[command.id] = command
+                    command_rules.check_child(ledger, command)
+                    definition_rules.check_child(ledger, command)
+                ledger.sagas[command.id] = command
             case UndoSaga():
-                command_rules.check_child_undo(book, command)
-                book.sagas[command.id] = command
+                command_rules.check_child_undo(ledger, command)
+                ledger.sagas[command.id] = command
             case Finish():
-                state_rules.check_finish(book, command, more)
+                state_rules.check_finish(ledger, command, more)
             case _:
                 pass
 
@@ -208,12 +208,12 @@ class Judge:
 
     def continued(self, commands: Sequence[Command], story: Mapping[str, Any]) -> None:
         """The run goes on in a new one: what the machine asks again replaces all that was in flight."""
-        self.asked = dict(self.book.calls)
-        self.book.calls.clear()
-        self.book.sagas.clear()
+        self.asked = dict(self.ledger.calls)
+        self.ledger.calls.clear()
+        self.ledger.sagas.clear()
         self.after(commands, story, finished=False)
         self.asked.clear()
 
     def end(self) -> None:
         """The saga is over and no late attempt can come any more."""
-        final_rules.check_end(self.book)
+        final_rules.check_end(self.ledger)

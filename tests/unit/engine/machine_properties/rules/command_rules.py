@@ -8,111 +8,111 @@ from typing import Any
 
 from sagas.protocol.messages import Call, StartSaga, UndoSaga
 from tests.unit.engine.machine_properties.environment.guard_model import WRITE
-from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation, operation_of, step_id
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation, operation_of, step_id
 
 SETTLED = {"DONE", "SKIPPED", "CONFIRMING", "CONFIRMED"}
 UNDONE = {"DONE", "NOTHING_TO_UNDO", "SKIPPED"}
 
 
-def check_call(book: Book, call: Call) -> None:
+def check_call(ledger: Ledger, call: Call) -> None:
     """All rules for one call."""
-    if call.id in book.calls or call.id in book.sagas:
+    if call.id in ledger.calls or call.id in ledger.sagas:
         raise Violation("call id", f"{call.id} is in flight already")
-    _check_key(book, call)
+    _check_key(ledger, call)
     if call.action == WRITE:
         return  # it only puts a person's word into the guard; nobody acts
     if not isinstance(call.retry.max_attempts, int) or call.retry.max_attempts < 1:
         raise Violation("rule 4", f"{call.id} may try {call.retry.max_attempts} times: not finite")
-    known = book.attempts.get(operation_of(call), 0)
+    known = ledger.attempts.get(operation_of(call), 0)
     marked = call.guard is not None and call.guard.mode == "mark"  # asks the guard only: nothing to be believed or not
     if call.op in ("do", "undo", "confirm") and not marked and known is not None and call.earlier_attempts != known:
         mine = f"{call.id} says {call.earlier_attempts} earlier attempts, {known} ended"
         raise Violation("earlier attempts", mine)
     match call.op:
         case "do":
-            _check_do(book, call)
+            _check_do(ledger, call)
         case "undo":
-            check_undo(book, call.entry, call.id)
-            _check_alternate(book, call)
-            _check_frozen(book, call)
+            check_undo(ledger, call.entry, call.id)
+            _check_alternate(ledger, call)
+            _check_frozen(ledger, call)
         case "confirm":
-            _check_confirm(book, call)
+            _check_confirm(ledger, call)
         case "seal" | "probe":
-            step = book.step(call.entry)
+            step = ledger.step(call.entry)
             early = not step.pivot and step.kind != "retriable"
-            if book.committed and early and not book.undo_requested:
+            if ledger.committed and early and not ledger.undo_requested:
                 raise Violation("I10", f"{call.id} past the commit point")
 
 
-def check_child(book: Book, start: StartSaga) -> None:
-    if start.id in book.calls or start.id in book.sagas:
+def check_child(ledger: Ledger, start: StartSaga) -> None:
+    if start.id in ledger.calls or start.id in ledger.sagas:
         raise Violation("call id", f"{start.id} is in flight already")
-    _check_key_text(book, start.entry, book.entry(start.entry)["generation"], start.saga_id, "")
-    _check_forward(book, start.entry, start.id)
+    _check_key_text(ledger, start.entry, ledger.entry(start.entry)["generation"], start.saga_id, "")
+    _check_forward(ledger, start.entry, start.id)
 
 
-def check_child_undo(book: Book, undo: UndoSaga) -> None:
-    if undo.id in book.calls or undo.id in book.sagas:
+def check_child_undo(ledger: Ledger, undo: UndoSaga) -> None:
+    if undo.id in ledger.calls or undo.id in ledger.sagas:
         raise Violation("call id", f"{undo.id} is in flight already")
-    check_undo(book, undo.entry, undo.id)
+    check_undo(ledger, undo.entry, undo.id)
 
 
-def _check_key(book: Book, call: Call) -> None:
+def _check_key(ledger: Ledger, call: Call) -> None:
     suffix = {"do": "", "seal": "", "probe": "", "undo": r"/undo(\.[1-9]\d*)?", "confirm": "/confirm"}[call.op]
-    _check_key_text(book, call.entry, call.generation, call.key, suffix)
+    _check_key_text(ledger, call.entry, call.generation, call.key, suffix)
 
 
-def _check_key_text(book: Book, entry: str, generation: int, key: str, suffix: str) -> None:
+def _check_key_text(ledger: Ledger, entry: str, generation: int, key: str, suffix: str) -> None:
     mark = "" if generation == 1 else f"@{generation}"
-    if re.fullmatch(re.escape(f"{book.saga_id}/{entry}{mark}") + suffix, key) is None:
+    if re.fullmatch(re.escape(f"{ledger.saga_id}/{entry}{mark}") + suffix, key) is None:
         raise Violation("rule 8: keys", f"{key} for {entry}, generation {generation}")
 
 
-def _check_forward(book: Book, entry: str, id: str) -> None:
+def _check_forward(ledger: Ledger, entry: str, id: str) -> None:
     """May this entry go forward now?"""
-    step = book.step(entry)
-    if book.story["phase"] == "backward":
+    step = ledger.step(entry)
+    if ledger.story["phase"] == "backward":
         raise Violation("rule 2", f"going backward starts no attempt, but {id} was asked for")
     unguarded_pivot = step.pivot and not step.do.guarded
-    if book.stop_ordered and not book.committed and not unguarded_pivot:
+    if ledger.stop_ordered and not ledger.committed and not unguarded_pivot:
         raise Violation("rules 5, 6", f"{id} starts although a cancel or the deadline was recorded")
-    if step.kind == "retriable" and book.definition.pivot is not None and not book.committed:
+    if step.kind == "retriable" and ledger.definition.pivot is not None and not ledger.committed:
         raise Violation("I10", f"{id} starts before the pivot succeeded")
-    for need in book.definition.step(step.id).needs:
+    for need in ledger.definition.step(step.id).needs:
         ready = SETTLED
-        if book.definition.step(need).on_failure == "continue":
+        if ledger.definition.step(need).on_failure == "continue":
             ready = SETTLED | {"COMPENSATED", "NOTHING_TO_UNDO", "REJECTED", "FAILED", "UNKNOWN"}
-        waiting = [e["id"] for e in book.story["steps"] if e["step"] == need and e["state"] not in ready]
+        waiting = [e["id"] for e in ledger.story["steps"] if e["step"] == need and e["state"] not in ready]
         if waiting:
             raise Violation("needs", f"{id} starts before {waiting} ended")
-    if book.committed and step.kind == "retriable" and book.definition.pivot is not None:
-        for e in book.story["steps"]:
-            early = book.definition.step(e["step"])
+    if ledger.committed and step.kind == "retriable" and ledger.definition.pivot is not None:
+        for e in ledger.story["steps"]:
+            early = ledger.definition.step(e["step"])
             empty = early.for_each is not None and "#" not in e["id"]
             waits = early.confirm is not None and not empty
             open_confirm = waits and e["outcome"] == "done" and e["state"] != "CONFIRMED"
-            if open_confirm and early.kind == "compensatable" and not _excused(book, e["id"]):
+            if open_confirm and early.kind == "compensatable" and not _excused(ledger, e["id"]):
                 raise Violation("rule 13", f"{id} starts before {e['id']} is confirmed")
 
 
-def _check_do(book: Book, call: Call) -> None:
-    _check_forward(book, call.entry, call.id)
-    step = book.step(call.entry)
-    last = book.last_word(call.key)
-    if last is not None and last.kind == "done" and not book.decided(call.entry):
+def _check_do(ledger: Ledger, call: Call) -> None:
+    _check_forward(ledger, call.entry, call.id)
+    step = ledger.step(call.entry)
+    last = ledger.last_outcome(call.key)
+    if last is not None and last.kind == "done" and not ledger.decided(call.entry):
         raise Violation("outcomes", f"{call.id} again, although it is done")
     if step.kind != "read" and call.guard is None and not step.do.idempotent:
         if call.retry.max_attempts > 1 and not call.at_most_once:
             raise Violation("idempotent: false", f"{call.id} may be repeated by the platform on its own")
-        if call.key in book.murky and not book.decided(call.entry):
+        if call.key in ledger.uncertain and not ledger.decided(call.entry):
             raise Violation("idempotent: false", f"{call.id} repeated after an unknown attempt without a probe")
     if step.pivot and call.cancellable:
         raise Violation("rule 2", "a pivot attempt is never cancelled")
     before = call.arguments.get("before")
     if "before" in call.arguments and step.needs:
-        source = [e for e in book.story["steps"] if e["step"] == step.needs[-1]]
-        each = book.definition.step(step.needs[-1]).for_each is not None
-        if source and not book.decided(call.entry):
+        source = [e for e in ledger.story["steps"] if e["step"] == step.needs[-1]]
+        each = ledger.definition.step(step.needs[-1]).for_each is not None
+        if source and not ledger.decided(call.entry):
             whole = each and any("#" not in e["id"] for e in source)  # an empty list, or one that failed
             expected = [] if whole else [_visible(e) for e in source] if each else _visible(source[0])
             if before != expected:
@@ -126,26 +126,26 @@ def _visible(e: Mapping[str, Any]) -> Any:
     return e["result"] if e["outcome"] == "done" and e["state"] not in ("SKIPPED", "COMPENSATED") else None
 
 
-def check_undo(book: Book, entry: str, id: str) -> None:
+def check_undo(ledger: Ledger, entry: str, id: str) -> None:
     """May this entry be undone now?"""
-    step = book.step(entry)
+    step = ledger.step(entry)
     if step.pivot or step.kind == "retriable" or step.kind == "read":
         raise Violation("I10", f"{id}: a {step.kind} step is never compensated")
-    if book.committed and not book.undo_requested:
+    if ledger.committed and not ledger.undo_requested:
         raise Violation("I10", f"{id} past the commit point")
-    backward = book.story["phase"] == "backward"
+    backward = ledger.story["phase"] == "backward"
     if not backward:
         if step.on_failure != "continue":
             raise Violation("rule 2", f"{id} although the saga goes forward")
-        if any(c.entry == entry and c.op == "do" for c in book.calls.values()):
+        if any(c.entry == entry and c.op == "do" for c in ledger.calls.values()):
             raise Violation("rule 2", f"{id} while its own attempt is in flight")
         return
-    if book.forward_in_flight():
-        raise Violation("rule 2", f"{id} starts before {book.forward_in_flight()} settled")
-    for e in book.later(entry):
-        if _excused(book, e["id"]):
+    if ledger.forward_in_flight():
+        raise Violation("rule 2", f"{id} starts before {ledger.forward_in_flight()} settled")
+    for e in ledger.later(entry):
+        if _excused(ledger, e["id"]):
             continue
-        own = book.step(e["id"])
+        own = ledger.step(e["id"])
         effectful = own.compensate is not None or own.do.uses == "saga"
         state = (e["compensation"] or {}).get("state")
         open_ = e["outcome"] in ("done", "unknown") and effectful and state not in UNDONE and e["state"] != "SKIPPED"
@@ -153,47 +153,47 @@ def check_undo(book: Book, entry: str, id: str) -> None:
             open_ = False
         if e["outcome"] == "unknown" and e["state"] == "NOTHING_TO_UNDO":
             open_ = False
-        if open_ or book.log.net(e["id"]) > 0:
+        if open_ or ledger.log.net(e["id"]) > 0:
             raise Violation("I9", f"{id} is asked for before {e['id']} is undone ({e['state']}, {state})")
 
 
-def _check_alternate(book: Book, call: Call) -> None:
+def _check_alternate(ledger: Ledger, call: Call) -> None:
     number = int(call.key.rpartition("/undo.")[2]) if "/undo." in call.key else 0
     if number == 0 or (call.guard is not None and call.guard.mode == "mark"):
         return
     base = call.key.rpartition("/undo")[0] + "/undo"
     before = base if number == 1 else f"{base}.{number - 1}"
-    last = book.last_word(before)
-    if last is not None and last.kind == "unknown" and not book.decided(call.entry):
+    last = ledger.last_outcome(before)
+    if last is not None and last.kind == "unknown" and not ledger.decided(call.entry):
         raise Violation("rule 3", f"alternate {number} of {call.entry} after an unknown attempt of the one before")
 
 
-def _check_frozen(book: Book, call: Call) -> None:
+def _check_frozen(ledger: Ledger, call: Call) -> None:
     """The short form of a compensation gets the argument values of the forward call."""
-    step = book.step(call.entry)
-    if step.compensate is None or book.decided(call.entry) or call.entry not in book.arguments:
+    step = ledger.step(call.entry)
+    if step.compensate is None or ledger.decided(call.entry) or call.entry not in ledger.arguments:
         return
     for alternate in step.compensate.alternates:
         short = alternate.uses == call.action and alternate.with_ is None
-        if short and dict(call.arguments) != dict(book.arguments[call.entry]):
-            raise Violation("short form", f"{call.id} got {call.arguments}, not {book.arguments[call.entry]}")
+        if short and dict(call.arguments) != dict(ledger.arguments[call.entry]):
+            raise Violation("short form", f"{call.id} got {call.arguments}, not {ledger.arguments[call.entry]}")
 
 
-def _check_confirm(book: Book, call: Call) -> None:
-    if not book.committed:
+def _check_confirm(ledger: Ledger, call: Call) -> None:
+    if not ledger.committed:
         raise Violation("rule 13", f"{call.id} before the commit point")
     own = step_id(call.entry)
-    for e in book.story["steps"]:
-        above = book.definition.step(e["step"])
+    for e in ledger.story["steps"]:
+        above = ledger.definition.step(e["step"])
         empty = above.for_each is not None and "#" not in e["id"]
-        if above.id in book.ancestors[own] and above.confirm is not None and e["outcome"] == "done" and not empty:
+        if above.id in ledger.ancestors[own] and above.confirm is not None and e["outcome"] == "done" and not empty:
             done = e["state"] == "CONFIRMED" or (above.on_failure == "continue" and e["state"] == "COMPENSATED")
-            if not done and not _excused(book, e["id"]):
+            if not done and not _excused(ledger, e["id"]):
                 raise Violation("rule 13", f"{call.id} before its ancestor {e['id']} is confirmed")
-    if book.entry(call.entry)["outcome"] != "done":
+    if ledger.entry(call.entry)["outcome"] != "done":
         raise Violation("rule 13", f"{call.id}: {call.entry} is not done")
 
 
-def _excused(book: Book, entry: str) -> bool:
+def _excused(ledger: Ledger, entry: str) -> bool:
     """A person closed it."""
-    return any(e == entry for e, _ in book.skipped) or any(r.get("entry") == entry for r in book.child_residue)
+    return any(e == entry for e, _ in ledger.skipped) or any(r.get("entry") == entry for r in ledger.child_residue)

@@ -7,23 +7,23 @@ from typing import Any
 from sagas.definition.model import StepDefinition
 from sagas.protocol.messages import Call, StartSaga
 from tests.unit.engine.machine_properties.inputs import definition_faults
-from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
 
 
-def check_call(book: Book, call: Call) -> None:
+def check_call(ledger: Ledger, call: Call) -> None:
     """A call may only be asked with arguments that the definition, or a person, gives."""
-    step = book.step(call.entry)
-    given = book.given.get((call.entry, call.op))
+    step = ledger.step(call.entry)
+    given = ledger.given.get((call.entry, call.op))
     if call.op == "do":
-        _check_forward(book, step, call.entry, call.id, call.arguments)
-        earlier = book.sent.get(call.key)
+        _check_forward(ledger, step, call.entry, call.id, call.arguments)
+        earlier = ledger.sent.get(call.key)
         if earlier is not None and dict(earlier) != dict(call.arguments):
             raise Violation("one key, one intention", f"{call.id} sends {call.arguments} under the key of {earlier}")
         return
     asked = definition_faults.of(step, call.action, call.op)
     if asked is None:
         return  # the guard alone is asked
-    mine = given is not None and book.given_for.get((call.entry, call.op)) in (None, call.action)
+    mine = given is not None and ledger.given_for.get((call.entry, call.op)) in (None, call.action)
     if mine and dict(call.arguments) != dict(given or {}):
         raise Violation("retry --with", f"{call.id} got {call.arguments}, not {given}, as a person said")
     if given is not None and not mine and given and dict(call.arguments) == dict(given):
@@ -35,59 +35,59 @@ def check_call(book: Book, call: Call) -> None:
         raise Violation("rule 10", f"{call.id} may undo a confirmed effect with what nobody could evaluate")
 
 
-def check_child(book: Book, start: StartSaga) -> None:
+def check_child(ledger: Ledger, start: StartSaga) -> None:
     given = {"name": start.saga, "input": start.input}
-    _check_forward(book, book.step(start.entry), start.entry, start.id, given)
+    _check_forward(ledger, ledger.step(start.entry), start.entry, start.id, given)
 
 
-def _check_forward(book: Book, step: StepDefinition, entry: str, id: str, arguments: Any) -> None:
-    given = book.given.get((entry, "do"))
+def _check_forward(ledger: Ledger, step: StepDefinition, entry: str, id: str, arguments: Any) -> None:
+    given = ledger.given.get((entry, "do"))
     if given is not None and dict(arguments) != dict(given):
         raise Violation("retry --with", f"{id} got {arguments}, not {given}, as a person said")
     parts = [step.if_, step.for_each, step.fairness_key, None if given is not None else step.do.with_]
     if definition_faults.broken(parts):
         raise Violation("rule 10", f"{id} is asked with {arguments}, which nobody could evaluate")
-    if step.if_ is not None and not book.input[step.if_.removesuffix(" }}").partition("input.")[2]]:
+    if step.if_ is not None and not ledger.input[step.if_.removesuffix(" }}").partition("input.")[2]]:
         raise Violation("if", f"{id} is asked although its `if` is false")
 
 
-def check_story(book: Book) -> None:
+def check_story(ledger: Ledger) -> None:
     """Rule 10: what can not be evaluated has failed at once; nothing tries it again."""
-    if book.story["digest"] != book.definition.digest:
-        raise Violation("rule 7", f"the saga runs {book.story['digest']}, not {book.definition.digest}")
-    if not book.mistaken:
+    if ledger.story["digest"] != ledger.definition.digest:
+        raise Violation("rule 7", f"the saga runs {ledger.story['digest']}, not {ledger.definition.digest}")
+    if not ledger.mistaken:
         return
-    for e in book.story["steps"]:
-        being_sealed = book.step(e["id"]).pivot and book.stop_ordered
-        if e["state"] == "RUNNING" and hopeless(book, e["id"]) and not book.decided(e["id"]) and not being_sealed:
+    for e in ledger.story["steps"]:
+        being_sealed = ledger.step(e["id"]).pivot and ledger.stop_ordered
+        if e["state"] == "RUNNING" and hopeless(ledger, e["id"]) and not ledger.decided(e["id"]) and not being_sealed:
             raise Violation("rule 10", f"{e['id']} is RUNNING, but nobody can evaluate it")
 
 
-def hopeless(book: Book, entry: str) -> bool:
+def hopeless(ledger: Ledger, entry: str) -> bool:
     """This entry's forward action can not be asked as the definition stands."""
-    step = book.step(entry)
+    step = ledger.step(entry)
     if "#" in entry:
-        return definition_faults.broken([step.do.with_, step.fairness_key]) and (entry, "do") not in book.given
-    return definition_faults.broken(definition_faults.forward(step)) and (entry, "do") not in book.given
+        return definition_faults.broken([step.do.with_, step.fairness_key]) and (entry, "do") not in ledger.given
+    return definition_faults.broken(definition_faults.forward(step)) and (entry, "do") not in ledger.given
 
 
-def check_reason(book: Book) -> None:
+def check_reason(ledger: Ledger) -> None:
     """`definition` is the reason exactly where an expression has failed."""
-    reason = book.story["reason"]
+    reason = ledger.story["reason"]
     entry = reason["step"]
-    mistaken = entry is not None and hopeless(book, entry) and not book.decided(entry)
+    mistaken = entry is not None and hopeless(ledger, entry) and not ledger.decided(entry)
     if reason["kind"] == "definition":
-        parts = definition_faults.forward(book.step(entry)) if entry else []
+        parts = definition_faults.forward(ledger.step(entry)) if entry else []
         if not definition_faults.broken(parts) and not definition_faults.fragile(parts):
             raise Violation("rule 10", f"the reason is the definition of {entry}, which has no mistake")
     elif mistaken and reason["kind"] in ("failed", "rejected", "unknown"):
         raise Violation("rule 10", f"{entry} could not be evaluated, but the reason is {reason['kind']}")
 
 
-def synchronous(book: Book) -> set[str]:
+def synchronous(ledger: Ledger) -> set[str]:
     """Reasons that need no event of their own: an expression that fails, a requirement that is not met."""
     found: set[str] = set()
-    for step in book.definition.steps:
+    for step in ledger.definition.steps:
         parts = definition_faults.forward(step)
         if definition_faults.broken(parts) or definition_faults.fragile(parts):
             found.add("definition")

@@ -10,18 +10,18 @@ from sagas.definition.model import Definition, Milestone, Notification
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Command, Finish, Notify, RecordState
 from tests.unit.engine.machine_properties.inputs import definition_faults
-from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
 
 ENDS: Mapping[str, Milestone] = {"COMPLETED": "completed", "COMPENSATED": "compensated", "RESIDUE": "residue"}
 
 
-def check(book: Book, before: Mapping[str, Any], commands: Sequence[Command]) -> None:
+def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]) -> None:
     """After each event: exactly those are told who want to hear of what has just happened."""
     told = [one for one in commands if isinstance(one, Notify)]
     expected = [
         (number, moment)
-        for moment in _moments(before, book.story, commands)
-        for number, one in enumerate(book.definition.notify)
+        for moment in _moments(before, ledger.story, commands)
+        for number, one in enumerate(ledger.definition.notify)
         if moment in one.when
     ]
     known = [row["id"] for row in before["notifications"]] if before else []
@@ -32,10 +32,10 @@ def check(book: Book, before: Mapping[str, Any], commands: Sequence[Command]) ->
         names.append(name if earlier == 0 else f"{name}-{earlier + 1}")
     if [one.id for one in told] != names:
         raise Violation("notify", f"told {[one.id for one in told]}, to be told {names}")
-    if [row["id"] for row in book.story["notifications"]] != known + names:
+    if [row["id"] for row in ledger.story["notifications"]] != known + names:
         raise Violation("notify", "the story does not name exactly those who were told")
     for (number, _), one in zip(expected, told, strict=True):
-        _check_one(book.definition.notify[number], one)
+        _check_one(ledger.definition.notify[number], one)
     ends = [at for at, one in enumerate(commands) if isinstance(one, Finish)]
     if ends and any(isinstance(one, Notify) for one in commands[ends[0] :]):
         raise Violation("notify", "told after the end, when nobody listens any more")
@@ -64,7 +64,7 @@ def _check_one(notification: Notification, told: Notify) -> None:
         raise Violation("notify", f"{told.id} is told under the key {told.call.key}")
 
 
-def silent(machine: Machine) -> Machine:
+def makes_no_difference(machine: Machine) -> Machine:
     """The same machine with nobody to tell: it has to live the same life."""
     run = machine._run  # pyright: ignore[reportPrivateUsage]
     run.definition = without(run.definition)
@@ -75,7 +75,7 @@ def without(definition: Definition) -> Definition:
     return replace(definition, notify=())
 
 
-def heard(commands: Sequence[Command]) -> list[Command]:
+def received(commands: Sequence[Command]) -> list[Command]:
     """The commands that may change something."""
     return [one for one in commands if not isinstance(one, Notify)]
 

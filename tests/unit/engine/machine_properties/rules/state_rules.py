@@ -9,7 +9,7 @@ from typing import Any
 from sagas.protocol.messages import Call, Finish, StartSaga
 from tests.unit.engine.machine_properties.environment.effects import Effect
 from tests.unit.engine.machine_properties.oracle import show_schema
-from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
 from tests.unit.engine.machine_properties.rules import definition_rules
 
 FINAL = {"COMPLETED", "COMPENSATED", "RESIDUE"}
@@ -18,9 +18,9 @@ ON_PIVOT = {"retry", "done", "compensate"}
 LATER = {"retry", "done", "skip"}
 
 
-def check_effect(book: Book, effect: Effect) -> None:
+def check_effect(ledger: Ledger, effect: Effect) -> None:
     """I3 and I4, at the moment of the commit; ``effect`` is already in the log."""
-    log, entry, generation = book.log, effect.entry, effect.generation
+    log, entry, generation = ledger.log, effect.entry, effect.generation
     made, undone = log.count(entry, generation, "do"), log.count(entry, generation, "undo")
     name = f"{entry}@{generation}"
     if made > 1:
@@ -33,20 +33,20 @@ def check_effect(book: Book, effect: Effect) -> None:
         raise Violation("I4", f"a late attempt of {name} took effect after its compensation")
     if effect.kind == "confirm" and (log.count(entry, generation, "confirm") > 1 or made - undone != 1):
         raise Violation("I3", f"{name} was confirmed twice, or without its effect")
-    if effect.kind == "do" and book.step(entry).kind == "retriable" and not book.committed and not effect.by_hand:
+    if effect.kind == "do" and ledger.step(entry).kind == "retriable" and not ledger.committed and not effect.by_hand:
         raise Violation("I10", f"the retriable {name} took effect before the commit point")
-    if effect.kind == "undo" and book.committed and not book.undo_requested:
+    if effect.kind == "undo" and ledger.committed and not ledger.undo_requested:
         raise Violation("I10", f"{name} was undone past the commit point")
     if effect.kind == "undo" and log.confirmed(entry) and not effect.by_hand:
-        compensate = book.step(entry).compensate
+        compensate = ledger.step(entry).compensate
         wanted = compensate.confirmed.uses if compensate and compensate.confirmed else None
         if effect.action != wanted:
             raise Violation("confirmed", f"the confirmed {name} was undone by {effect.action}, not by {wanted}")
 
 
-def check_story(book: Book, before: Mapping[str, Any], finished: bool) -> None:
+def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> None:
     """The document itself, its changes, and whether the saga may stand still."""
-    story = book.story
+    story = ledger.story
     wrong = show_schema.problems(story)
     if wrong:
         raise Violation("cli.md", "; ".join(wrong))
@@ -55,37 +55,37 @@ def check_story(book: Book, before: Mapping[str, Any], finished: bool) -> None:
     except (TypeError, ValueError) as error:
         raise Violation("cli.md", f"the story is no JSON: {error}") from error
     if before:
-        _check_change(book, before, story)
+        _check_change(ledger, before, story)
     parked = [(p["step"], p["op"]) for p in story["parked"]]
     if len(parked) != len(set(parked)):
         raise Violation("parked", f"an entry is listed twice: {parked}")
-    calls = [c.id for c in book.calls.values() if c.op != "probe"]
+    calls = [c.id for c in ledger.calls.values() if c.op != "probe"]
     if story["state"] == "PARKED":
         if not parked:
             raise Violation("PARKED", "parked, but no entry says what a person shall decide")
-        if calls or book.sagas:
-            raise Violation("PARKED", f"parked although {calls + list(book.sagas)} can still run")
+        if calls or ledger.sagas:
+            raise Violation("PARKED", f"parked although {calls + list(ledger.sagas)} can still run")
     if finished != (story["state"] in FINAL):
         raise Violation("states", f"finished is {finished} in state {story['state']}")
     for item in story["parked"]:
-        _check_parked(book, item)
+        _check_parked(ledger, item)
 
 
-def _check_change(book: Book, before: Mapping[str, Any], story: Mapping[str, Any]) -> None:
+def _check_change(ledger: Ledger, before: Mapping[str, Any], story: Mapping[str, Any]) -> None:
     if before["reason"] is not None and story["reason"] != before["reason"]:
         raise Violation("reason", f"changed from {before['reason']} to {story['reason']}")
     if before["committed_at"] is not None and story["committed_at"] != before["committed_at"]:
         raise Violation("commit point", "it moved or went away")
     turned = before["phase"] != story["phase"]
     allowed = {("forward", "committed"), ("forward", "backward")}
-    if book.undo_requested:
+    if ledger.undo_requested:
         allowed.add(("committed", "backward"))
     if turned and (before["phase"], story["phase"]) not in allowed:
         raise Violation("phases", f"from {before['phase']} to {story['phase']}")
     old = {e["id"]: e for e in before["steps"]}
     for e in story["steps"]:
         was = old.get(e["id"])
-        if was is None or was["generation"] != e["generation"] or book.decided(e["id"]):
+        if was is None or was["generation"] != e["generation"] or ledger.decided(e["id"]):
             continue
         if (
             was["state"] not in ("PENDING", "RUNNING")
@@ -95,80 +95,82 @@ def _check_change(book: Book, before: Mapping[str, Any], story: Mapping[str, Any
             raise Violation("outcomes", f"{e['id']} was {was['outcome']} and is now {e['outcome']}")
 
 
-def _check_parked(book: Book, item: Mapping[str, Any]) -> None:
+def _check_parked(ledger: Ledger, item: Mapping[str, Any]) -> None:
     """The decisions offered are the table in cli.md, and nothing is parked for trouble of the infrastructure."""
     if item["step"] == "output":
         if set(item["decisions"]) != {"retry", "done"}:
             raise Violation("cli.md decisions", f"output offers {item['decisions']}")
         return
-    step = book.step(item["step"])
+    step = ledger.step(item["step"])
     if item["op"] in ("undo", "confirm"):
         expected = LATER
     elif step.pivot:
         expected = ON_PIVOT
-    elif book.committed or step.kind == "retriable":
+    elif ledger.committed or step.kind == "retriable":
         expected = LATER
     else:
         expected = BEFORE_COMMIT
     asked_once = item["op"] == "do" and not step.do.guarded and not step.do.idempotent and step.probe is None
-    if asked_once and book.entry(item["step"])["outcome"] == "unknown":
+    if asked_once and ledger.entry(item["step"])["outcome"] == "unknown":
         expected = expected - {"retry"}  # §4: never repeated without a probe that says absent
     if set(item["decisions"]) != expected:
         raise Violation("cli.md decisions", f"{item['step']} {item['op']} offers {item['decisions']}, not {expected}")
     if item["op"] == "undo":
-        words = [o for key, heard in book.heard.items() if key.startswith("undo ") for o in heard[-1:] if
-                 _entry_of(book, key) == item["step"]]  # fmt: skip
-        if words and words[-1].infrastructure and not book.decided(item["step"]):
+        words = [o for key, received in ledger.received.items() if key.startswith("undo ") for o in received[-1:] if
+                 _entry_of(ledger, key) == item["step"]]  # fmt: skip
+        if words and words[-1].infrastructure and not ledger.decided(item["step"]):
             raise Violation("rule 3", f"the undo of {item['step']} is given up for trouble of the infrastructure")
 
 
-def _entry_of(book: Book, operation: str) -> str:
-    key = operation.split(" ")[1].removeprefix(f"{book.saga_id}/")
+def _entry_of(ledger: Ledger, operation: str) -> str:
+    key = operation.split(" ")[1].removeprefix(f"{ledger.saga_id}/")
     return key.partition("/")[0].partition("@")[0]
 
 
-def check_commit(book: Book) -> None:
+def check_commit(ledger: Ledger) -> None:
     """The moment the story says: committed."""
-    pivot = book.definition.pivot
+    pivot = ledger.definition.pivot
     if pivot is not None:
-        if book.log.net(pivot.id) != 1:
+        if ledger.log.net(pivot.id) != 1:
             raise Violation("rule 5", f"committed, but the effect of the pivot {pivot.id} is not there")
         return
-    if book.definition.recovery == "forward":
+    if ledger.definition.recovery == "forward":
         return
-    if book.forward_in_flight():
-        raise Violation("rule 13", f"committed while {book.forward_in_flight()} run")
-    for e in book.story["steps"]:
-        own = book.definition.step(e["step"])
+    if ledger.forward_in_flight():
+        raise Violation("rule 13", f"committed while {ledger.forward_in_flight()} run")
+    for e in ledger.story["steps"]:
+        own = ledger.definition.step(e["step"])
         done = e["state"] in ("DONE", "SKIPPED", "CONFIRMING", "CONFIRMED", "PARKED")
         if not done and own.on_failure != "continue":
             raise Violation("rule 13", f"committed although {e['id']} is {e['state']}")
 
 
-def check_turn(book: Book) -> None:
+def check_turn(ledger: Ledger) -> None:
     """The moment the story says: backward."""
-    pivot = book.definition.pivot
-    if pivot is not None and not book.undo_requested and book.log.net(pivot.id) > 0:
+    pivot = ledger.definition.pivot
+    if pivot is not None and not ledger.undo_requested and ledger.log.net(pivot.id) > 0:
         raise Violation("rule 5", f"going backward although the effect of the pivot {pivot.id} is there")
-    if book.definition.recovery == "forward" and not book.undo_requested:
+    if ledger.definition.recovery == "forward" and not ledger.undo_requested:
         raise Violation("recovery: forward", "such a saga never goes backward")
-    reason = book.story["reason"]
+    reason = ledger.story["reason"]
     if reason is None:
         raise Violation("reason", "going backward without a reason")
-    definition_rules.check_reason(book)
-    if book.undo_requested:
+    definition_rules.check_reason(ledger)
+    if ledger.undo_requested:
         if reason["kind"] != "undone":
             raise Violation("reason", f"undone by a person, but the reason is {reason['kind']}")
-    elif reason["kind"] not in {*book.causes, *definition_rules.synchronous(book)} and not book.decisions:
-        raise Violation("reason", f"{reason['kind']} was never seen; only {book.causes}")
-    elif book.causes and book.causes[0] in ("cancelled", "deadline", "parent") and reason["kind"] != book.causes[0]:
-        raise Violation("reason", f"{reason['kind']} although {book.causes[0]} was recorded first")
+    elif reason["kind"] not in {*ledger.causes, *definition_rules.synchronous(ledger)} and not ledger.decisions:
+        raise Violation("reason", f"{reason['kind']} was never seen; only {ledger.causes}")
+    elif (
+        ledger.causes and ledger.causes[0] in ("cancelled", "deadline", "parent") and reason["kind"] != ledger.causes[0]
+    ):
+        raise Violation("reason", f"{reason['kind']} although {ledger.causes[0]} was recorded first")
 
 
-def check_finish(book: Book, finish: Finish, more: list[Any]) -> None:
+def check_finish(ledger: Ledger, finish: Finish, more: list[Any]) -> None:
     """Nothing runs any more when the saga says it is over."""
-    running = [c.id for c in book.calls.values() if c.op != "probe"] + list(book.sagas)  # a probe changes nothing
+    running = [c.id for c in ledger.calls.values() if c.op != "probe"] + list(ledger.sagas)  # a probe changes nothing
     if running or any(isinstance(c, Call | StartSaga) for c in more):
         raise Violation("states", f"{finish.state} although {running} run")
-    if finish.state != book.story["state"]:
-        raise Violation("states", f"finished as {finish.state}, but the story says {book.story['state']}")
+    if finish.state != ledger.story["state"]:
+        raise Violation("states", f"finished as {finish.state}, but the story says {ledger.story['state']}")

@@ -8,63 +8,63 @@ from typing import Any
 
 from sagas.protocol.messages import DecisionMade, SignalReceived
 from tests.unit.engine.machine_properties.inputs import definition_faults
-from tests.unit.engine.machine_properties.oracle.ledger import Book, Violation
+from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
 
 ENDED = {"DONE", "REJECTED", "PARKED"}
 
 
-def heard(book: Book, event: SignalReceived) -> None:
+def received(ledger: Ledger, event: SignalReceived) -> None:
     """A signal comes: it counts if it is the first of its name."""
-    book.signals.setdefault(event.name, event)
+    ledger.signals.setdefault(event.name, event)
 
 
-def decided(book: Book, event: DecisionMade) -> None:
+def decided(ledger: Ledger, event: DecisionMade) -> None:
     """A person lets a wait try again: a refusal that it has already taken must not answer again."""
-    if event.decision == "retry" and event.step in book.refused:
-        book.refused.discard(event.step)
-        book.signals.pop(str(_arguments(book, event.step).get("signal")), None)
+    if event.decision == "retry" and event.step in ledger.refused:
+        ledger.refused.discard(event.step)
+        ledger.signals.pop(str(_arguments(ledger, event.step).get("signal")), None)
     if event.decision == "retry":
-        book.waiting.pop(event.step, None)
+        ledger.waiting.pop(event.step, None)
 
 
-def check(book: Book, before: Mapping[str, Any]) -> None:
+def check(ledger: Ledger, before: Mapping[str, Any]) -> None:
     """What the story says about every wait and every requirement, after each event."""
     old = {e["id"]: e for e in before["steps"]} if before else {}
-    for e in book.story["steps"]:
+    for e in ledger.story["steps"]:
         if e["uses"] not in ("wait", "require"):
             continue
         was = old.get(e["id"], {"state": "PENDING"})
         if e["uses"] == "require":
-            _check_require(book, e, was)
+            _check_require(ledger, e, was)
         else:
-            _check_wait(book, e, was)
+            _check_wait(ledger, e, was)
 
 
-def _check_require(book: Book, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
-    if e["state"] == was["state"] or e["state"] not in ("DONE", "REJECTED") or _by_hand(book, e["id"]):
+def _check_require(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
+    if e["state"] == was["state"] or e["state"] not in ("DONE", "REJECTED") or _by_hand(ledger, e["id"]):
         return
-    met = (e["id"], "do") in book.given or "== 7" in str(book.step(e["id"]).do.with_)
+    met = (e["id"], "do") in ledger.given or "== 7" in str(ledger.step(e["id"]).do.with_)
     if met != (e["state"] == "DONE"):
         raise Violation("require", f"{e['id']} is {e['state']}, but its condition is {met}")
 
 
-def _check_wait(book: Book, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
-    id, given = e["id"], _arguments(book, e["id"])
+def _check_wait(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
+    id, given = e["id"], _arguments(ledger, e["id"])
     if definition_faults.broken(given):
         return
-    first = book.signals.get(str(given.get("signal")))
+    first = ledger.signals.get(str(given.get("signal")))
     if e["state"] == "RUNNING":
-        book.waiting.setdefault(id, book.now)
-        if first is not None and book.story["phase"] != "backward":
+        ledger.waiting.setdefault(id, ledger.now)
+        if first is not None and ledger.story["phase"] != "backward":
             raise Violation("wait", f"{id} goes on waiting, although its signal has come")
     same = e["state"] == was["state"] and e["generation"] == was.get("generation", e["generation"])
-    if same or e["state"] not in ENDED or _by_hand(book, id):
+    if same or e["state"] not in ENDED or _by_hand(ledger, id):
         return
-    over = book.now - book.waiting.get(id, book.now)
+    over = ledger.now - ledger.waiting.get(id, ledger.now)
     if e["state"] == "DONE":
-        _check_done(book, e, given, first, over)
+        _check_done(ledger, e, given, first, over)
     elif e["outcome"] == "rejected" and first is not None and first.reject is not None:
-        book.refused.add(id)
+        ledger.refused.add(id)
     elif e["error"] is None or e["error"]["type"] != "definition":
         then = {"rejected": "reject", "failed": "park"}.get(str(e["outcome"]), "park")
         if given.get("on_timeout", "reject") != then or over < given.get("timeout", 1e9):
@@ -72,12 +72,12 @@ def _check_wait(book: Book, e: Mapping[str, Any], was: Mapping[str, Any]) -> Non
 
 
 def _check_done(
-    book: Book, e: Mapping[str, Any], given: Mapping[str, Any], first: SignalReceived | None, over: float
+    ledger: Ledger, e: Mapping[str, Any], given: Mapping[str, Any], first: SignalReceived | None, over: float
 ) -> None:
     id, said = e["id"], e["result"]
     if "signal" not in given:
         until = datetime.fromisoformat(given["until"]).timestamp() if "until" in given else None
-        early = book.now < until if until is not None else over < _seconds(book, given["for"])
+        early = ledger.now < until if until is not None else over < _seconds(ledger, given["for"])
         if early:
             raise Violation("wait", f"{id} is over after {over} s of {given}")
     elif first is not None:
@@ -87,13 +87,13 @@ def _check_done(
         raise Violation("wait", f"{id} is DONE with {said}, but no signal came in {over} s of {given}")
 
 
-def _arguments(book: Book, entry: str) -> Mapping[str, Any]:
-    return book.given.get((entry, "do")) or book.step(entry).do.with_ or {}
+def _arguments(ledger: Ledger, entry: str) -> Mapping[str, Any]:
+    return ledger.given.get((entry, "do")) or ledger.step(entry).do.with_ or {}
 
 
-def _seconds(book: Book, value: Any) -> float:
-    return float(book.input["n"]) if isinstance(value, str) else float(value)
+def _seconds(ledger: Ledger, value: Any) -> float:
+    return float(ledger.input["n"]) if isinstance(value, str) else float(value)
 
 
-def _by_hand(book: Book, entry: str) -> bool:
-    return any(d.step == entry and d.decision != "retry" for d in book.decisions)
+def _by_hand(ledger: Ledger, entry: str) -> bool:
+    return any(d.step == entry and d.decision != "retry" for d in ledger.decisions)
