@@ -1,4 +1,4 @@
-"""Servers shared by all integration tests of one process; each lives in its own folder and ends with the session."""
+"""Servers shared by all integration tests of one process; each has its own folder and stops with the session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def lossy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of the module's own, which forgets ends of transactions when it starts again."""
+    """A broker for one module that may lose the ends of transactions on restart."""
     from tests.helpers.lossy_broker import start_lossy_broker
 
     broker = start_lossy_broker(tmp_path_factory.mktemp("kafka"))

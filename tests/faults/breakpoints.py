@@ -1,9 +1,9 @@
-"""Stopping a real attempt at an exact point, from the outside.
+"""Stops a real attempt at an exact point, from outside the process.
 
-The test's own schema passes a breakpoint (a shared advisory lock) at two points of every effect: ``effect``, when the
+The test schema passes a breakpoint (a shared advisory lock) at two points of every effect: ``effect``, when the
 effect is made and not committed (P2), and ``commit``, inside COMMIT (P2c: the worker has sent it and waits). With
 Kafka there are two more: ``mark``, when a relay marks the effect's event as published (P12), and ``note``, inside the
-COMMIT of a consumer that has taken note of it (P13). The harness closes a breakpoint by holding the lock; PostgreSQL
+COMMIT of a consumer that has recorded it (P13). The harness sets a breakpoint by holding the lock; PostgreSQL
 then shows who waits there, and that session's application_name carries the worker's process id.
 """
 
@@ -42,7 +42,7 @@ class Target:
 
 
 class Breakpoint:
-    """A closed breakpoint; an async context manager that opens it at the end at the latest."""
+    """A breakpoint that is set; leaving the context manager clears it."""
 
     def __init__(self, conninfo: str, point: Point, target: Target) -> None:
         self._conninfo = conninfo
@@ -60,17 +60,17 @@ class Breakpoint:
         await self.open()
 
     async def open(self) -> None:
-        """Let everybody through, now and later."""
+        """Clear the breakpoint for all attempts."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
     async def reached(self, *, by: int | None = None) -> int:
-        """Wait until an attempt stands at the breakpoint; gives the PostgreSQL process that serves it.
+        """Wait until an attempt is stopped at the breakpoint; returns the PostgreSQL process that serves it.
 
         ``by`` is the process id of the worker it must come from.
         """
-        assert self._connection is not None, "the breakpoint is open: nobody can be seen there"
+        assert self._connection is not None, "the breakpoint is not set"
         end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             cursor = await self._connection.execute(cast("Any", _WAITING), (self._name,))

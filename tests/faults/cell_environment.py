@@ -1,4 +1,4 @@
-"""Where a cell of the fault matrix plays: real worker processes, a database of its own, and eyes on all of them."""
+"""The environment of one cell of the fault matrix: real worker processes, its own database, and observation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Server = Literal["temporal", "database"]
 
 @dataclass
 class CellEnvironment:
-    """One cell's world. ``target`` is the operation the fault hits."""
+    """The environment of one cell. ``target`` is the operation the fault hits."""
 
     folder: Path
     temporal: TemporalServer
@@ -124,7 +124,7 @@ class CellEnvironment:
         return worker
 
     async def client(self) -> Client:
-        """Talks to Temporal directly, whatever stands between it and the workers."""
+        """Connects to Temporal directly, not through the proxies of the workers."""
         if self._client is None:
             queue = self.workflow_queue if self.split else self.queue
             env = {"SAGA_TEMPORAL__ADDRESS": self.temporal.address, "SAGA_TEMPORAL__TASK_QUEUE": queue}
@@ -157,16 +157,16 @@ class CellEnvironment:
         return Breakpoint(self.conninfo(), point, target or self.target)
 
     async def script_attempts(self, target: Target, *does: str) -> None:
-        """What the next attempts of an operation do, one word each; the last one holds for all that follow."""
-        await self.admin("insert into conduct values (%s, %s, %s)", target.step, target.op, list(does))
+        """Script the next attempts of an operation, one behaviour each; the last one applies to all that follow."""
+        await self.admin("insert into scripted_attempts values (%s, %s, %s)", target.step, target.op, list(does))
 
     async def cancel(self) -> str:
         return await (await self.client()).cancel(self.saga_id, reason="the test changes its mind", who="tester")
 
     async def resolve(self, step: str, decision: str) -> None:
-        """A person decides."""
-        said = {"step": step, "decision": decision, "reason": "the test says so", "who": "tester"}
-        await (await self.client()).resolve(self.saga_id, said)
+        """Send an operator decision."""
+        output = {"step": step, "decision": decision, "reason": "the test says so", "who": "tester"}
+        await (await self.client()).resolve(self.saga_id, output)
 
     async def leaves_parked_state(self) -> None:
         async def asked() -> bool:
@@ -174,8 +174,8 @@ class CellEnvironment:
 
         await self.until(asked, "the end of PARKED")
 
-    async def heal(self) -> None:
-        await self.admin("delete from conduct")
+    async def remove_faults(self) -> None:
+        await self.admin("delete from scripted_attempts")
         self.fault_is_over()
 
     def fault_is_over(self) -> None:
@@ -226,7 +226,7 @@ class CellEnvironment:
         await self.until(asked, f"{target}: {end}")
 
     async def pending_state(self) -> str | None:
-        """What Temporal says about the target's attempt: SCHEDULED, STARTED, or None when it is not pending."""
+        """The state of the target's attempt in Temporal: SCHEDULED, STARTED, or None when it is not pending."""
         described = await self.handle.describe()
         for pending in described.raw_description.pending_activities:
             if pending.activity_id == self.activity:
@@ -239,7 +239,7 @@ class CellEnvironment:
         return described.raw_description.pending_workflow_task.HasField("started_time")
 
     async def sessions_are_over(self, worker: int) -> None:
-        """Wait until no transaction of a worker is open any more, and of a dead one no session."""
+        """Wait until a worker has no open transaction, and a dead worker no session."""
         question = """
             select 1 where not exists (
                 select 1 from pg_stat_activity where application_name = %s and datname = current_database()

@@ -1,4 +1,4 @@
-"""Plays several cells at once: they mostly wait, and each has a world of its own."""
+"""Runs several cells concurrently: they mostly wait, and each has its own environment."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.faults.messaging import Messaging
 from tests.faults.shared_servers import SharedServers, open_environment, open_messaging
 
 MAX_CELLS = 8
-"""Cells that are played at once."""
+"""Cells that run concurrently."""
 
 MAX_ROWS = 2
-"""Rows with Kafka: each plays its cells together."""
+"""Rows with Kafka that run concurrently; each runs all of its cells together."""
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """What was seen of a cell's saga (None: it had none) and of its events, and the checker's sentences."""
+    """The evidence of a cell's saga (None: it had none) and of its events, and the violations the checker found."""
 
     evidence: Evidence | None
     violations: list[str]
@@ -32,7 +32,7 @@ class CellResult:
 
 
 class CellRunner:
-    """Cells that were announced are played ahead of their test; any other when it is asked for."""
+    """Scheduled cells run ahead of their test; any other runs on demand."""
 
     def __init__(self, servers: SharedServers) -> None:
         self._ground = servers
@@ -50,7 +50,7 @@ class CellRunner:
                 self._tasks |= dict.fromkeys((one.id for one in together), asyncio.create_task(self._run_row(cell.row)))
 
     async def result(self, cell: Cell) -> CellResult:
-        """What came of this cell. Raises AssertionError: the play itself did not go as written."""
+        """The result of this cell. Raises AssertionError when the fault could not be injected as planned."""
         if cell.id not in self._tasks:
             self.schedule([cell])
         return (await self._tasks[cell.id])[cell.id]

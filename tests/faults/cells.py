@@ -19,7 +19,7 @@ TARGETS: Mapping[Position, Target] = {
     "A": Target("ship", "do"),
     "C": Target("hold", "undo"),
 }
-"""What is hit: in a compensatable step, in the pivot, after it, and between two compensations."""
+"""What the fault hits: a compensatable step, the pivot, a step after it, or a compensation."""
 
 PREVIOUS: Mapping[Target, Target] = {
     TARGETS["B"]: Target("debit", "do"),
@@ -33,21 +33,21 @@ ALL_THREE = ("order", "hold", "debit")
 COMPLETED = Expected("COMPLETED")
 REFUSED = Expected("COMPENSATED", "rejected", "capture", undone=ALL_THREE)
 FORWARD: Mapping[Position, Expected] = {"B": COMPLETED, "P": COMPLETED, "A": COMPLETED, "C": REFUSED}
-"""A fault of the machinery changes nothing: forward is finished, and so is the way back."""
+"""An infrastructure fault changes nothing: forward execution completes, and so does compensation."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """``play`` starts the saga, does the fault, and heals what it broke.
+    """``run_fault`` starts the saga, injects the fault, and repairs what it broke.
 
     ``split``: workflows and effects in two worker processes; the first is shared with other cells unless
-    ``kills_flows``. ``own``: servers of this cell's own, because it kills them. ``proxied``: what its workers reach
-    through a fault proxy. Without ``judged`` the play is all there is: no saga comes into being.
+    ``kills_workflow_worker``. ``own``: servers started for this cell, because it kills them. ``proxied``: servers its
+    workers reach through a fault proxy. ``checked`` is False where no saga is started.
 
-    ``kafka``: effects are events too, and the row's cells are played at once on one relay; ``own`` is a broker that the
-    row may kill, ``shared`` one behind a proxy that tells the rows apart. ``client`` are properties of its relay's
-    client; with ``consumes`` the events are taken note of, with ``asks`` the sagas send commands too. ``slow`` rows are
-    for `make test-long`.
+    ``kafka``: effects are events too, and the row's cells run together on one relay; ``own`` is a broker that the
+    row may kill, ``shared`` one behind a proxy that distinguishes the rows. ``client`` are properties of its relay's
+    client; with ``consumes`` a consumer records the events, with ``sends_commands`` sagas send commands. ``slow`` rows
+    are for `make test-long`.
     """
 
     number: str

@@ -27,7 +27,7 @@ def servers(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest_asyncio.fixture(scope="session")
 async def cell_runner(servers: SharedServers, request: pytest.FixtureRequest) -> AsyncIterator[CellRunner]:
-    """Plays the selected cells; with xdist each process plays only its own, one at a time."""
+    """Runs the selected cells; with xdist each process runs only its own, one at a time."""
     cell_runner = CellRunner(servers)
     if not hasattr(request.config, "workerinput"):
         cell_runner.schedule(cell for item in request.session.items if (cell := cell_of(item)) is not None)

@@ -53,7 +53,7 @@ PARKED_BACKWARD = parked("hold", frozenset({"debit", "hold"}), "rejected", "capt
 
 
 def gone(kind: str, says: str) -> Mapping[Position, Expected]:
-    """An end that no retry can mend: backward before the pivot, a person after it and while compensating."""
+    """A permanent failure: compensation before the pivot, PARKED after it and while compensating."""
     return {
         "B": replace(undone(kind, "hold", "debit"), says=says),
         "P": replace(undone(kind, "capture", *ALL_THREE), says=says),
@@ -62,7 +62,7 @@ def gone(kind: str, says: str) -> Mapping[Position, Expected]:
     }
 
 
-def trebled(*names: str) -> dict[str, str]:
+def tripled(*names: str) -> dict[str, str]:
     """Arguments of three copies of an input: each fits into a payload, all do not."""
     return {
         f"input.notes.{name} }}}}": f"[input.notes.{name}, input.notes.{name}, input.notes.{name}] }}}}"
@@ -216,7 +216,7 @@ ROWS: tuple[Row, ...] = (
         "arguments-too-large",
         participant.arguments_too_large,
         gone("definition", "bytes; Temporal takes"),
-        edit=trebled("hold", "capture", "ship", "release"),
+        edit=tripled("hold", "capture", "ship", "release"),
     ),
     Row("22", "result-too-large", participant.result_too_large, gone("failed", "bytes")),
     Row(
@@ -271,10 +271,10 @@ ROWS: tuple[Row, ...] = (
         shape=FORK,
         targets=UNDO_ORDER,
     ),
-    Row("30", "notification-target-down", notified.nobody_listens, FORWARD, edit=notified.NOTIFY),
+    Row("30", "notification-target-down", notified.receiver_down, FORWARD, edit=notified.NOTIFY),
     Row("31", "started-again", people.started_again, {"B": COMPLETED}),
     Row("31", "start-unanswered", people.start_unanswered, {"B": COMPLETED}, proxied=TEMPORAL, split=False),
-    Row("32", "deployed-anew", worker.deployed_anew, FORWARD, split=False),
+    Row("32", "deployed-anew", worker.redeployed, FORWARD, split=False),
     Row(
         "35",
         "nested-saga-refused",

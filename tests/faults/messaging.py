@@ -1,7 +1,7 @@
-"""Kafka in the fault matrix: a broker, one relay for the outboxes of all cells of a row, and what they do together.
+"""Kafka in the fault matrix: a broker, one relay for the outboxes of all cells of a row, and their synchronization.
 
-The cells of such a row differ only in where their sagas stand when the fault comes; for Kafka that makes no
-difference. So they are played at once: four sagas stand at their points, and one fault hits them all.
+The cells of such a row differ only in the position of their sagas when the fault is injected, which is irrelevant to
+Kafka. So they run together: four sagas stop at their positions, and one fault hits them all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ START_TIMEOUT = 90.0
 
 @dataclass
 class Messaging:
-    """What the cells of one row share. ``proxy`` stands between the broker and everybody, if there is one."""
+    """What the cells of one row share. ``proxy``, if any, is between the broker and all clients."""
 
     folder: Path
     broker: Broker
@@ -115,14 +115,14 @@ class Messaging:
         await asyncio.to_thread(self.consumer.start, START_TIMEOUT)
 
     async def start_reply_listener(self, env: CellEnvironment) -> TriggerProcess:
-        """Start what hears the replies to a cell's commands, and the participant that gives them."""
+        """Start the listener for replies to a cell's commands, and the participant that sends them."""
         made = TriggerProcess(f"replies-{len(self.processes)}", env.folder, "--grace", "5s")
         self.processes.append(made)
         await asyncio.to_thread(made.start, START_TIMEOUT)
         return made
 
     async def fully_consumed(self, env: CellEnvironment, *, late: bool = False) -> bool:
-        """True when the consumer's offset stands behind all that the cell's topic holds."""
+        """True when the consumer has committed the end of the cell's topic."""
         group = f"{self.prefix}-consumer-notes-{env.database}"
         return await asyncio.to_thread(
             fully_consumed, self.broker, group, late_topic_of(env) if late else topic_of(env)
@@ -153,10 +153,10 @@ class Messaging:
         await self._barrier.wait()
 
     async def give_up(self) -> None:
-        """A cell's play went wrong: nobody is to wait for it."""
+        """A cell failed: the others must not wait for it."""
         await self._barrier.abort()
 
-    # --- what the harness does and sees ------------------------------------------------------------------------
+    # --- what the harness does ----------------------------------------------------------------------------------
 
     def catch(self, env: CellEnvironment, api: int, act: Act, holding: bytes = b"") -> Rule:
         """Catch the next request of the cell's own producer."""

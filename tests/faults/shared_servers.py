@@ -1,4 +1,4 @@
-"""The servers that cells share, and the stage of each cell."""
+"""The servers that cells share, and the environment of each cell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SharedServers:
 
 
 class SharedKafka:
-    """A broker behind a proxy, for all rows that do not kill it; started when the first of them asks."""
+    """A broker behind a proxy, for all rows that do not kill it; started on first use."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -101,7 +101,7 @@ async def open_messaging(row: Row, servers: SharedServers) -> AsyncIterator[Mess
 async def open_environment(
     cell: Cell, servers: SharedServers, messaging: Messaging | None = None
 ) -> AsyncIterator[CellEnvironment]:
-    """Build the world of one cell, and take it down."""
+    """Build the environment of one cell, and tear it down."""
     row = cell.row
     async with AsyncExitStack() as stack:
         temporal, database = servers.temporal, servers.database

@@ -1,4 +1,4 @@
-"""Cancel at random moments: some races between a cancel and an end show only once in many tries (fault 24)."""
+"""Cancel at random times: some races between a cancel and an end are rare (fault 24)."""
 
 from __future__ import annotations
 

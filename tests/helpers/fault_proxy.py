@@ -1,7 +1,7 @@
 """A TCP proxy between a client and its server that breaks on demand, at a named message if need be.
 
 Works for any protocol in the clear. A trigger looks for bytes in what the client sends (``COMMIT``): that is where a
-database's answer has to get lost for nobody to know what happened.
+database's response has to get lost to make the outcome unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`saga` commands as processes that begin at once: forked from one that has imported what they need.
+"""`saga` commands as processes that start immediately: forked from one that has imported what they need.
 
-Each is a process like any other, with its own id and group, and dies of the same signals. Most of the processor time
-that a start of Python takes is saved, and the tests start hundreds.
+Each is an ordinary process with its own id and group, and reacts to the same signals. This saves most of the CPU time
+of a Python start, and the tests start hundreds.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _one_at_a_time = threading.Lock()
 
 
 class ForkedCommand:
-    """`saga` with these words; what it prints goes to the end of ``log``. Works as a ``subprocess.Popen``.
+    """`saga` with these arguments; its output is appended to ``log``. Has the interface of ``subprocess.Popen``.
 
-    ``first`` is called in it before anything else: a function of a module.
+    ``first``, a module-level function, is called in it before anything else.
     """
 
     def __init__(

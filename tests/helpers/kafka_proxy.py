@@ -1,7 +1,7 @@
 """A TCP proxy between Kafka's clients and their broker that knows the protocol's frames.
 
 It sees what each request is (its API, whose transaction it is of), so that a test can hold back one commit, deliver it
-late, or lose the answer to it, while other clients of the same broker notice nothing. Without TLS only.
+late, or lose the response to it, without affecting other clients of the broker. Without TLS only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FLEXIBLE: dict[int, int] = {PRODUCE: 9, INIT_PRODUCER_ID: 2, END_TXN: 3}
 """The version from which on an API writes its texts with lengths of one byte or more. Only these APIs are read."""
 
 _LAST_ANSWER = 30.0
-"""Seconds a broker has to answer what a client asked that is gone."""
+"""Seconds a broker has to answer a request of a disconnected client."""
 
 Act = Literal["hold", "set_aside", "swallow"]
 """``hold``: the request, and what its connection sends after it, wait in the proxy until ``deliver``. ``set_aside``: it
-alone does, as if its partition were another broker's. ``swallow``: it reaches the broker, and the client never hears
-the answer."""
+alone does, as if its partition were another broker's. ``swallow``: it reaches the broker, and the client never gets
+the response."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Caught:
         """Let a held request go on to the broker, whether or not its client still waits for it."""
         self._go.set()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Break the client's end of the connection; what it has sent may still arrive."""
         self._client.transport.abort()
 
@@ -126,12 +126,12 @@ class KafkaProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, client: str) -> None:
-        """Break the connections of clients with this client id, and let them make no new ones until ``mend``."""
+        """Break the connections of clients with this client id, and refuse new ones until ``mend``."""
         self._refused.add(client)
         for wire in [one for one in self._wires if one.name == client]:
             wire.close()
 
-    def mend(self, client: str) -> None:
+    def restore(self, client: str) -> None:
         self._refused.discard(client)
 
     def catch(self, api: int, transaction: str, act: Act, *, holding: bytes = b"") -> Rule:
@@ -174,7 +174,7 @@ class KafkaProxy:
                 else:
                     await _write(wire.broker, frame)
         with suppress(TimeoutError):
-            # A client that hung up does not take back what it has sent.
+            # Requests of a disconnected client are still delivered.
             async with asyncio.timeout(_LAST_ANSWER):
                 await asyncio.gather(*(one._answered.wait() for one in wire.watched.values()))
         wire.close()

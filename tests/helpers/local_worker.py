@@ -1,4 +1,4 @@
-"""A small laboratory for sagas: definitions and actions given in a test, run by a real worker on a real server."""
+"""Runs definitions and actions of a test with a real worker in this process, on a real server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A broker that, when it starts again, may forget the end of a transaction (KAFKA-20734).
+"""A broker that may lose the end of a transaction on restart (KAFKA-20734).
 
-It looks for transactions that are too old all the time: so it gives one up while it starts, at the moment when its
-partitions have no leader, and drops the markers that it owes them.
+It checks for expired transactions constantly: so it aborts one during its start, while its partitions have no leader,
+and drops the markers it should write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TIMEOUT = 3.0
 """Seconds a transaction may last: less than a broker needs to start."""
 
 MAX_ATTEMPTS = 8
-"""It is a matter of milliseconds whether the broker forgets, and most times it does."""
+"""The race is decided within milliseconds, and most restarts lose the end."""
 
 
 def start_lossy_broker(folder: Path) -> Broker:
@@ -27,7 +27,7 @@ def start_lossy_broker(folder: Path) -> Broker:
 
 
 def lose_transaction_end(broker: Broker, topic: str, write: Callable[[], None]) -> None:
-    """Until the broker has forgotten the end of what ``write`` has written in ``topic``, and left open."""
+    """Restart the broker until it has lost the end of the transaction that ``write`` left open in ``topic``."""
     for _ in range(MAX_ATTEMPTS):
         write()
         broker.kill()
@@ -36,4 +36,4 @@ def lose_transaction_end(broker: Broker, topic: str, write: Callable[[], None]) 
         time.sleep(TIMEOUT)
         if not broker.is_settled(topic):
             return
-    raise AssertionError("the broker has forgotten nothing: is it mended?")
+    raise AssertionError("the broker has lost no transaction end: is KAFKA-20734 fixed?")

@@ -1,8 +1,8 @@
 """A small payment service in a process of its own: what a real HTTP participant of a saga looks like.
 
-It keeps a ledger, honours ``Idempotency-Key`` (also for refusals), and refuses a key whose undo it has seen. It can be
-told to misbehave: the next request is slow, loses its answer after taking effect, is answered 503 …, or the whole
-service ignores keys. It knows nothing of this project.
+It keeps a ledger, honours ``Idempotency-Key`` (also for rejections), and refuses a key whose undo it has received.
+Faults can be configured: the next request is slow, loses its response after taking effect, is answered 503 …, or the
+whole service ignores keys. It does not import this project.
 
 ``python tests/helpers/payment_server.py [--port 0] [--ignore-keys] [--token T] [--cert F --key F [--client-ca F]]``
 prints its port and serves until it is killed.
@@ -199,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The ledger tells what was asked; the terminal stays quiet."""
+        """Requests are recorded in the ledger, not printed."""
 
 
 class PaymentServer:

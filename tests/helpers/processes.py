@@ -135,8 +135,8 @@ class TemporalServer(Process):
 class CommandProcess(Process):
     """A long-running `saga` command for a project folder, as a process of its own. ``env`` adds variables.
 
-    ``health_port`` serves /livez, /readyz and /metrics; ``words`` are the command and its options. ``fresh``: a Python
-    of its own runs it, which knows nothing of the engine yet; any other is forked, and calls ``first`` before.
+    ``health_port`` serves /livez, /readyz and /metrics; ``words`` are the command and its options. ``fresh``: a new
+    Python process runs it, which has not imported the engine; otherwise it is forked and calls ``first`` before.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ async def start(
 
 
 def requests(worker: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What the foreign worker was asked, after its end."""
+    """The requests of the foreign worker, after its exit."""
     worker.terminate()
     return [json.loads(line) for line in worker.communicate(timeout=30)[0].splitlines()]
 

@@ -49,7 +49,7 @@ async def _wait(client: Client, id: str) -> None:
 
 
 def _marks() -> Iterator[str]:
-    """What tells the runs of one scenario apart: the saga, its undo, its children, their undos."""
+    """What distinguishes the runs of one scenario: the saga, its undo, its children, their undos."""
     yield from ("", "+undo", "+child", "+child-undo")
 
 

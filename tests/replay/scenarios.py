@@ -30,7 +30,7 @@ QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"
 
 @dataclass(frozen=True)
 class Scenario:
-    """One saga, how its actions behave, what people do to it, and how it must end."""
+    """One saga, how its actions behave, operator actions, and how it must end."""
 
     name: str
     definitions: tuple[str, ...]
@@ -127,7 +127,7 @@ async def _child_is_parked(client: Client, id: str) -> bool:
 
 
 def reply(*replies: tuple[str, str, Any]) -> After:
-    """Answer commands of the step `ask`, each when an attempt waits for it: the end of its key, outcome, value."""
+    """Reply to commands of the step `ask`, each when an attempt waits for it: the suffix of its key, outcome, value."""
 
     async def after(client: Client, id: str) -> None:
         url = client.project.settings.connection("shop").url

@@ -1,4 +1,4 @@
-"""The interpreter still does what the recorded runs say; and this test notices when it does not."""
+"""The interpreter replays the recorded runs; a changed interpreter is detected."""
 
 from __future__ import annotations
 

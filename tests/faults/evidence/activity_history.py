@@ -33,8 +33,10 @@ async def activities_of(handle: WorkflowHandle[Any, Any]) -> tuple[Activity, ...
     found: dict[int, Activity] = {}
     async for event in handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-            said = event.activity_task_scheduled_event_attributes
-            found[event.event_id] = Activity(said.activity_id, said.activity_type.name, "open", event.event_id, None)
+            output = event.activity_task_scheduled_event_attributes
+            found[event.event_id] = Activity(
+                output.activity_id, output.activity_type.name, "open", event.event_id, None
+            )
         elif event.event_type in _ENDS:
             end, attributes = _ENDS[event.event_type]
             at = getattr(event, attributes).scheduled_event_id

@@ -1,6 +1,6 @@
-"""The invariants, judged from outside evidence alone. Pure, so that the checker itself can be tested.
+"""The invariants, checked against external evidence only. Pure, so that the checker itself can be tested.
 
-Each rule gives a sentence for every violation it finds; none means it holds. The names are those of the fault matrix.
+Each rule returns one message per violation. The names are those of the fault matrix.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ TRANSFER = line("debit", "hold", "order", "capture", "ship", "thank")
 
 @dataclass(frozen=True)
 class Expected:
-    """How a cell must end. ``effects`` are the steps whose effect stays, None: what the state says;
-    ``says`` is part of the sentence a person reads about the trouble."""
+    """How a cell must end. ``effects`` are the steps whose effect stays (None: implied by the state);
+    ``says`` is part of the error message shown to the operator."""
 
     state: str
     reason: str | None = None
@@ -95,7 +95,7 @@ def _left(evidence: Evidence) -> set[str]:
 
 
 def conservation(evidence: Evidence, _: Expected, __: Shape) -> Iterator[str]:
-    """I1: money is moved, never made: also at every moment somebody looked during the run."""
+    """I1: the total amount of money is constant, also whenever it was sampled during the run."""
     now = sum(evidence.balances.values()) + evidence.holds
     for total in {now, *evidence.totals} - {SUM}:
         yield f"the bank holds {total}, not {SUM}"
@@ -198,7 +198,7 @@ def _story(evidence: Evidence, expected: Expected, shape: Shape) -> Iterator[str
     if evidence.status not in statuses:
         yield f"Temporal says {evidence.status}, not {' or '.join(statuses)}"
     if evidence.story["state"] == "TERMINATED":
-        return  # it could not write its end: what it says is as old as its last task
+        return  # it could not record its end, so its view is as old as its last workflow task
     counts = _counts(evidence)
     for row in evidence.story["steps"]:
         step, state = row["id"], row["state"]

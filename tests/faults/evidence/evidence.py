@@ -1,4 +1,4 @@
-"""What can be seen of a saga from outside the engine: tables, Temporal's history, the story it tells of itself."""
+"""What is visible of a saga from outside the engine: tables, Temporal's history, and `saga show`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GuardRow:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything the checker judges by."""
+    """All evidence the checker uses."""
 
     balances: Mapping[str, int]
     holds: int

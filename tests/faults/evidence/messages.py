@@ -1,4 +1,4 @@
-"""What became of a saga's events, judged like all else from the outside: the outbox, the topic, the consumer's notes.
+"""The events of a saga, checked from outside: the outbox, the topic, and what the consumer recorded.
 
 The rules are pure, so that they can be tested themselves; they add to those of :mod:`tests.faults.evidence.checker`.
 """
@@ -69,9 +69,9 @@ def exactly_once(messages: Messages, did: Sequence[Operation]) -> Iterator[str]:
             yield f"event {event} is there, and its row is not marked"
     for event in marked - seen.keys():
         yield f"event {event} is marked, and is not there"
-    told, done = Counter(record.operation for record in messages.records), Counter(did)
-    if told != done:
-        yield f"told were {dict(told - done)} too much and {dict(done - told)} too little"
+    reported, done = Counter(record.operation for record in messages.records), Counter(did)
+    if reported != done:
+        yield f"told were {dict(reported - done)} too much and {dict(done - reported)} too little"
 
 
 def in_order(messages: Messages, did: Sequence[Operation]) -> Iterator[str]:

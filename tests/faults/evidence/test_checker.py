@@ -1,4 +1,4 @@
-"""The checker has teeth: each way to spoil the evidence of a good run is caught by the rule that is there for it."""
+"""Tests of the checker: each corruption of valid evidence is detected by the rule responsible for it."""
 
 from __future__ import annotations
 
@@ -17,71 +17,71 @@ from tests.faults.matrix import ROWS
 BY_ID: Mapping[str, Cell] = {cell.id: cell for cell in cells(ROWS)}
 GOOD = {"completed": "12-database-errors-A", "undone": "06-participant-refuses-P", "parked": "06-participant-refuses-A"}
 
-Spoil = Callable[[Evidence], Evidence]
+Corruption = Callable[[Evidence], Evidence]
 
 
-def drop(step: str, op: str) -> Spoil:
+def drop(step: str, op: str) -> Corruption:
     return lambda seen: replace(seen, journal=tuple(one for one in seen.journal if (one.step, one.op) != (step, op)))
 
 
-def again(step: str, op: str) -> Spoil:
+def again(step: str, op: str) -> Corruption:
     return lambda seen: replace(
         seen, journal=(*seen.journal, *(one for one in seen.journal if (one.step, one.op) == (step, op)))
     )
 
 
-def swap(one: tuple[str, str], other: tuple[str, str]) -> Spoil:
+def swap(one: tuple[str, str], other: tuple[str, str]) -> Corruption:
     """Exchange the commit times of two effects."""
 
-    def spoil(seen: Evidence) -> Evidence:
+    def corrupt(seen: Evidence) -> Evidence:
         at = {(effect.step, effect.op): effect.at for effect in seen.journal}
         exchanged = {one: at[other], other: at[one]}
         journal = [replace(it, at=exchanged.get((it.step, it.op), it.at)) for it in seen.journal]
         return replace(seen, journal=tuple(sorted(journal, key=lambda it: it.at)))
 
-    return spoil
+    return corrupt
 
 
-def money(account: str, change: int) -> Spoil:
+def money(account: str, change: int) -> Corruption:
     return lambda seen: replace(seen, balances={**seen.balances, account: seen.balances[account] + change})
 
 
-def both(*spoils: Spoil) -> Spoil:
-    def spoil(seen: Evidence) -> Evidence:
+def both(*spoils: Corruption) -> Corruption:
+    def corrupt(seen: Evidence) -> Evidence:
         for one in spoils:
             seen = one(seen)
         return seen
 
-    return spoil
+    return corrupt
 
 
-def story(**changed: Any) -> Spoil:
+def story(**changed: Any) -> Corruption:
     return lambda seen: replace(seen, story={**seen.story, **changed})
 
 
-def guard_without(step: str, op: str) -> Spoil:
+def guard_without(step: str, op: str) -> Corruption:
     return lambda seen: replace(seen, guard=tuple(row for row in seen.guard if (row.step, row.op) != (step, op)))
 
 
-def sealed(step: str) -> Spoil:
-    def spoil(seen: Evidence) -> Evidence:
+def sealed(step: str) -> Corruption:
+    def corrupt(seen: Evidence) -> Evidence:
         rows = tuple(row for row in seen.guard if row.step != step)
         return replace(seen, guard=(*rows, GuardRow(step, 1, "do", "undo", 0.0)))
 
-    return spoil
+    return corrupt
 
 
-def ended_twice(id: str) -> Spoil:
+def ended_twice(id: str) -> Corruption:
     return lambda seen: replace(
         seen, activities=(*seen.activities, *(one for one in seen.activities if one.id == id and one.end == "done"))
     )
 
 
-def late_effect(step: str, op: str) -> Spoil:
+def late_effect(step: str, op: str) -> Corruption:
     return lambda seen: replace(seen, journal=(*seen.journal, Effect(step, op, seen.journal[-1].at + 1)))
 
 
-SPOILED: tuple[tuple[str, str, str, Spoil], ...] = (
+CORRUPTIONS: tuple[tuple[str, str, str, Corruption], ...] = (
     ("I1", "completed", "a balance grows", money("merchant", 1)),
     ("I1", "completed", "for a moment there was too little", lambda seen: replace(seen, totals=frozenset({100, 90}))),
     ("I2", "completed", "an effect is missing", drop("thank", "do")),
@@ -114,17 +114,19 @@ SPOILED: tuple[tuple[str, str, str, Spoil], ...] = (
 )
 
 
-@pytest.mark.parametrize(("rule", "run", "what", "spoil"), SPOILED, ids=[f"{one[0]} {one[2]}" for one in SPOILED])
+@pytest.mark.parametrize(
+    ("rule", "run", "what", "corrupt"), CORRUPTIONS, ids=[f"{one[0]} {one[2]}" for one in CORRUPTIONS]
+)
 async def test_corrupted_evidence_is_detected(
-    rule: str, run: str, what: str, spoil: Spoil, cell_runner: CellRunner
+    rule: str, run: str, what: str, corrupt: Corruption, cell_runner: CellRunner
 ) -> None:
     cell = BY_ID[GOOD[run]]
     result = await cell_runner.result(cell)
     assert result.evidence is not None
     assert not result.violations, "this test needs a good run"
-    found = check(spoil(result.evidence), cell.expected, cell.row.shape)
+    found = check(corrupt(result.evidence), cell.expected, cell.row.shape)
     assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
 
 
 def test_every_rule_has_a_violation() -> None:
-    assert {one[0] for one in SPOILED} == set(RULES)
+    assert {one[0] for one in CORRUPTIONS} == set(RULES)

@@ -1,4 +1,4 @@
-"""The rules about events have teeth: each way to spoil a good run is caught by the rule that is there for it."""
+"""Tests of the event rules: each corruption of a valid run is detected by the rule responsible for it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ GOOD = Messages(
     noted=DID,
 )
 
-Spoil = Callable[[Messages], Messages]
+Corruption = Callable[[Messages], Messages]
 
 
-def record(at: int, **changed: object) -> Spoil:
+def record(at: int, **changed: object) -> Corruption:
     """Change one record."""
     return lambda seen: replace(
         seen, records=tuple(replace(one, **changed) if n == at else one for n, one in enumerate(seen.records))
     )
 
 
-def status(at: int, said: str) -> Spoil:
+def status(at: int, output: str) -> Corruption:
     return lambda seen: replace(
-        seen, outbox=tuple(replace(one, status=said) if n == at else one for n, one in enumerate(seen.outbox))
+        seen, outbox=tuple(replace(one, status=output) if n == at else one for n, one in enumerate(seen.outbox))
     )
 
 
-SPOILED: tuple[tuple[str, str, Spoil], ...] = (
+CORRUPTIONS: tuple[tuple[str, str, Corruption], ...] = (
     ("I5", "an event is lost", lambda seen: replace(seen, records=seen.records[:-1])),
     ("I5", "an event is there twice", lambda seen: replace(seen, records=(*seen.records, seen.records[-1]))),
     ("I5", "an event of an aborted transaction", record(1, event="nobody-knows-it")),
@@ -62,11 +62,11 @@ def test_a_valid_run_has_no_violations() -> None:
     assert check_messages(GOOD, JOURNAL) == []
 
 
-@pytest.mark.parametrize(("rule", "what", "spoil"), SPOILED, ids=[f"{one[0]} {one[1]}" for one in SPOILED])
-def test_corrupted_evidence_is_detected(rule: str, what: str, spoil: Spoil) -> None:
-    found = check_messages(spoil(GOOD), JOURNAL)
+@pytest.mark.parametrize(("rule", "what", "corrupt"), CORRUPTIONS, ids=[f"{one[0]} {one[1]}" for one in CORRUPTIONS])
+def test_corrupted_evidence_is_detected(rule: str, what: str, corrupt: Corruption) -> None:
+    found = check_messages(corrupt(GOOD), JOURNAL)
     assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
 
 
 def test_every_rule_has_a_violation() -> None:
-    assert {one[0] for one in SPOILED} == set(MESSAGE_RULES)
+    assert {one[0] for one in CORRUPTIONS} == set(MESSAGE_RULES)

@@ -1,4 +1,4 @@
-"""Faults of a consumer of the saga's events: killed, replaced, and told things in the wrong order (cells 18 and 19)."""
+"""Faults of a consumer of the saga's events: killed, replaced, and given events out of order (cells 18 and 19)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
-from tests.faults.injection.fault_relay import doing, standing
+from tests.faults.injection.fault_relay import doing, stop_at_effect
 from tests.faults.messaging import messaging
 from tests.helpers.processes import TriggerProcess
 
@@ -14,7 +14,7 @@ from tests.helpers.processes import TriggerProcess
 async def killed_before_offset(env: CellEnvironment) -> None:
     """P13: the inbox row and the effect are committed, the offset is not: the message comes again, and is dropped."""
     shared = messaging(env)
-    await _stand_at_note(env)
+    await _stop_at_note(env)
     await shared.once(lambda: asyncio.to_thread(shared.consumer.kill))
     await env.finished()
     env.fault_is_over()
@@ -23,9 +23,9 @@ async def killed_before_offset(env: CellEnvironment) -> None:
 
 
 async def replaced_before_offset(env: CellEnvironment) -> None:
-    """The same with a consumer that is frozen: another one gets its partitions, and it wakes up as a zombie."""
+    """The same with a frozen consumer: another one gets its partitions, and it resumes as a zombie."""
     shared = messaging(env)
-    zombie = await _stand_at_note(env)
+    zombie = await _stop_at_note(env)
     await shared.once(shared.start_consumer)
     await env.finished()
     env.fault_is_over()
@@ -34,13 +34,13 @@ async def replaced_before_offset(env: CellEnvironment) -> None:
     await asyncio.sleep(2.0)  # for the zombie to do what it must not
 
 
-async def _stand_at_note(env: CellEnvironment) -> TriggerProcess:
+async def _stop_at_note(env: CellEnvironment) -> TriggerProcess:
     """The target's event is noted, its offset is not committed, and the consumer does not move any more."""
     shared = messaging(env)
     await shared.once(shared.start_consumer)
     consumer = shared.consumer
     async with env.breakpoint_at("note") as note:
-        async with standing(env):
+        async with stop_at_effect(env):
             pass
         await note.reached()
         await shared.once(doing(consumer.freeze))

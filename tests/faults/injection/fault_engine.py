@@ -1,4 +1,4 @@
-"""Faults of the engine's own code: a bug in a build, a build that decides otherwise, a saga nobody knows (cell 21).
+"""Faults of the engine's own code: a bug in a build, a build that decides differently, an unknown saga (cell 21).
 
 A worker whose workflow code breaks must neither end a saga nor do anything twice: its workflow task fails, people find
 it (`saga list --stuck`), and the next build goes on where it stood.
@@ -49,7 +49,7 @@ calls.send_call = send
 
 
 async def workflow_code_raises(env: CellEnvironment) -> None:
-    """The build breaks when it hears of the effect; the next one hears of it again."""
+    """The build fails when it processes the result; the next build processes it again."""
     await env.worker()
     broken = await env.own_workflow_worker(RAISES.format(activity=activity_id(env.target)))
     await env.start()
@@ -77,9 +77,9 @@ async def code_decides_otherwise(env: CellEnvironment) -> None:
 
 async def _found_stuck(env: CellEnvironment) -> None:
     async def found() -> bool:
-        code, said = await saga(env, "list", "--stuck", "-o", "json")
-        assert code == 0, said
-        reasons = [reason for one in json.loads(said) if one["id"] == env.saga_id for reason in one["stuck"]]
+        code, output = await saga(env, "list", "--stuck", "-o", "json")
+        assert code == 0, output
+        reasons = [reason for one in json.loads(output) if one["id"] == env.saga_id for reason in one["stuck"]]
         return any("workflow task fails" in reason for reason in reasons)
 
     await env.until(found, "the saga in `saga list --stuck`")

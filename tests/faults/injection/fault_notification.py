@@ -1,4 +1,4 @@
-"""Whoever is to be notified is down (row 30): the saga ends as it would without them, and who asks is told."""
+"""The notification receiver is down (row 30): the saga ends as it would without it, and the failure is shown."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ notify:
     intervals: [50ms, 100ms]
 output:"""
 }
-"""What the definition gets: the port of the discard service, which nobody runs."""
+"""Added to the definition: the port of the discard service, which is not running."""
 
 
-async def nobody_listens(env: CellEnvironment) -> None:
+async def receiver_down(env: CellEnvironment) -> None:
     """Told first while the target's effect is under way, and again when the saga is over."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
         await stop.reached(by=worker.pid)
-        await env.until(lambda: _told(env, "overdue"), "that it is overdue")
+        await env.until(lambda: _notification_shown(env, "overdue"), "that it is overdue")
     env.fault_is_over()
     story = await env.finished()
     end = "compensated" if env.target.op == "undo" else "completed"
@@ -35,11 +35,11 @@ async def nobody_listens(env: CellEnvironment) -> None:
     assert (asked["state"], asked["output"]) == (story["state"], story["output"]), "whoever asks is told"
 
 
-async def _told(env: CellEnvironment, when: str) -> dict[str, Any] | None:
+async def _notification_shown(env: CellEnvironment, when: str) -> dict[str, Any] | None:
     rows = (await (await env.client()).show(env.saga_id))["notifications"]
     return next((row for row in rows if row["when"] == when), None)
 
 
 async def _given_up(env: CellEnvironment, when: str) -> dict[str, Any] | None:
-    row = await _told(env, when)
+    row = await _notification_shown(env, when)
     return row if row is not None and row["state"] == "EXHAUSTED" else None

@@ -1,4 +1,4 @@
-"""Faults that people make, at the worst moment: cancel, terminate, start twice (cells 24, 25, 31)."""
+"""Faults caused by operators: cancel, terminate, start twice (cells 24, 25, 31)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _cancel(env: CellEnvironment) -> None:
 
 
 async def cancelled_natively(env: CellEnvironment) -> None:
-    """Temporal's own cancel, as a person gives it in the Web UI."""
+    """A native Temporal cancel, as sent from the Web UI."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
@@ -63,7 +63,7 @@ async def cancelled_before_first_task(env: CellEnvironment) -> None:
 
 
 async def cancelled_as_it_completes(env: CellEnvironment) -> None:
-    """The cancel and the end of the attempt come at the same instant.
+    """The cancel and the end of the attempt coincide.
 
     The next step waits for the cancel's answer: on a slow machine the saga would else pass its pivot first.
     """
@@ -86,9 +86,9 @@ async def terminated(env: CellEnvironment) -> None:
     env.fault_is_over()
 
     async def found() -> bool:
-        code, said = await saga(env, "list", "--stuck", "-o", "json")
-        assert code == 0, said
-        return any(one["id"] == env.saga_id and one["state"] == "TERMINATED" for one in json.loads(said))
+        code, output = await saga(env, "list", "--stuck", "-o", "json")
+        assert code == 0, output
+        return any(one["id"] == env.saga_id and one["state"] == "TERMINATED" for one in json.loads(output))
 
     await env.until(found, "the terminated saga in `saga list --stuck`")
 

@@ -19,7 +19,7 @@ async def rejects(env: CellEnvironment) -> None:
 
 
 async def keeps_failing(env: CellEnvironment) -> None:
-    """A compensation without an alternate fails until its policy ends, parks, and a person retries it."""
+    """A compensation without an alternate fails until its policy is exhausted, parks, and an operator retries it."""
     await env.worker()
     await env.script_attempts(env.target, "fail")
     await env.start()
@@ -28,13 +28,13 @@ async def keeps_failing(env: CellEnvironment) -> None:
     assert story["steps"][2]["compensation"]["state"] == "PARKED"
     assert "the test breaks undo order" in story["parked"][0]["why"]
     assert (await env.admin("select count(*) from holds"))[0][0] == 1, f"{HOLD} is kept while it is parked"
-    await env.heal()
+    await env.remove_faults()
     await env.resolve(env.target.step, "retry")
     await env.leaves_parked_state()
 
 
 async def skipped(env: CellEnvironment) -> None:
-    """The same, but the person gives it up: the effect that stays is named."""
+    """The same, but the operator skips it: the remaining effect is reported."""
     await env.worker()
     await env.script_attempts(env.target, "fail")
     await env.start()
@@ -82,9 +82,9 @@ async def refused_at_registration(env: CellEnvironment) -> None:
     for name, (old, new) in POISON.items():
         assert old in good, name
         (env.folder / "fork.saga.yaml").write_text(good.replace(old, new), encoding="utf-8")
-        code, said = await saga(env, "validate", "fork.saga.yaml")
-        assert code == 1, f"{name}: {said}"
-        assert "error" in said, f"{name}: {said}"
+        code, output = await saga(env, "validate", "fork.saga.yaml")
+        assert code == 1, f"{name}: {output}"
+        assert "error" in output, f"{name}: {output}"
 
 
 async def nested_past_its_pivot(env: CellEnvironment) -> None:
@@ -92,9 +92,9 @@ async def nested_past_its_pivot(env: CellEnvironment) -> None:
     path = env.folder / "deposit.saga.yaml"
     text = path.read_text(encoding="utf-8").replace("    compensate: bank.release\n", "    pivot: true\n")
     path.write_text(text, encoding="utf-8")
-    code, said = await saga(env, "validate", "parent.saga.yaml", "deposit.saga.yaml")
-    assert code == 1, said
-    assert "deposit" in said
+    code, output = await saga(env, "validate", "parent.saga.yaml", "deposit.saga.yaml")
+    assert code == 1, output
+    assert "deposit" in output
 
 
 async def saga(env: CellEnvironment, *arguments: str) -> tuple[int, str]:
@@ -110,9 +110,9 @@ async def saga(env: CellEnvironment, *arguments: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await asyncio.wait_for(child.communicate(), 60)
+    output, _ = await asyncio.wait_for(child.communicate(), 60)
     assert child.returncode is not None
-    return child.returncode, said.decode()
+    return child.returncode, output.decode()
 
 
 async def branch_rejects(env: CellEnvironment) -> None:

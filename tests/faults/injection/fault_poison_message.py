@@ -1,7 +1,7 @@
-"""A command that its participant cannot read (cell 20): dead letter, reply, and the saga that waits for it is told.
+"""A command that its participant cannot read (cell 20): dead letter, reply, and the waiting saga is notified.
 
-The saga is the transfer with two more steps, which ask a desk: ``ask`` before the deposit is held, and ``tell`` after
-the pivot; or with one that is the pivot. The desk is a consumer; what it is asked is in the saga's input.
+The saga is the transfer with two more steps that send commands: ``ask`` before the deposit is held, and ``tell`` after
+the pivot; or with one that is the pivot. The participant is a consumer; the commands are in the saga's input.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ ASK_AND_TELL: Mapping[str, str] = {
     _HOLD: _step("ask", f", compensate: {{timeout: 120s, {_request('ask_undo')}}}") + _HOLD,
     _SHIP: _step("tell") + _SHIP,
 }
-"""What the definition gets, for a desk that is asked before the pivot and after it."""
+"""Edits of the definition for commands before and after the pivot."""
 
 DECIDE: Mapping[str, str] = {
     _CAPTURE: _step("decide", ", pivot: true") + _CAPTURE,
     'input.notes.capture }}"}\n    pivot: true\n': 'input.notes.capture }}"}\n',
 }
-"""And for a desk whose answer is the pivot."""
+"""Edits of the definition for a command that is the pivot."""
 
 ASKED: Mapping[str, str] = {"B": "ask", "P": "decide", "A": "tell", "C": "ask_undo"}
 POSITIONS = {("hold", "do"): "B", ("capture", "do"): "P", ("ship", "do"): "A", ("hold", "undo"): "C"}
 
 
 async def poisoned(env: CellEnvironment) -> None:
-    """Tried as often as the consumer says, put aside with the reason; what comes after it goes on."""
+    """The message is retried, dead-lettered with the reason, and later messages are processed."""
     shared = messaging(env)
     topic, prefix = ASKS.replace("QUEUE", env.queue), env.database
     await asyncio.to_thread(shared.broker.create_topic, topic)

@@ -1,6 +1,6 @@
-"""Faults of the relay, and of what it says to Kafka (cells 14 to 17).
+"""Faults of the relay and of its connection to Kafka (cells 14 to 17).
 
-Each begins with a saga that stands where its next effect is made and not committed: the fault hits its event.
+Each starts with a saga stopped before its next effect commits: the fault hits its event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT = 90.0
 
 
 @asynccontextmanager
-async def standing(env: CellEnvironment) -> AsyncIterator[Breakpoint]:
+async def stop_at_effect(env: CellEnvironment) -> AsyncIterator[Breakpoint]:
     """The saga is where the target's effect is made and not committed; all events before it are published."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
@@ -31,13 +31,13 @@ async def standing(env: CellEnvironment) -> AsyncIterator[Breakpoint]:
 
 async def caught(env: CellEnvironment, rule: Rule) -> Caught:
     """The request that a rule was waiting for."""
-    await env.until(_asked(lambda: bool(rule.caught)), "the request", TIMEOUT)
+    await env.until(as_async(lambda: bool(rule.caught)), "the request", TIMEOUT)
     return rule.caught[0]
 
 
-async def stand_at_commit(env: CellEnvironment, act: Act) -> Caught:
+async def stop_at_commit(env: CellEnvironment, act: Act) -> Caught:
     """The target's event is in a transaction whose end is on the way: held, or done and its answer lost."""
-    async with standing(env) as stop:
+    async with stop_at_effect(env) as stop:
         rule = messaging(env).catch(env, END_TXN, act)
         await stop.open()
         return await caught(env, rule)
@@ -46,7 +46,7 @@ async def stand_at_commit(env: CellEnvironment, act: Act) -> Caught:
 async def killed_before_sending(env: CellEnvironment) -> None:
     """P9: the row is committed, and nothing of it is sent."""
     shared = messaging(env)
-    async with standing(env) as stop:
+    async with stop_at_effect(env) as stop:
         await shared.once(doing(shared.first.freeze))
         await stop.open()
         await env.effect_is_there()
@@ -59,7 +59,7 @@ async def killed_before_sending(env: CellEnvironment) -> None:
 async def killed_in_transaction(env: CellEnvironment) -> None:
     """P10: the event is in an open transaction, whose end never reaches the broker."""
     shared = messaging(env)
-    await stand_at_commit(env, "hold")
+    await stop_at_commit(env, "hold")
     committed, there = await shared.written(env)
     assert committed < there, "no transaction is open"
     await shared.once(_killed(shared))
@@ -67,19 +67,19 @@ async def killed_in_transaction(env: CellEnvironment) -> None:
 
 
 async def killed_before_answer(env: CellEnvironment) -> None:
-    """P11: the transaction is committed, and its relay dies without having heard of it."""
+    """P11: the transaction is committed, and its relay is killed before it receives the response."""
     shared = messaging(env)
-    end = await stand_at_commit(env, "swallow")
+    end = await stop_at_commit(env, "swallow")
     assert await asyncio.wait_for(end.answered(), TIMEOUT) == 0
     await shared.once(_killed(shared))
     await _without_relay(env)
 
 
 async def killed_before_marking(env: CellEnvironment) -> None:
-    """P12: the transaction is committed, its relay knows, and dies before it marks the row."""
+    """P12: the transaction is committed, and its relay is killed before it marks the row."""
     shared = messaging(env)
     async with env.breakpoint_at("mark") as mark:
-        async with standing(env):
+        async with stop_at_effect(env):
             pass
         await mark.reached()
         await shared.once(_killed(shared))
@@ -87,12 +87,12 @@ async def killed_before_marking(env: CellEnvironment) -> None:
 
 
 async def replaced_in_commit(env: CellEnvironment) -> None:
-    """A relay freezes while its commit is under way; another takes its place, and fences it.
+    """A relay freezes during its commit; another takes over and fences it.
 
-    The commit arrives when it must not do anything any more, and the old one wakes up: it stands by, and is quiet.
+    The commit arrives after the fencing and must have no effect; the old relay resumes and goes on standby.
     """
     shared = messaging(env)
-    end = await stand_at_commit(env, "hold")
+    end = await stop_at_commit(env, "hold")
     await shared.once(doing(shared.first.freeze))
     await shared.once(shared.relay)
     env.fault_is_over()
@@ -101,17 +101,17 @@ async def replaced_in_commit(env: CellEnvironment) -> None:
     end.deliver()
     assert await asyncio.wait_for(end.answered(), TIMEOUT) != 0, "the late commit was taken"
     await shared.once(doing(shared.first.thaw))
-    await shared.once(lambda: _stands_by(shared, env))
+    await shared.once(lambda: _is_on_standby(shared, env))
 
 
 async def frozen_past_its_transaction(env: CellEnvironment) -> None:
-    """The broker ends the transaction of a frozen relay by itself: whoever reads the topic waits for that, no longer.
+    """The broker aborts the transaction of a frozen relay at its timeout: readers of the topic wait no longer.
 
-    The relay wakes up with an identity that is worth nothing, and does its batch again with a new one.
+    The relay resumes with a fenced producer and repeats its batch with a new one.
     """
     shared = messaging(env)
     began = time.monotonic()
-    await stand_at_commit(env, "hold")
+    await stop_at_commit(env, "hold")
     await shared.once(doing(shared.first.freeze))
     settled = await shared.settled(env)
     # On a busy machine the broker may have ended it while the other cells of the row were on their way here.
@@ -131,9 +131,9 @@ async def commit_late(env: CellEnvironment) -> None:
     With the protocol that the client speaks the broker tells the two apart by the producer's epoch alone.
     """
     shared = messaging(env)
-    end = await stand_at_commit(env, "hold")
+    end = await stop_at_commit(env, "hold")
     rule = shared.catch(env, PRODUCE, "set_aside", holding=shared.progress_topic(env).encode())
-    end.hang_up()
+    end.disconnect()
     progress = await caught(env, rule)  # the next transaction is open, and lacks its last record
     end.deliver()
     code = await asyncio.wait_for(end.answered(), TIMEOUT)
@@ -150,18 +150,18 @@ async def _without_relay(env: CellEnvironment) -> None:
     await shared.once(shared.relay)
 
 
-async def _stands_by(shared: Messaging, env: CellEnvironment) -> None:
+async def _is_on_standby(shared: Messaging, env: CellEnvironment) -> None:
     """The old relay has understood, and does not say so over and over."""
     log = shared.first.log
     cells = len(shared.environments)
 
-    def said() -> int:
+    def output() -> int:
         text = log.read_text(errors="replace")
         return text.count("stands by") + text.count("fenced: ")
 
-    await env.until(_asked(lambda: said() >= cells), "that the old relay stands by", TIMEOUT)
+    await env.until(as_async(lambda: output() >= cells), "that the old relay stands by", TIMEOUT)
     await asyncio.sleep(2.0)
-    assert said() <= 3 * cells, f"it goes round in circles:\n{shared.first.tail()}"
+    assert output() <= 3 * cells, f"it goes round in circles:\n{shared.first.tail()}"
 
 
 def _killed(shared: Messaging) -> Callable[[], Awaitable[None]]:
@@ -180,7 +180,7 @@ def doing(act: Callable[[], None]) -> Callable[[], Awaitable[None]]:
     return do
 
 
-def _asked(question: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+def as_async(question: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     async def ask() -> bool:
         return question()
 

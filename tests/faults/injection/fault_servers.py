@@ -14,7 +14,7 @@ from tests.helpers.fault_proxy import OnTrigger
 
 
 async def temporal_killed(env: CellEnvironment) -> None:
-    """The Temporal server dies while an attempt runs, and comes back on its store."""
+    """The Temporal server is killed during an attempt and restarted on its store."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
@@ -54,7 +54,7 @@ async def database_cut(env: CellEnvironment) -> None:
 
 
 async def database_killed(env: CellEnvironment) -> None:
-    """PostgreSQL dies in the middle of a transaction, and recovers from its log."""
+    """PostgreSQL is killed during a transaction and recovers from its WAL."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
@@ -110,30 +110,30 @@ async def pool_exhausted(env: CellEnvironment) -> None:
             await stop.reached(by=worker.pid)
             others = await client.start("occupy", {}, id=f"occupy-{env.database}")
             occupying_saga = client.temporal.get_workflow_handle(others.id)
-            await env.until(lambda: _asked(occupying_saga, env.pool), "the others' attempts")
+            await env.until(lambda: _has_pending_attempts(occupying_saga, env.pool), "the others' attempts")
             workflow_worker.freeze()
         # The previous operation has given its connection back, and nobody has asked for the next one yet.
         waiting = "select 1 where %s = (select count(*) from pg_stat_activity where application_name = %s"
         waiting += " and wait_event_type = 'Lock')"
         await env.until(lambda: env.admin(waiting, env.pool, f"saga-worker-{worker.pid}"), "a full pool")
         workflow_worker.thaw()
-        await env.until(lambda: _found_no_room(env), "an attempt that found no connection")
+        await env.until(lambda: _found_no_connection(env), "an attempt that found no connection")
     env.fault_is_over()
     await others.result()
 
 
-async def _asked(saga: WorkflowHandle[Any, Any], number: int | None) -> bool:
+async def _has_pending_attempts(saga: WorkflowHandle[Any, Any], number: int | None) -> bool:
     return len((await saga.describe()).raw_description.pending_activities) == number
 
 
-async def _found_no_room(env: CellEnvironment) -> bool:
+async def _found_no_connection(env: CellEnvironment) -> bool:
     described = await env.handle.describe()
     pending = described.raw_description.pending_activities
     return any("no connection" in one.last_failure.message for one in pending if one.activity_id == env.activity)
 
 
 async def commit_unanswered(env: CellEnvironment) -> None:
-    """P2c: COMMIT is carried out, its answer gets lost, and nobody can ask before the step's policy has ended."""
+    """P2c: COMMIT succeeds, its response is lost, and no recheck is possible before the retries are exhausted."""
     await _commit_lost(env, "cut_after")
 
 

@@ -10,7 +10,7 @@ from tests.faults.evidence.activity_history import activities_of
 
 
 async def killed_before_start(env: CellEnvironment) -> None:
-    """P1: the attempt is scheduled and nobody has begun it when its worker is gone."""
+    """P1: the worker is killed after the attempt is scheduled and before it starts."""
     effects, workflow_worker = await env.worker(), await env.own_workflow_worker()
     previous = PREVIOUS[env.target]
     async with env.breakpoint_at("commit", previous) as stop:
@@ -29,7 +29,7 @@ async def killed_before_start(env: CellEnvironment) -> None:
 
 
 async def killed_before_commit(env: CellEnvironment) -> None:
-    """P2: the effect is made and not committed when the worker dies."""
+    """P2: the worker is killed after the effect and before its commit."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
@@ -43,7 +43,7 @@ async def killed_before_commit(env: CellEnvironment) -> None:
 
 
 async def killed_after_effect(env: CellEnvironment) -> None:
-    """P3, P8: the effect is committed, and the worker dies before it can say so."""
+    """P3, P8: the worker is killed after the commit and before it reports the result."""
     worker = await env.worker()
     async with env.breakpoint_at("commit") as stop:
         await env.start()
@@ -58,7 +58,7 @@ async def killed_after_effect(env: CellEnvironment) -> None:
 
 
 async def killed_in_workflow_task(env: CellEnvironment) -> None:
-    """P4, P5: the result is recorded, the workflow task has begun, and its worker dies."""
+    """P4, P5: the worker is killed during the workflow task that processes the result."""
     effects, workflow_worker = await env.worker(), await env.own_workflow_worker()
     async with env.breakpoint_at("commit") as stop:
         await env.start()
@@ -73,9 +73,9 @@ async def killed_in_workflow_task(env: CellEnvironment) -> None:
 
 
 async def frozen_before_insert(env: CellEnvironment) -> None:
-    """A zombie: its first statement is on the way when its worker freezes, and arrives when all is decided.
+    """A zombie: its worker freezes with the first statement in flight, which arrives after the saga is decided.
 
-    Before the commit point somebody cancels meanwhile, so that a seal decides; later another worker does the work.
+    Before the commit point the saga is cancelled meanwhile, so that a seal decides; later another worker does the work.
     """
     proxy, worker = env.proxies["database"], await env.worker()
     proxy.arm(f"'{env.target.step}', 1, 'do', '{env.target.op}'".encode(), "hold")
@@ -124,7 +124,7 @@ async def frozen_after_commit(env: CellEnvironment) -> None:
     await env.sessions_are_over(worker.pid)
 
 
-async def deployed_anew(env: CellEnvironment) -> None:
+async def redeployed(env: CellEnvironment) -> None:
     """A new worker with other definitions takes over in the middle: the running saga keeps the one it began with."""
     old = await env.worker()
     async with env.breakpoint_at("effect") as stop:

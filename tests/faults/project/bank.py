@@ -1,6 +1,6 @@
-"""The actions of the fault matrix: each moves money inside one bank, and says in the journal that it did.
+"""The actions of the fault matrix: each moves money inside one bank and records it in the journal.
 
-`enter` (schema.sql) writes the journal, stops at the breakpoint if the harness has closed it, and says what the test
+`enter` (schema.sql) writes the journal, stops at the breakpoint if the harness has set it, and returns what the test
 wants this attempt to do. Where a cell has Kafka, each effect is an event as well.
 """
 
@@ -15,7 +15,7 @@ BIG = 3 * 1024 * 1024
 
 
 ENTER = """
-select enter(:saga_id, :step, :op) as conduct, (
+select enter(:saga_id, :step, :op) as scripted_attempts, (
     select topic from channels c where c.step is null or (c.step = :step and c.op = :op) order by c.step limit 1
 ) as topic
 """
@@ -23,14 +23,14 @@ select enter(:saga_id, :step, :op) as conduct, (
 
 async def enter(step: Step, amount: int) -> dict[str, Any]:
     row = await step.sql.one_or_none(ENTER, saga_id=step.saga_id, step=step.id, op=step.op)
-    conduct = row.conduct if row is not None else ""
+    scripted_attempts = row.scripted_attempts if row is not None else ""
     if row is not None and row.topic is not None:
         step.emit(row.topic, key=step.saga_id, value={"step": step.id, "op": step.op})
-    if conduct == "reject":
+    if scripted_attempts == "reject":
         raise Rejected(f"the test refuses {step.op} {step.id}")
-    if conduct == "fail":
+    if scripted_attempts == "fail":
         raise RuntimeError(f"the test breaks {step.op} {step.id}")
-    return {"amount": amount, **({"big": "x" * BIG} if conduct == "big" else {})}
+    return {"amount": amount, **({"big": "x" * BIG} if scripted_attempts == "big" else {})}
 
 
 async def move(step: Step, source: str, target: str, amount: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
--- A small bank whose money never changes in sum, and the breakpoints of the harness.
+-- A small bank with a constant total amount, and the breakpoints of the harness.
 create table accounts (id text primary key, balance int not null);
 insert into accounts values
     ('customer', 100), ('transit', 0), ('fees', 0), ('merchant', 0), ('carrier', 0), ('marketing', 0);
@@ -6,11 +6,11 @@ create table holds (saga_id text not null, amount int not null);
 create table orders (saga_id text primary key, state text not null);
 create table journal (id bigserial primary key, saga_id text not null, step text not null, op text not null);
 
--- What the test wants the next attempts of an operation to do, one word for each attempt, the last for all that
+-- What the test wants the next attempts of an operation to do, one behaviour for each attempt, the last for all that
 -- follow: an SQLSTATE to raise, reject, fail, big, or ok.
-create table conduct (step text, op text, does text[] not null);
--- Counts attempts; a sequence is not taken back by a rollback.
-create sequence conduct_count;
+create table scripted_attempts (step text, op text, does text[] not null);
+-- Counts attempts; a sequence is not rolled back.
+create sequence attempt_count;
 
 create function breakpoint(point text, step text, op text) returns void language sql as $$
     select pg_advisory_xact_lock_shared(7, hashtext(point || ' ' || step || ' ' || op))
@@ -18,20 +18,20 @@ $$;
 
 create function enter(saga_id text, step text, op text) returns text language plpgsql as $$
 declare
-    words text[];
-    word text;
+    behaviours text[];
+    behaviour text;
 begin
     insert into journal (saga_id, step, op) values (saga_id, step, op);
     perform breakpoint('effect', step, op);
-    select does into words from conduct c where c.step = enter.step and c.op = enter.op;
-    if words is null then
+    select does into behaviours from scripted_attempts c where c.step = enter.step and c.op = enter.op;
+    if behaviours is null then
         return '';
     end if;
-    word := words[least(nextval('conduct_count'), array_length(words, 1))];
-    if word ~ '^[0-9][0-9A-Z]{4}$' then
-        raise exception 'the test raises %', word using errcode = word;
+    behaviour := behaviours[least(nextval('attempt_count'), array_length(behaviours, 1))];
+    if behaviour ~ '^[0-9][0-9A-Z]{4}$' then
+        raise exception 'the test raises %', behaviour using errcode = behaviour;
     end if;
-    return word;
+    return behaviour;
 end $$;
 
 create function before_commit() returns trigger language plpgsql as $$

@@ -79,7 +79,7 @@ output: {by: "${{ steps.approval.result.by }}"}
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What one command has said and how it left."""
+    """The output and exit code of one command."""
 
     code: int
     out: str
@@ -102,10 +102,10 @@ class CommandLine:
         """In a thread: the command has an event loop of its own, and the worker needs this one."""
         self.capsys.readouterr()
         code = await asyncio.to_thread(main.run, ["--config", str(self.folder / "saga.toml"), *words])
-        told = self.capsys.readouterr()
-        assert "Traceback" not in told.err
-        assert "bug in saga" not in told.err
-        return CommandResult(code, told.out, told.err)
+        reported = self.capsys.readouterr()
+        assert "Traceback" not in reported.err
+        assert "bug in saga" not in reported.err
+        return CommandResult(code, reported.out, reported.err)
 
     def break_undo(self, broken: bool) -> None:
         file = self.folder / "broken"

@@ -31,8 +31,8 @@ async def cli(worker: WorkerProcess, tmp_path: Path, capsys: pytest.CaptureFixtu
     return CommandLine(tmp_path / "project", capsys, await Client.connect(project))
 
 
-async def orphan(cli: CommandLine, worker: WorkerProcess, count: int = 1) -> list[str]:
-    """Sagas that wait, whose worker was killed a moment ago: Temporal still believes that it polls."""
+async def start_and_kill_worker(cli: CommandLine, worker: WorkerProcess, count: int = 1) -> list[str]:
+    """Waiting sagas whose worker was just killed: Temporal still lists it as a poller."""
     ids = [fresh("ask") for _ in range(count)]
     for id in ids:
         await cli.saga("start", "ask", "--id", id)
@@ -44,7 +44,7 @@ async def orphan(cli: CommandLine, worker: WorkerProcess, count: int = 1) -> lis
 
 @contextmanager
 def short_timeouts(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Iterator[None]:
-    """While nobody can answer, nobody has to wait for long."""
+    """Shorten the timeouts while no worker can answer."""
     with monkeypatch.context() as patch:
         patch.setattr(interventions, "UPDATE_TIMEOUT", seconds)
         patch.setattr(interventions, "CANCEL_TIMEOUT", seconds)
@@ -54,7 +54,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Ite
 async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [id] = await orphan(cli, worker)
+    [id] = await start_and_kill_worker(cli, worker)
     with short_timeouts(monkeypatch):
         for _ in range(2):
             answer = await cli.saga("--json", "cancel", id, "--reason", "not wanted", "--as", "ben")
@@ -108,7 +108,7 @@ async def test_a_cancel_past_the_commit_point_has_no_later_effect(
 async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [id] = await orphan(cli, worker)
+    [id] = await start_and_kill_worker(cli, worker)
     with short_timeouts(monkeypatch):
         decided = await cli.saga("resolve", id, "approval", "retry", "--reason", "x")
         rehearsed = await cli.saga("resolve", id, "approval", "retry", "--reason", "x", "--dry-run")
@@ -130,7 +130,7 @@ async def test_a_requested_cancel_survives_the_server(
         folder = tmp_path / "project"
         cli = CommandLine(folder, capsys, await Client.connect(write_project(folder, server)))
         with WorkerProcess("worker", folder) as worker:
-            [id] = await orphan(cli, worker)
+            [id] = await start_and_kill_worker(cli, worker)
             with short_timeouts(monkeypatch):
                 assert (await cli.saga("--json", "cancel", id)).json["answer"] == "requested"
             server.kill()
@@ -142,7 +142,7 @@ async def test_a_requested_cancel_survives_the_server(
 async def test_a_bulk_cancel_reaches_every_saga(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = await orphan(cli, worker, 20)
+    ids = await start_and_kill_worker(cli, worker, 20)
     where = "WorkflowType = 'ask'"
     await until(cli, ("list",), lambda rows: len(rows) == len(ids))
     began = time.monotonic()

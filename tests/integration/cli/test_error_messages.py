@@ -1,4 +1,4 @@
-"""Whatever is wrong is one sentence and an exit code."""
+"""Every mistake gives a one-line error and an exit code."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def test_each_mistake_prints_one_line(
     answer = await cli_without_worker.saga(*args)
     assert answer.code == exit_code, answer
     assert message in answer.err
-    told = [line for line in answer.err.splitlines() if not line.startswith("→ ")]
-    assert told[0].startswith("error: ")
+    reported = [line for line in answer.err.splitlines() if not line.startswith("→ ")]
+    assert reported[0].startswith("error: ")
     assert answer.out == ""
 
 

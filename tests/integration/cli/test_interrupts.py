@@ -1,4 +1,4 @@
-"""Ctrl-C at each phase of a command, through real processes: what was done is said, and the exit code is 130."""
+"""Ctrl-C at each phase of a command, through real processes: completed work is reported, and the exit code is 130."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def restore_interrupts() -> None:
 
 
 async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tuple[str, str]:
-    """What it says on stdout and stderr."""
+    """Its stdout and stderr."""
     async with asyncio.timeout(60):
         await when()
         child.send_signal(signal.SIGINT)
@@ -43,7 +43,7 @@ async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tu
 
 
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Nobody tells of it: look again and again."""
+    """Poll, because there is no event."""
     while not await holds():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.005)
 
@@ -106,9 +106,9 @@ async def test_interrupt_during_a_bulk_start_counts_started_sagas(cli: CommandLi
 
     out, err = await interrupted(child, some)
     tally = json.loads(out)
-    told = re.search(r"stopped: (\d+) sagas were started and go on, (\d+) rows are not started", err)
-    assert told is not None, err
-    assert [int(one) for one in told.groups()] == [tally["started"], tally["not_started"]]
+    reported = re.search(r"stopped: (\d+) sagas were started and go on, (\d+) rows are not started", err)
+    assert reported is not None, err
+    assert [int(one) for one in reported.groups()] == [tally["started"], tally["not_started"]]
     assert tally["started"] + tally["not_started"] == 2000
     assert await describe_run(cli.client.temporal, f"b-{tally['started']}") is not None
     assert await describe_run(cli.client.temporal, f"b-{tally['started'] + 1}") is None

@@ -11,7 +11,7 @@ from tests.integration.cli.test_start_and_show import until
 
 
 async def park(cli: CommandLine, name: str = "stuck") -> str:
-    """A saga whose first undo is rejected: it waits for a person."""
+    """A saga whose first undo is rejected: it is PARKED."""
     id = fresh(name)
     cli.break_undo(True)
     answer = await cli.saga("start", "trip", "--id", id, "--set", "mode=reject", "--wait")

@@ -1,4 +1,4 @@
-"""What `show`, `watch` and `list` tell of a saga whose worker is dead, wherever the saga was when it died."""
+"""What `show`, `watch` and `list` print for a saga whose worker is dead, at each position of the saga."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tests.integration.cli.test_start_and_show import until
 UNANSWERED = r"not the whole story: no worker (answers on|polls) the task queue \S+, so the saga itself cannot be asked"
 
 
-async def told(cli_with_worker_process: CommandLine, id: str) -> tuple[str, dict[str, Any]]:
-    """What `show` prints, and its document; `list` says the same."""
+async def show_and_list(cli_with_worker_process: CommandLine, id: str) -> tuple[str, dict[str, Any]]:
+    """What `show` prints, and its JSON document; `list` agrees."""
     shown = await cli_with_worker_process.saga("show", id)
     document = (await cli_with_worker_process.saga("--json", "show", id)).json
     listed = await until(cli_with_worker_process, ("list",), lambda rows: id in [row["id"] for row in rows])
     row = next(row for row in listed if row["id"] == id)
     assert row["state"] == document["state"]
     for answer in (shown, await cli_with_worker_process.saga("list")):
-        proper(answer)
+        assert_readable(answer)
     return shown.out, document
 
 
-def proper(answer: CommandResult) -> None:
-    """No placeholder is left in what a person reads."""
+def assert_readable(answer: CommandResult) -> None:
+    """The text contains no placeholder."""
     for wrong in ("None", "no message", "{}", ": \n", "  :"):
         assert wrong not in answer.out, answer.out
 
@@ -34,7 +34,7 @@ async def test_show_before_the_first_workflow_task(cli_with_worker_process: Comm
     worker.kill()
     id = fresh("trip")
     await cli_with_worker_process.saga("start", "trip", "--id", id)
-    text, document = await told(cli_with_worker_process, id)
+    text, document = await show_and_list(cli_with_worker_process, id)
     assert re.search(UNANSWERED, text)
     assert (document["state"], document["steps"]) == ("RUNNING", [])
 
@@ -47,7 +47,7 @@ async def test_show_during_a_step(cli_with_worker_process: CommandLine, worker: 
         cli_with_worker_process, ("show", id), lambda story: any((one["attempts"] or 0) > 1 for one in story["steps"])
     )
     worker.kill()
-    text, document = await told(cli_with_worker_process, id)
+    text, document = await show_and_list(cli_with_worker_process, id)
     assert re.search(UNANSWERED + r"; under way: flight \(attempt \d\)", text)
     assert document["state"] == "RUNNING"
 
@@ -64,12 +64,12 @@ async def test_show_during_compensation(cli_with_worker_process: CommandLine, wo
     assert story["reason"]["kind"] == "cancelled"
     await until(cli_with_worker_process, ("list",), lambda rows: rows[0]["state"] == "COMPENSATING")
     worker.kill()
-    text, document = await told(cli_with_worker_process, id)
+    text, document = await show_and_list(cli_with_worker_process, id)
     assert "cancelled: who or what led to it is not known while the saga cannot be asked" in text
     assert re.search(UNANSWERED + r"; under way: the undo of hold", text)
     assert (document["state"], document["reason"]["kind"]) == ("COMPENSATING", "cancelled")
     watched = await cli_with_worker_process.saga("watch", id, "--timeout", "100ms")
-    proper(watched)
+    assert_readable(watched)
     assert f"{id} COMPENSATING: cancelled: who or what" in watched.out
     assert re.search(UNANSWERED, watched.out)
 
@@ -79,7 +79,7 @@ async def test_parked(cli_with_worker_process: CommandLine, worker: WorkerProces
     cli_with_worker_process.break_undo(True)
     await cli_with_worker_process.saga("start", "trip", "--id", id, "--set", "mode=reject", "--wait")
     worker.kill()
-    text, document = await told(cli_with_worker_process, id)
+    text, document = await show_and_list(cli_with_worker_process, id)
     assert document["state"] == "PARKED"
     assert re.search(UNANSWERED + r"; parked at (car|hotel)", text)
 
@@ -92,7 +92,7 @@ async def test_terminated(cli_with_worker_process: CommandLine, worker: WorkerPr
     )
     worker.kill()
     await cli_with_worker_process.client.temporal.get_workflow_handle(id).terminate(reason="by mistake")
-    text, document = await told(cli_with_worker_process, id)
+    text, document = await show_and_list(cli_with_worker_process, id)
     assert "by mistake" in text
     assert "nothing was undone, and nobody will undo it" in text
     assert re.search(UNANSWERED, text)
@@ -106,6 +106,6 @@ async def test_after_its_end(cli_with_worker_process: CommandLine, worker: Worke
     id = fresh("trip")
     assert (await cli_with_worker_process.saga("start", "trip", "--id", id, "--set", "mode=reject", "--wait")).code == 3
     worker.kill()
-    text, document = await told(cli_with_worker_process, id)
+    text, document = await show_and_list(cli_with_worker_process, id)
     assert "incomplete" not in document
     assert "rejected at flight: card declined" in text

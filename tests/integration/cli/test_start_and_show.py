@@ -12,7 +12,7 @@ from tests.integration.cli.conftest import CommandLine, fresh
 
 
 async def until(cli: CommandLine, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
-    """Temporal's index lags behind: ask again until it has caught up."""
+    """Poll until Temporal's visibility index has caught up."""
     end = time.monotonic() + 20
     while True:
         found = (await cli.saga("--json", *words)).json
@@ -211,7 +211,7 @@ def _worker(cli: CommandLine) -> Any:
 
 
 async def test_a_retried_step_shows_its_error(cli: CommandLine) -> None:
-    """Only Temporal knows of attempts within a call that goes on: the saga itself has not heard of them."""
+    """Only Temporal knows of attempts within a pending call; the saga has not received them."""
     id = fresh("retry")
     (cli.folder / "down").touch()
     await cli.saga("start", "trip", "--id", id, "--set", "mode=retry")

@@ -110,9 +110,9 @@ async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: Command
     child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
     await until(cli, ("list",), lambda rows: len(rows) >= 3)
     child.send_signal(signal.SIGINT)
-    _, told = await asyncio.wait_for(child.communicate(), 30)
-    assert child.returncode == 130, told
-    assert "Run the same command again to go on" in told.decode()
+    _, reported = await asyncio.wait_for(child.communicate(), 30)
+    assert child.returncode == 130, reported
+    assert "Run the same command again to go on" in reported.decode()
     assert (await cli.saga("show", "long-2000")).code == 2
 
 

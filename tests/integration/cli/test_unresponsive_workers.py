@@ -1,4 +1,4 @@
-"""A worker that is killed or frozen: `list --stuck`, `show` and `list` say within seconds that nobody answers."""
+"""A worker that is killed or frozen: `list --stuck`, `show` and `list` report it within seconds."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def waiting(cli_with_worker_process: CommandLine) -> str:
 async def stuck(cli_with_worker_process: CommandLine, id: str) -> tuple[list[str], float]:
     """Its reasons in `list --stuck`, and when they were there."""
 
-    def told(rows: list[dict[str, Any]]) -> bool:
+    def reported(rows: list[dict[str, Any]]) -> bool:
         return id in [row["id"] for row in rows]
 
-    rows = await until(cli_with_worker_process, ("list", "--stuck"), told)
+    rows = await until(cli_with_worker_process, ("list", "--stuck"), reported)
     return next(row["stuck"] for row in rows if row["id"] == id), time.monotonic()
 
 
@@ -69,7 +69,7 @@ async def test_an_unresponsive_saga_is_listed_as_stuck_within_seconds(
 async def test_a_frozen_worker_is_not_reported_as_a_failing_workflow_task(
     cli_with_worker_process: CommandLine, worker: WorkerProcess
 ) -> None:
-    """The server repeats the task of a frozen worker as it repeats one that fails; the history tells which it is."""
+    """The server repeats the task of a frozen worker as it repeats a failing one; the history shows which it is."""
     id, temporal = fresh("ask"), cli_with_worker_process.client.temporal
     queue = cli_with_worker_process.client.project.settings.temporal.task_queue
     handle = await temporal.start_workflow("ask", {}, id=id, task_queue=queue, task_timeout=timedelta(seconds=1))

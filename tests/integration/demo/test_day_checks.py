@@ -1,4 +1,4 @@
-"""The checks of the closed days: silent when all is well, and each of them able to find what it looks for."""
+"""The reconciliation checks of closed days: none fires on consistent data, and each detects its mismatch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITERS = frozenset({GOOD.saga_id, UNDONE.saga_id})
 
 
 def seen(order: int, **facts: Any) -> LakeContents:
-    """What a reader of the lake sees of the one day that is closed."""
+    """What a reader of the lake sees of the closed day."""
     fact = {"order_id": order, "sku": "milk", "day": DAY, "quantity": 2, "amount": Decimal("3.98"), "placement": "none"}
     total = {"day": DAY, "placement": "none", "lines": 1, "units": 2, "amount": Decimal("3.98")}
     return LakeContents(
@@ -65,7 +65,7 @@ async def test_a_correctly_closed_day_has_no_findings(run_action: ActionRunner):
     assert wrong(await check_days(run_action.engine, DAYS, await close_one(run_action), RATE)) == []
 
 
-SPOILED: Mapping[str, Any] = {
+CORRUPTIONS: Mapping[str, Any] = {
     "the facts are": lambda lake: replace(
         lake, rows={**lake.rows, "daily_facts": [{**lake.rows["daily_facts"][0], "sku": "bread"}]}
     ),
@@ -80,9 +80,9 @@ SPOILED: Mapping[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("start", SPOILED)
+@pytest.mark.parametrize("start", CORRUPTIONS)
 async def test_an_inconsistent_lake_is_found(run_action: ActionRunner, start: str):
-    lake = SPOILED[start](await close_one(run_action))
+    lake = CORRUPTIONS[start](await close_one(run_action))
     assert wrong(await check_days(run_action.engine, DAYS, lake, RATE)) == [rule(start)]
 
 

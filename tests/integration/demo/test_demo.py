@@ -1,6 +1,6 @@
-"""`saga demo` as a person runs it: a stack of its own, real baskets, one parked order helped on, the order events
-followed through Kafka, the days closed with Spark, the books checked and reconciled. One run of it is looked at from
-all sides; the promotions are a slice."""
+"""`saga demo` as a user runs it: its own stack, real baskets, one parked order resolved, the order events followed
+through Kafka, the days closed with Spark, and everything reconciled. All tests look at one run of it; the promotions
+are a slice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FEW_ROWS = """
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy of the demo's project with a stack of its own, so that nobody's running demo is touched."""
+    """A copy of the demo's project with its own stack, so that a running demo is not affected."""
     folder = tmp_path_factory.mktemp("demo") / "retail"
     shutil.copytree(project_file().parent, folder, ignore=shutil.ignore_patterns(".saga", "__pycache__"))
     settings = folder / "saga.toml"
@@ -161,7 +161,7 @@ def test_the_undone_day_was_published_and_each_refusal_has_a_reason(first, proje
 
 
 def test_the_lake_holds_the_good_day_only(first, project):
-    """As another program would read it, with what `saga dev status` tells."""
+    """As another program would read it, with the properties that `saga dev status` prints."""
     [good] = [day for day in json.loads(first.stdout)["days"]["closed"] if day["role"] == "good"]
     status = json.loads(saga(project, "dev", "status", "-o", "json").stdout)
     catalog = load_catalog("lake", **status["catalogs"]["lake"])
@@ -174,12 +174,16 @@ def test_the_lake_holds_the_good_day_only(first, project):
 
 
 def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
-    told = first.stderr
-    assert told.count("$ saga reconcile --since") == 2
-    assert told.index("✔ the books agree") < told.index("sql> delete from orders") < told.index("✖ 1 difference")
-    assert "saga without effect" in told
+    reported = first.stderr
+    assert reported.count("$ saga reconcile --since") == 2
+    assert (
+        reported.index("✔ the books agree")
+        < reported.index("sql> delete from orders")
+        < reported.index("✖ 1 difference")
+    )
+    assert "saga without effect" in reported
     events = json.loads(first.stdout)["messages"]["orders"]["topic"]["orders"]
-    assert re.findall(r"([\d,]+) records of topics", told) == [str(events)] * 2
+    assert re.findall(r"([\d,]+) records of topics", reported) == [str(events)] * 2
 
 
 def test_without_java_the_days_are_skipped_with_a_one_line_note(second):
@@ -197,7 +201,7 @@ def test_a_second_demo_resets_the_shop(first, second, project):
 
 
 def test_the_guard_purges_the_sagas_of_the_first_demo(first, second, project):
-    """They are below its watermark: nothing of them can still arrive, and a reconciliation says nothing of them."""
+    """They are below its watermark: no attempt of them can still arrive, and reconciliation ignores them."""
     ended = max(
         datetime.fromisoformat(show(project, one)["ended_at"]) for one in json.loads(first.stdout)["worth_a_look"]
     )

@@ -1,4 +1,4 @@
-"""What has left the shop: the checks find what they look for, and the web site is down, then up, for its own alone."""
+"""Messages of the shop: the checks detect each mismatch, and the web site is down at first."""
 
 from __future__ import annotations
 

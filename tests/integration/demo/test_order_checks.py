@@ -1,4 +1,4 @@
-"""The checks of the books: silent when all is well, and each of them able to find what it looks for."""
+"""The reconciliation checks of orders: none fires on consistent data, and each detects its mismatch."""
 
 from __future__ import annotations
 

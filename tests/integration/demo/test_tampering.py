@@ -1,4 +1,4 @@
-"""An order that is deleted by hand is gone with all that hangs on it, and comes back as it was."""
+"""An order that is deleted by hand is removed with its dependent rows, and can be restored."""
 
 from __future__ import annotations
 

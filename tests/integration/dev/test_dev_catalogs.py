@@ -1,4 +1,4 @@
-"""Iceberg catalogs of the embedded stack: anybody opens them with the properties that `dev status` tells."""
+"""Iceberg catalogs of the embedded stack can be opened with the properties that `dev status` prints."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def test_a_catalog_without_uri_lives_on_the_embedded_postgresql(project: Project
     with (project.root / "saga.toml").open("a", encoding="utf-8") as file:
         file.write('[catalogs.lake]\ntype = "sql"\n[catalogs.far]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n')
     assert project.status()["catalogs"]["lake"] == {"type": "sql"}
-    told = project.up("--only", "postgres")["catalogs"]
-    assert told["far"] == {"type": "rest", "uri": "http://127.0.0.1:1"}
-    assert told["lake"]["uri"].startswith("postgresql+psycopg://")
-    assert told["lake"]["warehouse"] == f"file://{project.root}/.saga/warehouse/lake"
-    assert dict(load_settings(project.root, env={}).catalogs["lake"]) == told["lake"]
+    reported = project.up("--only", "postgres")["catalogs"]
+    assert reported["far"] == {"type": "rest", "uri": "http://127.0.0.1:1"}
+    assert reported["lake"]["uri"].startswith("postgresql+psycopg://")
+    assert reported["lake"]["warehouse"] == f"file://{project.root}/.saga/warehouse/lake"
+    assert dict(load_settings(project.root, env={}).catalogs["lake"]) == reported["lake"]
 
     # Its tables are there already: a reader needs no right to create any.
-    catalog = load_catalog("lake", **{**told["lake"], "init_catalog_tables": "false"})
+    catalog = load_catalog("lake", **{**reported["lake"], "init_catalog_tables": "false"})
     catalog.create_namespace("sales")
     catalog.create_table("sales.facts", ROWS.schema).append(ROWS)
     assert (project.root / ".saga" / "warehouse" / "lake" / "sales" / "facts" / "metadata").is_dir()

@@ -1,4 +1,4 @@
-"""`saga dev up --only`: what it takes, and one sentence for what it does not."""
+"""`saga dev up --only`: accepted values, and a one-line error for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark in the embedded stack: whether a runner lives, a machine without Java, and what `saga doctor` looks at."""
+"""Spark in the embedded stack: whether a runner is alive, a machine without Java, and what `saga doctor` checks."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def test_status_shows_whether_a_runner_is_alive(project: Project) -> None:
     try:
         await runner.run("freeze", {"inputs": inputs, "folder": "file:///nowhere", "known": {}}, tag="frozen")
         assert runner.process is not None
-        told = project.status()["spark"]
-        assert told == {"state": "running", "pid": runner.process.pid, "log": str(runner.process.log)}
+        reported = project.status()["spark"]
+        assert reported == {"state": "running", "pid": runner.process.pid, "log": str(runner.process.log)}
         assert runner.process.log.parent == project.root / "elsewhere"
-        assert "saga_spark.runner" in psutil.Process(told["pid"]).cmdline()
+        assert "saga_spark.runner" in psutil.Process(reported["pid"]).cmdline()
         assert re.search(r"spark +running", project.saga("dev", "status"))
     finally:
         await runner.close()

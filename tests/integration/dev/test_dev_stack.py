@@ -143,7 +143,7 @@ def test_a_process_without_its_record_is_rediscovered(project: Project) -> None:
 
 
 def marks_of(name: str) -> list[str | None]:
-    """The marks of all programs of that name on this machine; those of other tests may end at any moment."""
+    """The marks of all programs of that name on this machine; those of other tests may end at any time."""
     marks: list[str | None] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

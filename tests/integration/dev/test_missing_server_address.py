@@ -1,4 +1,4 @@
-"""Commands where nothing names a Temporal server, and addresses of a stack that has ended: none asks a stranger."""
+"""Commands without a configured Temporal server, or whose stack has stopped: none contacts a foreign server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One world per test, on the Temporal server of the session."""
+"""One environment per test, on the Temporal server of the session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.engine.environment import Environment, open_environment
 
 @pytest.fixture
 async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
-    """Actions that behave as the test says, and a database that remembers their effects."""
+    """Actions scripted by the test, and a database that stores their effects."""
     found = await open_environment(tmp_path, temporal.address)
     yield found
     await found.engine.dispose()

@@ -1,7 +1,7 @@
-"""A world for engine tests: actions that note what they are asked and behave as a test says.
+"""An environment for engine tests: actions that record their calls and behave as the test scripts them.
 
 Unguarded: ``work``, ``unwork``, ``settle``, ``look``, ``plain`` (a plain `def`). Guarded by the database ``shop``:
-``book``, ``unbook``, ``fix``, which keep one row per effect. ``world.plan["do a#0"]`` is how successive attempts of
+``book``, ``unbook``, ``fix``, which keep one row per effect. ``env.plan["do a#0"]`` is how successive attempts of
 that operation end: an exception is raised, a callable is awaited, anything else is returned; the last one repeats.
 """
 
@@ -32,7 +32,7 @@ GRACE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ActionCall:
     """One attempt as an action saw it."""
 
     what: str
@@ -51,10 +51,10 @@ class Environment:
     url: str
     engine: AsyncEngine
     plan: dict[str, list[Any]] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ActionCall] = field(default_factory=list)
     project: Project | None = None
     connections: dict[str, Connection] = field(default_factory=dict)
-    """More of them, beside ``shop``."""
+    """More connections in addition to ``shop``."""
 
     def log(self) -> list[str]:
         """The attempts in their order: ``do a``, ``undo a`` …"""
@@ -67,7 +67,7 @@ class Environment:
 
     async def perform(self, step: Step, value: Any) -> Any:
         what = f"{step.op} {step.id}"
-        self.asked.append(Asked(what, step.key, step.attempt, step.generation, value))
+        self.asked.append(ActionCall(what, step.key, step.attempt, step.generation, value))
         moves: list[Any] | None = self.plan.get(what)
         if not moves:
             return {"value": value}
@@ -80,7 +80,7 @@ class Environment:
         return move
 
     def actions(self) -> list[Callable[..., Any]]:
-        """The actions of this world, for a project."""
+        """The actions of this environment, for a project."""
 
         async def perform(step: Step, value: Any = None) -> Any:
             return await self.perform(step, value)
@@ -139,14 +139,14 @@ class Environment:
 
     @contextlib.asynccontextmanager
     async def again(self, **options: Any) -> AsyncIterator[Client]:
-        """Another worker for the same project, after (or beside) the first."""
+        """Another worker for the same project, after or in addition to the first."""
         assert self.project is not None
         async with running_worker(self.project, **{"grace": GRACE, **options}) as client:
             yield client
 
 
 async def open_environment(folder: Path, address: str) -> Environment:
-    """A world with an empty database of its own."""
+    """An environment with its own empty database."""
     url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
     engine = create_async_engine(url)
     await create_tables(engine)
@@ -171,7 +171,7 @@ def handle(client: Client, saga_id: str) -> WorkflowHandle[Any, Any]:
 
 
 async def resolve(client: Client, saga_id: str, step: str, decision: str, **more: Any) -> dict[str, Any]:
-    """A person's decision, as the update takes it from anybody; gives the story at the end."""
+    """Send an operator decision as an update; returns the view at the end."""
     request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
     await handle(client, saga_id).execute_update("resolve", request)
     return await finished(client, saga_id)
@@ -211,5 +211,5 @@ def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:
 
 
 async def wait_for_event(event: asyncio.Event) -> None:
-    """Wait for it, but not for ever."""
+    """Wait for the event with a timeout."""
     await asyncio.wait_for(event.wait(), 20)

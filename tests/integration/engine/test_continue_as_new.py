@@ -176,7 +176,7 @@ async def test_parallel_items_with_large_arguments(env: Environment) -> None:
 
 @pytest.mark.slow
 async def test_five_thousand_items(env: Environment, temporal: TemporalServer) -> None:
-    """On the server as it is configured for everybody, with its own idea of a long history."""
+    """On a server with default settings, including its limit for a long history."""
     definition = """
         saga: thousands
         steps:

@@ -1,4 +1,4 @@
-"""A saga's life beyond one worker: undo, ids, reset, terminate, other workers, versions."""
+"""The lifecycle of a saga beyond one worker: undo, ids, reset, terminate, other workers, versions."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_a_timeout_leaves_no_effect(env: Environment) -> None:
 
 
 async def test_an_attempt_that_exceeds_its_timeout_is_undone(env: Environment) -> None:
-    """Nothing interrupts a plain `def` in its thread: Temporal's own clock ends the waiting, and nobody knows."""
+    """A plain `def` in its thread cannot be interrupted: after Temporal's timeout the outcome is unknown."""
 
     @action("stubborn", connection="shop")
     def stubborn(step: Step) -> None:
@@ -148,7 +148,7 @@ steps:
 
 
 def project_of(env: Environment, definition: str, *more: Callable[..., Any], **connections: str) -> Project:
-    """The world's actions and ``more``, and one definition."""
+    """The environment's actions and ``more``, and one definition."""
     name = definition.split("saga:", 1)[1].split()[0]
     return make_project(
         env.folder / name,
@@ -200,7 +200,7 @@ async def test_a_native_cancel_undoes_everything_and_closes_the_run_canceled(env
 
 @pytest.mark.parametrize("backoff", ["3s", "1h"], ids=["within a workflow task", "by a timer"])
 async def test_a_native_cancel_ends_a_local_attempt_waiting_for_its_retry(env: Environment, backoff: str) -> None:
-    """A short wait is spent inside the workflow task, which hears of the cancel when it reports in after 8 s."""
+    """A short wait is spent inside the workflow task, which receives the cancel at its 8 s heartbeat."""
     retry = f"retry: {{max_attempts: 9, initial_interval: {backoff}, backoff_coefficient: 1, max_interval: {backoff}}}"
     definition = LOCAL.replace("retry: {max_attempts: 3, initial_interval: 20ms, max_interval: 50ms}", retry)
     assert retry in definition
@@ -229,7 +229,7 @@ async def test_a_late_attempt_is_refused(env: Environment, step: str) -> None:
 
 
 async def test_a_killed_attempt_is_repeated_and_finds_its_own_row(env: Environment) -> None:
-    """The worker goes while a local attempt runs; the next one plays the whole task again, the guard once."""
+    """The worker stops during a local attempt; the next one repeats the whole task, and the guard deduplicates."""
     move, begun, go = gate()
     env.plan["do b"] = [move, {"value": 2}]
     async with env.serving(LOCAL) as client:

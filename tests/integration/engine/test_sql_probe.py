@@ -1,4 +1,4 @@
-"""A probe that asks a database, because the participant leaves its trace there."""
+"""A probe that queries a database in which the participant leaves a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and programs see of a saga in Temporal: ids, summaries, details, attributes, memo, how it closes."""
+"""What is visible of a saga in Temporal: ids, summaries, details, search attributes, memo, close status."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Try, confirm, and then `saga undo`: what undoes a confirmed effect, on a real PostgreSQL (rules 13, 15).
 
 A seat is held (try), sold (confirm), given back before (compensate) or refunded after its confirm
-(`compensate.confirmed`); all of it is SQL of the definition. The refunds are written beside the seats or, where a test
-says so, in another database.
+(`compensate.confirmed`); all of it is SQL of the definition. The refunds are in the database of the seats or, in some
+tests, in another one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def server() -> Iterator[DatabaseServer]:
 
 @pytest_asyncio.fixture
 async def env(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
-    """A world on PostgreSQL: the databases `shop` and `books`, new for each test."""
+    """An environment on PostgreSQL: the databases `shop` and `books`, new for each test."""
     await asyncio.to_thread(_new_databases, server, ("shop", "books"))
     engines = [
         create_async_engine(f"postgresql+psycopg://{server.user}@{HOST}:{server.port}/{name}")
@@ -101,7 +101,7 @@ def _new_databases(server: DatabaseServer, names: tuple[str, ...]) -> None:
 
 
 def look(server: DatabaseServer, question: str, database: str = "shop") -> list[Any]:
-    """What is in the database, asked from outside."""
+    """Query the database directly."""
     with psycopg.connect(host=HOST, port=server.port, user=server.user, dbname=database) as connection:
         return connection.execute(question.encode()).fetchall()
 

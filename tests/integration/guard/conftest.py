@@ -91,7 +91,7 @@ class GuardDatabase:
             return list(result) if result.returns_rows else []
 
     async def state(self, address: EntryKey) -> State:
-        """The rows and effects of an entry, in the model's words."""
+        """The rows and effects of an entry, in terms of the model."""
         where = "saga_id = :s and step = :t and generation = :g"
         key = {"s": address.saga_id, "t": address.entry, "g": address.generation}
         found = await self.rows(f"select op, reason from saga_guard where {where}", **key)

@@ -32,7 +32,7 @@ class Gate:
 
 
 async def settled(call: Any, guard_call: Any) -> Outcome:
-    """The outcome once no infrastructure trouble is in the way, as the platform's retries would get it."""
+    """The outcome after infrastructure failures are retried, as the platform does."""
     outcome = await call
     for _ in range(20):
         if not outcome.infrastructure:
@@ -91,7 +91,7 @@ async def test_an_undo_waits_at_every_isolation_level(levels: GuardDatabase) -> 
 
 
 async def test_a_serialization_failure_is_infrastructure(levels: GuardDatabase) -> None:
-    """PostgreSQL's waiter gets 40001 above READ COMMITTED: that is trouble, never an answer about the business."""
+    """PostgreSQL's waiter gets 40001 above READ COMMITTED: an infrastructure failure, never a business outcome."""
     guard = levels.guard
     address = levels.current = new_address()
     gate = Gate(levels.body("applied"))
@@ -130,7 +130,7 @@ async def test_an_action_waits_for_a_seal(server_guard_database: GuardDatabase) 
 
 
 async def test_concurrent_deliveries_have_one_effect(guard_database: GuardDatabase) -> None:
-    """Ten of everything at the same moment, on every database."""
+    """Ten concurrent deliveries of every operation, on every database."""
     guard = guard_database.guard
     for _ in range(5):
         address = guard_database.current = new_address()
@@ -178,8 +178,8 @@ async def test_concurrent_undos_of_a_confirmed_step(levels: GuardDatabase) -> No
     second = asyncio.create_task(undo(levels.body("undone_confirmed")))
     assert await still_waiting(second)
     gate.open.set()
-    told = await settled(second, lambda: undo(levels.body("undone_confirmed")))
-    assert (await first).result == told.result == {"effect": "undone_confirmed"}
+    reported = await settled(second, lambda: undo(levels.body("undone_confirmed")))
+    assert (await first).result == reported.result == {"effect": "undone_confirmed"}
     assert (await levels.state(address)).undone_confirmed == 1
 
 
@@ -235,10 +235,10 @@ async def test_without_the_waiting_insert_an_effect_leaks(
     gate = Gate(guard_database.body("applied"))
     doing = asyncio.create_task(guard_database.guard.do(address, "h", gate, **clock()))
     await gate.reached.wait()
-    told = await guard_database.guard.undo(address, guard_database.body("undone"), **clock())
+    reported = await guard_database.guard.undo(address, guard_database.body("undone"), **clock())
     gate.open.set()
     await doing
-    assert told.marker == "nothing_to_undo"
+    assert reported.marker == "nothing_to_undo"
     assert (await guard_database.state(address)).applied == 1, "nothing to undo, and the effect is there: a leak"
 
 

@@ -1,4 +1,4 @@
-"""Rows beside the guard's that two transactions insert at once: requests, inboxes, outputs of Spark steps."""
+"""Rows other than the guard's that two transactions insert concurrently: requests, inboxes, outputs of Spark steps."""
 
 from __future__ import annotations
 

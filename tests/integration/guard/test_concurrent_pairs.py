@@ -1,7 +1,7 @@
-"""Every pair of messages at once, in every state that up to two messages before them leave, on every database.
+"""Every concurrent pair of messages, in every state that up to two earlier messages leave, on every database.
 
-What the two are told, and what is in the tables afterwards, must be what one after the other gives, in one of the two
-orders. The guard over rows in memory says what that is; tests/unit/guard compares it with the model.
+Their outcomes, and the tables afterwards, must equal those of one of the two serial orders. The in-memory guard gives
+the expected result; tests/unit/guard compares it with the model.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PAIRS_AT_ONCE = {"postgres": 16, "mariadb": 16, "sqlite": 1}
 
 effects = sa.table("effects", *(sa.column(name) for name in ("saga_id", "step", "generation", "kind", "at_time")))
 
-Told = tuple[Any, ...]
+OutcomeSummary = tuple[Any, ...]
 """An outcome, as its caller sees it."""
 
-Found = tuple[Mapping[RowOp, GuardRow], State]
+StoredState = tuple[Mapping[RowOp, GuardRow], State]
 """The rows of an entry, and its effects."""
 
 
@@ -52,7 +52,7 @@ class Case:
     saga_id: str
     before: tuple[str, ...]
     pair: tuple[str, str]
-    serial: tuple[tuple[tuple[Told, ...], Found], ...]
+    serial: tuple[tuple[tuple[OutcomeSummary, ...], StoredState], ...]
 
 
 def all_cases() -> Iterator[Case]:
@@ -64,7 +64,7 @@ def all_cases() -> Iterator[Case]:
                 continue
             there, told_there = _after(memory, pair)
             back, told_back = _after(memory, pair[::-1])
-            serial = ((told_there, _found(there)), (told_back[::-1], _found(back)))
+            serial = ((told_there, _stored_state(there)), (told_back[::-1], _stored_state(back)))
             yield Case(f"pair-{uuid4()}", before, pair, serial)
 
 
@@ -84,32 +84,32 @@ def _states() -> Mapping[tuple[str, ...], Memory]:
 
 
 def _is_idle(memory: Memory, message: str) -> bool:
-    after, (told,) = _after(memory, [message])
-    return _found(after) == _found(memory) and told[0] != "rejected"
+    after, (reported,) = _after(memory, [message])
+    return _stored_state(after) == _stored_state(memory) and reported[0] != "rejected"
 
 
-def _after(memory: Memory, messages: Sequence[str]) -> tuple[Memory, tuple[Told, ...]]:
+def _after(memory: Memory, messages: Sequence[str]) -> tuple[Memory, tuple[OutcomeSummary, ...]]:
     guard = MemoryGuard(memory)
 
     async def send(name: str) -> Any:
         return await MESSAGES[name](guard, EntryKey("saga", "step"), body, TIMES)
 
-    told = tuple(_told(now(send(name))) for name in messages)
-    return guard.memory, told
+    reported = tuple(_summarize(now(send(name))) for name in messages)
+    return guard.memory, reported
 
 
-def _told(outcome: Outcome | None) -> Told:
+def _summarize(outcome: Outcome | None) -> OutcomeSummary:
     if outcome is None:
         return ("open",)
     failure = outcome.failure.type if outcome.failure else None
     return (outcome.kind, outcome.marker, repr(outcome.result), failure, outcome.park_reason, outcome.retryable)
 
 
-def _found(memory: Memory) -> Found:
+def _stored_state(memory: Memory) -> StoredState:
     return {op: row for (_, op), row in memory.rows.items()}, memory.state(1)
 
 
-class Meeting:
+class Rendezvous:
     """Where the two transactions of a case wait for each other before they end."""
 
     def __init__(self, hold: float) -> None:
@@ -132,10 +132,10 @@ class Meeting:
             self._all_here.set()
 
 
-_meeting: ContextVar[Meeting] = ContextVar("_meeting")
+_rendezvous: ContextVar[Rendezvous] = ContextVar("_meeting")
 
 
-class HoldingGuard(Guard):
+class PausingGuard(Guard):
     """Holds each transaction open at its end: that is where the other message can do harm."""
 
     async def run(self, address: EntryKey, op: Any, script: GuardScript, *more: Any, **limits: Any) -> Outcome:
@@ -143,14 +143,16 @@ class HoldingGuard(Guard):
             try:
                 return await script(tx)
             finally:
-                await _meeting.get().wait()
+                await _rendezvous.get().wait()
 
         return await super().run(address, op, held, *more, **limits)
 
 
-async def send(guard_database: GuardDatabase, guard: Guard, case: Case, name: str, meeting: Meeting) -> Told:
-    """What the message is told in the end: after an infrastructure failure it is sent again."""
-    _meeting.set(meeting)
+async def send(
+    guard_database: GuardDatabase, guard: Guard, case: Case, name: str, rendezvous: Rendezvous
+) -> OutcomeSummary:
+    """The final outcome of the message: after an infrastructure failure it is sent again."""
+    _rendezvous.set(rendezvous)
     address = EntryKey(case.saga_id, "step")
 
     def make_body(kind: str | None) -> Any:
@@ -160,8 +162,8 @@ async def send(guard_database: GuardDatabase, guard: Guard, case: Case, name: st
     for _ in range(20):
         outcome = await MESSAGES[name](guard, address, make_body, clock(60))
         if outcome is None or not outcome.infrastructure:
-            meeting.leave()
-            return _told(outcome)
+            rendezvous.leave()
+            return _summarize(outcome)
         assert outcome.kind == "failed", outcome
     raise AssertionError(f"{name} of {case.pair} after {case.before} never got through: {outcome}")
 
@@ -169,24 +171,24 @@ async def send(guard_database: GuardDatabase, guard: Guard, case: Case, name: st
 async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase) -> None:
     pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]
     connections = DatabaseConnections({"shop": {"url": guard_database.url}}, pool_size=2 * pairs_at_once)
-    guard = HoldingGuard("shop", connections.engine("shop"))
+    guard = PausingGuard("shop", connections.engine("shop"))
     cases = list(all_cases())
     await _prepare(guard_database, cases)
     places = asyncio.Semaphore(pairs_at_once)
-    told: dict[str, tuple[Told, ...]] = {}
+    reported: dict[str, tuple[OutcomeSummary, ...]] = {}
 
     async def run(case: Case) -> None:
         async with places:
-            meeting = Meeting(HOLD[guard_database.kind])
-            both = [send(guard_database, guard, case, name, meeting) for name in case.pair]
-            told[case.saga_id] = tuple(await asyncio.gather(*both))
+            rendezvous = Rendezvous(HOLD[guard_database.kind])
+            both = [send(guard_database, guard, case, name, rendezvous) for name in case.pair]
+            reported[case.saga_id] = tuple(await asyncio.gather(*both))
 
     async with asyncio.TaskGroup() as group:
         for case in cases:
             group.create_task(run(case))
     await connections.close()
     found = await _read(guard_database)
-    ended = {case: (told[case.saga_id], found.get(case.saga_id, ({}, State()))) for case in cases}
+    ended = {case: (reported[case.saga_id], found.get(case.saga_id, ({}, State()))) for case in cases}
     wrong = [
         f"{case.pair} after {case.before}: {end}\n  is neither of {case.serial}"
         for case, end in ended.items()
@@ -224,7 +226,7 @@ async def _left_by(guard_database: GuardDatabase, messages: Sequence[str]) -> di
     return found
 
 
-async def _read(guard_database: GuardDatabase) -> dict[str, Found]:
+async def _read(guard_database: GuardDatabase) -> dict[str, StoredState]:
     """What each case has left; the copies go, so that other tests find small tables."""
     found: dict[str, tuple[dict[RowOp, GuardRow], State]] = {}
 

@@ -59,11 +59,11 @@ async def test_random_orders_over_two_generations(guard_database: GuardDatabase)
             path.append(f"{event}{generation}")
             guard_database.current = replace(first, generation=generation)
             before = states[generation]
-            told = answer(
+            reported = answer(
                 await deliver(guard_database.guard, guard_database.current, event, guard_database.body, clock()),
             )
             after = await guard_database.state(guard_database.current)
-            assert (told, after) == model_deliver(before, event), path
-            assert violations(before, event, told, after, watches[generation]) == [], path
+            assert (reported, after) == model_deliver(before, event), path
+            assert violations(before, event, reported, after, watches[generation]) == [], path
             states[generation] = after
-            watches[generation] = watched(watches[generation], event, told, after)
+            watches[generation] = watched(watches[generation], event, reported, after)

@@ -1,4 +1,4 @@
-"""A body that is busy elsewhere for long: its transaction lives as long as its process does, and hardly longer."""
+"""An action body that is busy elsewhere for long: its transaction lives as long as its process."""
 
 from __future__ import annotations
 

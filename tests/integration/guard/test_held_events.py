@@ -1,4 +1,4 @@
-"""What is asked, shown and decided about held events, in the words of each database."""
+"""Held events are queried, listed and decided on every database."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def test_held_events_are_listed_and_decided(guard_database: GuardDatabase)
     [found] = await list_undecided(guard_database.engine)
     assert (found.saga_id, found.step, found.topic, found.key) == (address.saga_id, address.entry, "charged", "k")
     assert abs(found.since - time.time()) < 600
-    said = await decide_event(guard_database.engine, found.event_id, "release", reason="it was charged", who="ada")
-    assert said is not None
+    output = await decide_event(guard_database.engine, found.event_id, "release", reason="it was charged", who="ada")
+    assert output is not None
     [row] = await guard_database.rows(mine, s=address.saga_id)
     assert (row.status, row.note) == ("NEW", "release: ada: it was charged")
     with pytest.raises(RefusedError):

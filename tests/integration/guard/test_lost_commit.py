@@ -1,4 +1,4 @@
-"""COMMIT was sent and its answer never came: the guard asks again instead of guessing."""
+"""COMMIT was sent and its response was lost: the guard rechecks instead of guessing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
 COMMIT = {"postgres": b"COMMIT\0", "mariadb": b"\x03COMMIT"}
-"""The message itself: the bare word is also in READ COMMITTED."""
+"""The protocol message: the bare keyword also occurs in READ COMMITTED."""
 
 
 @pytest_asyncio.fixture(params=["postgres", "mariadb"])
@@ -90,7 +90,7 @@ async def test_server_down_and_stale_connections(behind_proxy: tuple[GuardDataba
     assert (outcome.kind, outcome.infrastructure) == ("failed", True)
     proxy.refuse = False
     assert (await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())).kind == "done"
-    proxy.cut()  # the pool now holds a dead connection: the guard opens another, and nobody notices
+    proxy.cut()  # the pool now holds a dead connection: the guard opens another
     assert (await guard_database.guard.undo(address, guard_database.body("undone"), **clock())).kind == "done"
 
 
@@ -109,7 +109,7 @@ async def test_a_commit_response_that_never_arrives(
 async def test_without_the_recheck_a_committed_effect_is_unknown(
     behind_proxy: tuple[GuardDatabase, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule taken out: the effect is there, and the caller is not told."""
+    """Without the rule the effect is committed and the caller gets no result."""
     guard_database, proxy = behind_proxy
     address = guard_database.current = new_address()
     monkeypatch.setattr(rules, "stored_outcome", lambda *_: None)

@@ -1,4 +1,4 @@
-"""What the relay asks of an outbox, on every database."""
+"""The relay's queries of an outbox, on every database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's tables: made twice, made by two at once, and changed from an older version, on every database."""
+"""The engine's tables: created twice, created concurrently, and upgraded from an older version, on every database."""
 
 from __future__ import annotations
 

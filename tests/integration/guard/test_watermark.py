@@ -1,4 +1,4 @@
-"""Forgetting: only below the watermark, only whole sagas, and nothing older may come back."""
+"""Purging: only below the watermark, only complete sagas, and older attempts are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def at(scheduled_at: float) -> Any:
 
 @pytest.fixture
 async def own(tmp_path: Path) -> Any:
-    """A database of its own: the watermark holds for everybody in it."""
+    """Its own database: the watermark applies to all of its sagas."""
     opened = await open_guard_database("sqlite", f"sqlite:///{tmp_path / 'own.db'}")
     yield opened
     await opened.connections.close()
@@ -41,7 +41,7 @@ async def test_the_watermark_never_decreases(own: GuardDatabase) -> None:
 
 
 async def story(own: GuardDatabase) -> tuple[int, str, int]:
-    """A saga ends, is forgotten, and a zombie of its step comes back."""
+    """A saga ends, is purged, and a late attempt of its step arrives."""
     address = own.current = new_address()
     await own.guard.do(address, "h", own.body("applied"), **at(10.0))
     await own.guard.undo(address, own.body("undone"), **at(11.0))

@@ -88,7 +88,7 @@ async def test_probes_and_alternates_get_the_forward_key(temporal: TemporalServe
             raise Rejected("not here")
 
     @action("told")
-    async def told(step: Step, key: str) -> None:
+    async def reported(step: Step, key: str) -> None:
         seen.append((step.op, step.key, key))
 
     definition = """
@@ -101,7 +101,7 @@ async def test_probes_and_alternates_get_the_forward_key(temporal: TemporalServe
             probe: {uses: told, with: {key: "${{ step.forward_key }}"}, done: "false"}
             compensate: [hold, {uses: told, with: {key: "${{ step.forward_key }}"}}]
     """
-    project = make_project(tmp_path, {"asked": definition}, [hold, told], address=temporal.address)
+    project = make_project(tmp_path, {"asked": definition}, [hold, reported], address=temporal.address)
     id = f"asked-{uuid.uuid4()}"
     async with running_worker(project) as client:
         await client.start("asked", {}, id=id)

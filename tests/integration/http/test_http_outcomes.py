@@ -1,4 +1,4 @@
-"""Every way an attempt can end, against a real payment service whose ledger tells what really happened."""
+"""Every way an attempt can end, against a real payment service whose ledger records what really happened."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_retry_after_of_a_503_is_honoured(server: PaymentServer, crm: Http
         ({"delay_before": 5.0}, "HttpTimeout", False),
         ({"drop": "after"}, "HttpConnection", True),
         ({"drop": "before"}, "HttpConnection", False),
-        # The status line came, the body broke off: the result is lost, so nobody can go on with it.
+        # The status line arrived, the body was cut off: the result is lost.
         ({"cut": True}, "HttpConnection", True),
     ],
 )

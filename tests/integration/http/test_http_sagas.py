@@ -114,7 +114,7 @@ async def test_network_errors_charge_once(
 
 
 async def test_the_probe_finds_a_lost_response(temporal: TemporalServer, tmp_path: Path) -> None:
-    """The participant ignores keys: the charge is made once although its answer was lost, because nobody repeats it."""
+    """The participant ignores keys: the charge is made once despite a lost response, because it is not repeated."""
     careful = PAY.replace("    timeout: 2s\n", "    timeout: 2s\n    idempotent: false\n    settle: 1s\n")
     with PaymentServer("--ignore-keys") as server:
         server.faults({}, {"drop": "after"})

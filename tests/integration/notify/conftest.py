@@ -1,4 +1,4 @@
-"""A world for notifications: sagas, and a receiver of signed webhooks that can be down."""
+"""An environment for notifications: sagas, and a receiver of signed webhooks that can be down."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Receiver:
 
     server: PaymentServer
 
-    def heard(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
         """The events of all requests that came, verified as a receiver does it, in their order."""
         return [
             Webhook(SECRET).verify(one["body"], one["headers"])
@@ -43,7 +43,7 @@ class Receiver:
 
 @pytest.fixture
 async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
-    """Actions that behave as the test says; ``world.connections`` takes the receiver."""
+    """Actions scripted by the test; ``env.connections`` contains the receiver."""
     found = await open_environment(tmp_path, temporal.address)
     yield found
     await found.engine.dispose()
@@ -62,7 +62,7 @@ def receiver(env: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rece
 
 
 def notified(story: dict[str, Any]) -> dict[str, str]:
-    """How the notifications of a story stand."""
+    """The states of the notifications in a view."""
     return {row["id"]: row["state"] for row in story["notifications"]}
 
 

@@ -1,4 +1,4 @@
-"""The worker dies after the receiver has taken the notification and before Temporal has heard of it."""
+"""The worker dies after the receiver has taken the notification and before Temporal has recorded it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ notify:
 async def test_a_notification_is_redelivered_under_the_same_id(temporal: TemporalServer, tmp_path: Path) -> None:
     with PaymentServer() as server:
         receiver = Receiver(server)
-        server.faults({"delay_before": 5})  # it has the request, and its answer comes too late for anybody
+        server.faults({"delay_before": 5})  # it has the request, and its response comes too late
         (tmp_path / "definitions").mkdir()
         (tmp_path / "definitions" / "told.saga.yaml").write_text(SAGA)
         (tmp_path / "actions.py").write_text(ACTIONS)
@@ -60,7 +60,7 @@ async def test_a_notification_is_redelivered_under_the_same_id(temporal: Tempora
             settings = load_settings(tmp_path)
             client = Client(await connect(settings), Project(settings))
             run = await client.start("told", {})
-            await until(receiver.heard, TIMEOUT)
+            await until(receiver.received, TIMEOUT)
             worker.kill()
             assert (await finished(client, run.id))["state"] == "COMPLETED", "the saga does not wait for it"
             again.start()
@@ -70,5 +70,5 @@ async def test_a_notification_is_redelivered_under_the_same_id(temporal: Tempora
             again.kill()
         [row] = story["notifications"]
         assert (story["state"], notified(story)) == ("COMPLETED", {"notify-0-completed": "DELIVERED"})
-        assert [event["id"] for event in receiver.heard()] == [row["event"]] * row["attempts"]
+        assert [event["id"] for event in receiver.received()] == [row["event"]] * row["attempts"]
         assert row["attempts"] >= 2

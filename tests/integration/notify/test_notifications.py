@@ -1,4 +1,4 @@
-"""Best-effort notification on a real Temporal, to a receiver that is down, slow, or tired of it.
+"""Best-effort notification on a real Temporal, to a receiver that is down, slow, or gone.
 
 Nothing here is ever allowed to change how the saga ends.
 """
@@ -59,7 +59,7 @@ async def test_a_receiver_that_was_down_is_notified_once(env: Environment, recei
         assert row["next_attempt_at"] is not None
         receiver.server.start()
         story = await settled(client, story["id"])
-        [event] = receiver.heard()
+        [event] = receiver.received()
         assert notified(story) == {ID: "DELIVERED"}
         assert event == {
             "id": f"{story['id']}/{ID}",
@@ -85,7 +85,7 @@ async def test_an_error_response_is_retried_under_the_same_id(env: Environment, 
         story = await settled(client, (await run_saga(client, "told"))["id"])
     [row] = story["notifications"]
     assert (row["state"], row["attempts"], row["error"]) == ("DELIVERED", 5, None)
-    assert {event["id"] for event in receiver.heard()} == {row["event"]}
+    assert {event["id"] for event in receiver.received()} == {row["event"]}
     assert set(receiver.headers("webhook-id")) == set(receiver.headers("idempotency-key")) == {row["event"]}
     stamps = receiver.headers("webhook-timestamp")
     assert len(stamps) == 5
@@ -108,7 +108,7 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         assert again["done"] == "sent again"
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "DELIVERED"}
-        assert [event["id"] for event in receiver.heard()] == [row["event"]]
+        assert [event["id"] for event in receiver.received()] == [row["event"]]
         assert await stuck(client) == []
         with pytest.raises(RefusedError, match="waits or was given up"):
             await resend(client.temporal, story, None)
@@ -117,7 +117,7 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         [more] = await resend(client.temporal, story, ID)
         assert more["done"] == "sent again"
         await settled(client, story["id"])
-        assert [event["id"] for event in receiver.heard()] == [row["event"]] * 2, "a receiver knows the repetition"
+        assert [event["id"] for event in receiver.received()] == [row["event"]] * 2, "a receiver knows the repetition"
 
 
 async def test_a_waiting_notification_can_be_sent_immediately(env: Environment, receiver: Receiver) -> None:
@@ -167,8 +167,8 @@ async def test_every_event_is_notified_once(env: Environment) -> None:
         story = await settled(client, story["id"])
     assert story["state"] == "RESIDUE"
     assert set(notified(story).values()) == {"DELIVERED"}
-    told = sorted(one.value for one in env.asked if one.what.startswith("do notify"))
-    assert told == ["saga.overdue", "saga.parked", "saga.parked", "saga.parked", "saga.residue"]
+    reported = sorted(one.value for one in env.asked if one.what.startswith("do notify"))
+    assert reported == ["saga.overdue", "saga.parked", "saga.parked", "saga.parked", "saga.residue"]
 
 
 async def test_an_undo_notifies_compensated(env: Environment, receiver: Receiver) -> None:
@@ -181,7 +181,7 @@ async def test_an_undo_notifies_compensated(env: Environment, receiver: Receiver
         await undo.result()
         story = await settled(client, story["id"])
     assert notified(story) == {ID: "DELIVERED", "notify-0-compensated": "DELIVERED"}
-    assert [event["type"] for event in receiver.heard()] == ["saga.completed", "saga.compensated"]
+    assert [event["type"] for event in receiver.received()] == ["saga.completed", "saga.compensated"]
 
 
 async def test_a_failing_expression_is_reported_and_changes_nothing(env: Environment) -> None:

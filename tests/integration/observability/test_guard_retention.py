@@ -1,4 +1,4 @@
-"""The guards are cleaned up below the oldest saga somebody may still need: a real PostgreSQL, a real Temporal."""
+"""The guards are purged below the oldest saga that is still needed: a real PostgreSQL, a real Temporal."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def database() -> Iterator[DatabaseServer]:
 
 @contextlib.asynccontextmanager
 async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Path) -> AsyncIterator[Shop]:
-    """A worker, its client, and a database of its own: the watermark holds for everybody in it."""
+    """A worker, its client, and its own database: the watermark applies to all of its sagas."""
     name = f"shop_{uuid.uuid4().hex}"
     with psycopg.connect(server.url(), autocommit=True) as administrator:
         administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]

@@ -1,4 +1,4 @@
-"""A guarded attempt that dies with its worker is known to be lost by its heartbeats, long before its timeout."""
+"""A guarded attempt lost with its worker is detected by missing heartbeats, long before its timeout."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_slow_attempt_is_not_considered_lost(env: Environment) -> None:
 
 
 async def test_an_attempt_kept_alive_by_the_worker_receives_no_cancel(env: Environment) -> None:
-    """Only heartbeats that the author asked for bring a cancel to an attempt; this one ends, and is undone."""
+    """Only heartbeats configured by the author deliver a cancel to an attempt; this one completes and is undone."""
     with WorkerProcess("worker", env.folder):
         saga_id = await env.started("slow")
         await env.client.cancel(saga_id, reason="a test")

@@ -115,7 +115,7 @@ async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
 async def test_a_run_taken_over_is_counted_once(shop: Shop) -> None:
     story = await shop.run("glued", 1)
     shop.worker.kill()
-    shop.worker.start()  # it replays the history, and goes on with what a person decides
+    shop.worker.start()  # it replays the history and continues with the operator's decision
     decision = {"step": "reserve", "decision": "skip", "reason": "written off", "who": "test"}
     await shop.client.resolve(story["id"], decision)
     assert (await finished(shop.client, story["id"]))["state"] == "RESIDUE"
@@ -130,8 +130,8 @@ async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
     standing = SagaGauges(shop.client.temporal, shop.project.definitions.values())
     handle = shop.client.temporal.get_workflow_handle(story["id"])
     described = await handle.describe()
-    said = datetime.fromisoformat(story["parked"][0]["since"]).timestamp()
-    assert abs(await standing._read_parked_since(described) - said) < 1.0
+    output = datetime.fromisoformat(story["parked"][0]["since"]).timestamp()
+    assert abs(await standing._read_parked_since(described) - output) < 1.0
 
 
 def test_the_page_lists_exactly_the_existing_metrics() -> None:

@@ -1,4 +1,4 @@
-"""The small HTTP server against callers that are slow, greedy, rude or many."""
+"""The HTTP server with clients that are slow, silent, malformed or numerous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`saga serve` as a process of its own: outcomes for whoever has the token, and for nobody else."""
+"""`saga serve` as a process: outcomes only for clients with the token."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_the_outcome_in_every_state(engine_env: Environment, endpoint: End
             assert (await endpoint.outcome(saga_id))["state"] == state
         ended = await endpoint.outcome(terminated)
         assert (ended["state"], ended["reason"]["message"].endswith("a mistake")) == ("TERMINATED", True)
-    # The worker is gone: what is over is known all the same, what runs is told as far as it can be.
+    # Without a worker finished sagas are still known, and running ones are reported as far as possible.
     assert (await endpoint.outcome(completed["id"]))["output"] == {"ok": True}
     open_ = await endpoint.outcome(running)
     assert open_["state"] == "RUNNING"

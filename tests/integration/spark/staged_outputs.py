@@ -29,7 +29,7 @@ def stage(
     files: int = 1,
     name: str = "output",
 ) -> Publication:
-    """What a `spark` step of the saga ``saga`` has staged for ``output`` (as it stands in YAML)."""
+    """What a `spark` step of the saga ``saga`` has staged for ``output`` (as written in YAML)."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
     target = Target(saga, "facts", generation, name)
     folder = Path(settings.stage.removeprefix("file://")) / target.attempt_path(epoch)
@@ -84,10 +84,10 @@ def spark_type(type: pa.DataType) -> Any:
 
 
 class Publisher:
-    """A process of its own that publishes, or takes back, and does something to itself at a point on the way.
+    """A process that publishes, or undoes, and signals itself at a given point.
 
     ``before`` is Python that runs in it first: it may arm a point with ``at(owner, name, when, signal)``, where
-    ``when`` is ``before`` or ``after`` the call of ``owner.name``. What it says on its standard output is its outcome.
+    ``when`` is ``before`` or ``after`` the call of ``owner.name``. Its standard output is its outcome.
     """
 
     def __init__(self, settings: SparkSettings, publication: Publication, state: Any, arm: str, act: str) -> None:
@@ -112,7 +112,7 @@ class Publisher:
         self.child.resume()
 
     def outcome(self) -> tuple[int, str]:
-        """Exit code (negative: the signal) and what it said."""
+        """Exit code (negative: the signal) and output."""
         return self.child.outcome(TIMEOUT)
 
 

@@ -74,5 +74,5 @@ async def shop(
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go, for people who want to look."""
+    """The folder for screenshots."""
     return tmp_path_factory.mktemp("screenshots")

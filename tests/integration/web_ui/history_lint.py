@@ -1,4 +1,4 @@
-"""The rules behind the Web UI's "Common Errors" that a history can break, judged from the history itself.
+"""The rules behind the Web UI's "Common Errors" that a history can break, checked on the history itself.
 
 Version 2.54 of the UI does not draw that panel on its own, so a page without it proves nothing; the rules do.
 """
@@ -14,7 +14,7 @@ LONGEST = 10_000
 
 
 def common_errors(history: WorkflowHistory) -> list[str]:
-    """One sentence per rule that the run breaks."""
+    """One message per rule that the run breaks."""
     found: list[str] = []
 
     def check(broken: bool, sentence: str) -> None:

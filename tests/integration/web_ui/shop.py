@@ -1,4 +1,4 @@
-"""One saga in every state, for the eyes: a shop whose input says how the saga is to end."""
+"""One saga in every state, for screenshots: a shop whose input selects how the saga ends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def reserve(step: Step, sku: str, how: str) -> dict[str, Any]:
 
 @action("inventory.release", connection="shop")
 async def release(step: Step, sku: str, how: str) -> None:
-    """Put it back; for some there is no way back to the shelf."""
+    """Release the reservation; for some it is rejected."""
     if how == "residue":
         raise Rejected("the shelf has been taken down")
     await step.sql.execute("update stock set on_shelf = on_shelf + 1 where sku = :sku", sku=sku)
@@ -97,7 +97,7 @@ async def send(step: Step, sku: str, how: str) -> None:
 
 @action("mail.refused", connection="shop")
 async def refused(step: Step, sku: str, how: str) -> None:
-    """Tell the customer, who cannot be told."""
+    """Notify the customer, which fails."""
     raise Rejected("the mailbox does not exist")
 
 

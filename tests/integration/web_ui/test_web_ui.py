@@ -1,4 +1,4 @@
-"""What a person who never read a manual sees in the Temporal Web UI."""
+"""What an unprepared user sees in the Temporal Web UI."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def text(page: Page) -> str:
 
 
 async def is_shown(row: Locator) -> bool:
-    """Is it there, or does it come in a moment?"""
+    """True when it is visible or becomes visible shortly."""
     try:
         await row.first.wait_for(timeout=5_000)
     except PlaywrightTimeout:
@@ -52,7 +52,7 @@ async def open_run(page: Page, server: TemporalServer, saga_id: str) -> None:
 
 
 async def open_details(page: Page, server: TemporalServer, saga_id: str) -> tuple[str, str]:
-    """The tab User Metadata: (what is known from the start, how it stands), each drawn in a frame of its own."""
+    """The tab User Metadata: (static summary, current details), each in its own frame."""
     await open_run(page, server, saga_id)
     await page.locator("a", has_text="User Metadata").click()
     frames = page.locator("iframe")
@@ -72,7 +72,7 @@ async def test_the_list_shows_names_and_states(
     for state, status in STATUS.items():
         row = page.locator("tr", has=page.get_by_role("link", name=shop.ids[state]))
         end = time.monotonic() + TIMEOUT / 1000
-        while not await is_shown(row) and time.monotonic() < end:  # the list does not hear of runs that come later
+        while not await is_shown(row) and time.monotonic() < end:  # the list does not update for later runs
             await page.reload()
         cells = await row.first.inner_text()
         assert status in cells.upper(), (state, cells)

@@ -67,7 +67,7 @@ def test_the_size_counts_bytes_of_value_key_and_headers() -> None:
 
 
 def test_the_shard_of_a_key_never_changes() -> None:
-    """These numbers hold for ever: an update that changed them would break the order per key of what waits."""
+    """These numbers are fixed: an update that changed them would break the order per key of pending events."""
     assert [shard_hash("orders", key, "e") % 4 for key in ("a", "b", "c", "d", "é")] == [1, 3, 1, 2, 1]
     assert shard_hash("orders", None, "e-1") != shard_hash("orders", None, "e-2")
     assert shard_hash("orders", "a", "e-1") == shard_hash("orders", "a", "e-2")

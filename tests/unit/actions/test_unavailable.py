@@ -1,4 +1,4 @@
-"""What runs an action was lost: the saga hears it at once, and it was no attempt."""
+"""The executor of an action was lost: the saga is notified at once, and no attempt is counted."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ async def test_an_unstarted_read_is_not_an_unknown_attempt() -> None:
     dispatcher = Dispatcher(Actions([]), DatabaseConnections({}), HttpConnections({}), {"reconcile": Lost()})
     outcome = await dispatcher.perform(Invocation("reconcile", {}, "s1/a", "s1", "a", "do", 1), attempt)
     assert (outcome.kind, outcome.infrastructure, outcome.counted) == ("failed", True, False)
-    said = to_application_error(outcome, attempt.number, intervals=[5.0])
-    assert (said.type, said.non_retryable, said.next_retry_delay) == ("Infrastructure", True, None)
-    assert said.details[0]["counted"] is False
+    output = to_application_error(outcome, attempt.number, intervals=[5.0])
+    assert (output.type, output.non_retryable, output.next_retry_delay) == ("Infrastructure", True, None)
+    assert output.details[0]["counted"] is False
 
 
 def test_other_failures_of_the_infrastructure_are_left_to_the_platform() -> None:

@@ -19,7 +19,7 @@ def _in_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RETAIL)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+def output(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main.run(words) == code
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -27,7 +27,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
-    return json.loads(said(capsys, *words, "-o", "json", code=code))
+    return json.loads(output(capsys, *words, "-o", "json", code=code))
 
 
 # --- validate --------------------------------------------------------------------------------------------------------
@@ -43,19 +43,19 @@ def test_validate_reports_mistakes(capsys: pytest.CaptureFixture[str], broken: P
     found = document(capsys, "validate", str(broken), code=1)
     assert {"file", "line", "column", "code", "severity", "message", "help"} == set(found[0])
     assert (found[0]["line"], found[0]["severity"]) == (3, "error")
-    text = said(capsys, "validate", str(broken), code=1)
+    text = output(capsys, "validate", str(broken), code=1)
     assert "Did you mean `with`?" in text
     assert "1 definition: " in text
-    assert said(capsys, "validate", str(broken), "--format", "github", code=1).startswith("::error file=")
-    sarif = json.loads(said(capsys, "validate", str(broken), "--format", "sarif", code=1))
+    assert output(capsys, "validate", str(broken), "--format", "github", code=1).startswith("::error file=")
+    sarif = json.loads(output(capsys, "validate", str(broken), "--format", "sarif", code=1))
     assert sarif["version"] == "2.1.0"
-    assert json.loads(said(capsys, "validate", str(broken), "--format", "json", code=1)) == found
+    assert json.loads(output(capsys, "validate", str(broken), "--format", "json", code=1)) == found
 
 
 def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, "validate") == []
-    assert said(capsys, "validate") == "✔ 4 definitions, nothing to complain about\n"
-    assert said(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
+    assert output(capsys, "validate") == "✔ 4 definitions, nothing to complain about\n"
+    assert output(capsys, "validate", "definitions/weekly-order.saga.yaml").startswith("✔ 1 definition,")
 
 
 def test_validate_uses_the_settings(
@@ -120,10 +120,10 @@ def test_explain_shows_compensations(
 
 
 def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "explain", "checkout")
+    text = output(capsys, "explain", "checkout")
     assert "↩ undone by inventory.release" in text
     assert "The commit point is place" in text
-    assert "1. ↩ charge  payments.refund" in said(capsys, "explain", "checkout", "--fail", "place")
+    assert "1. ↩ charge  payments.refund" in output(capsys, "explain", "checkout", "--fail", "place")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_simulate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_simulate_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "simulate", "checkout")
+    text = output(capsys, "simulate", "checkout")
     assert "place ◆" in text
     assert "⏸ undo of charge (compensation fails): retry, done, skip" in text
     assert "61 failure points, nothing is ever left half done" in text
@@ -172,14 +172,14 @@ def test_a_simulated_residue_fails_the_command(capsys: pytest.CaptureFixture[str
         "  - {id: hold, uses: old.hold, task_queue: old, idempotent: false, compensate: old.release}\n"
         "  - {id: more, uses: old.hold, task_queue: old, compensate: old.release}\n"
     )
-    text = said(capsys, "--config", str(tmp_path), "simulate", "leak", code=1)
+    text = output(capsys, "--config", str(tmp_path), "simulate", "leak", code=1)
     assert "✖ hold, late: COMPENSATED, but the effect stays: hold at old.hold" in text
     assert "✖ 1 left" in text
 
 
 def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "checkout.html"
-    said(capsys, "simulate", "checkout", "--html", str(file))
+    output(capsys, "simulate", "checkout", "--html", str(file))
     page = file.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "undone: charge, redeem#1, redeem#0, reserve#1, reserve#0" in page
@@ -190,11 +190,11 @@ def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_graph_as_text_and_as_picture(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "graph", "checkout")
+    text = output(capsys, "graph", "checkout")
     assert text.startswith("flowchart LR\n")
     assert "step_charge --> step_place" in text
     assert "undo_charge -.-> undo_redeem" in text
-    picture = xml.fromstring(said(capsys, "graph", "checkout", "--format", "svg"))
+    picture = xml.fromstring(output(capsys, "graph", "checkout", "--format", "svg"))
     assert picture.tag.endswith("svg")
     drawn = document(capsys, "graph", "weekly-order")
     assert ["approve", "slot"] in drawn["forward"]
@@ -206,7 +206,7 @@ def test_actions(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["name"] for one in listed["inventory.reserve"]["arguments"]] == ["basket", "sku", "quantity", "amount"]
     assert listed["inventory.reserve"]["connection"] == "shop"
     assert listed["http"]["built_in"]
-    text = said(capsys, "actions", "payments.charge")
+    text = output(capsys, "actions", "payments.charge")
     assert "guarded: runs in one transaction on shop" in text
 
 
@@ -222,19 +222,19 @@ def test_actions_show_arguments_as_definitions_give_them(
     found = document(capsys, "actions", "stock.move")
     assert [(one["name"], one["required"]) for one in found["arguments"]] == [("from", True), ("to", False)]
     assert found["other_arguments"] == {"type": "integer", "schema": {"type": "integer"}}
-    assert "any other" in said(capsys, "actions", "stock.move")
+    assert "any other" in output(capsys, "actions", "stock.move")
 
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = json.loads(said(capsys, "schema"))
-    full = json.loads(said(capsys, "schema", "--with-actions"))
+    plain = json.loads(output(capsys, "schema"))
+    full = json.loads(output(capsys, "schema", "--with-actions"))
     assert plain["$schema"].endswith("2020-12/schema")
     assert "inventory.reserve" in json.dumps(full)
     assert "inventory.reserve" not in json.dumps(plain)
 
 
 def test_a_new_project_has_the_schema_its_modeline_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    said(capsys, "init", str(tmp_path / "shop"))
+    output(capsys, "init", str(tmp_path / "shop"))
     definition = tmp_path / "shop" / "definitions" / "shop.saga.yaml"
     named = definition.read_text(encoding="utf-8").split("$schema=", 1)[1].split()[0]
     assert json.loads((definition.parent / named).read_text(encoding="utf-8"))["title"] == "Saga definition"

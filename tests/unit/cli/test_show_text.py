@@ -28,26 +28,26 @@ def story(**more: Any) -> dict[str, Any]:
     }
 
 
-def text(told: dict[str, Any]) -> str:
-    return "\n".join(to_plain(line) for line in view_lines(told, now=NOW))
+def text(reported: dict[str, Any]) -> str:
+    return "\n".join(to_plain(line) for line in view_lines(reported, now=NOW))
 
 
 def test_attempts_and_errors_are_shown_with_their_step() -> None:
     error = {"type": "Timeout", "message": "no answer in time"}
-    told = text(story(state="RUNNING", steps=[step("pay", "RUNNING", attempts=7, error=error)]))
-    assert "running for 60 s" in told
-    assert "7 attempts" in told
-    assert "no answer in time" in told
+    reported = text(story(state="RUNNING", steps=[step("pay", "RUNNING", attempts=7, error=error)]))
+    assert "running for 60 s" in reported
+    assert "7 attempts" in reported
+    assert "no answer in time" in reported
 
 
 def test_a_long_for_each_is_summarized() -> None:
     items = [step(f"reserve#{number}", "DONE") for number in range(500)]
     items[3] = step("reserve#3", "REJECTED", error={"message": "sold out"})
-    told = text(story(steps=items))
-    assert "reserve#3" in told
-    assert "sold out" in told
-    assert "reserve: 499 of 500 items done" in told
-    assert len(told.splitlines()) < 10
+    reported = text(story(steps=items))
+    assert "reserve#3" in reported
+    assert "sold out" in reported
+    assert "reserve: 499 of 500 items done" in reported
+    assert len(reported.splitlines()) < 10
 
 
 def test_an_incomplete_view_is_marked() -> None:
@@ -56,9 +56,9 @@ def test_an_incomplete_view_is_marked() -> None:
 
 def test_residue_names_the_remaining_effect_and_the_command() -> None:
     left = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": "bank refund 7"}
-    told = text(story(state="RESIDUE", residue=[left]))
-    assert "pay: its effect stays in bank (key s-1/pay)" in told
-    assert "bank refund 7" in told
+    reported = text(story(state="RESIDUE", residue=[left]))
+    assert "pay: its effect stays in bank (key s-1/pay)" in reported
+    assert "bank refund 7" in reported
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A Spark step, as explain and graph tell people of it: never by the operations that the engine adds."""
+"""A Spark step as described by explain and graph, without the operations that the engine adds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _in_a_project_with_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main.run(words) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -41,7 +41,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_the_output_before_and_after_the_commit_point(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "explain", "day")
+    text = output(capsys, "explain", "day")
     assert "↩ discarded before publication, taken back after it ✔ published at the commit point" in text
     assert "guarded: Staged where nobody reads, audited, and published in one atomic commit after the commit" in text
     assert "✔ published as soon as it is done" in text, "after the pivot there is nothing to wait for"
@@ -50,11 +50,11 @@ def test_the_output_before_and_after_the_commit_point(capsys: pytest.CaptureFixt
 
 
 def test_a_failure_discards_what_is_staged(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "1. ↩ facts what is staged is discarded" in said(capsys, "explain", "day", "--fail", "charge")
+    assert "1. ↩ facts what is staged is discarded" in output(capsys, "explain", "day", "--fail", "charge")
 
 
 @pytest.mark.parametrize("format", ["mermaid", "svg"])
 def test_the_graph_shows_what_an_undo_does(capsys: pytest.CaptureFixture[str], format: str) -> None:
-    text = said(capsys, "graph", "day", "--format", format)
+    text = output(capsys, "graph", "day", "--format", format)
     assert text.count("↩ discard, or take back") == 1
     assert "spark." not in text

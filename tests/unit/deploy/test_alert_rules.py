@@ -1,4 +1,4 @@
-"""The alert rules ask for metrics that exist, with labels they have."""
+"""The alert rules use existing metrics and labels."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_stop_grace_periods_cover_running_attempts(services: dict[str, Any], nam
 
 @pytest.mark.parametrize("name", ["worker", "relay", "trigger"])
 def test_commands_exist_in_the_cli(services: dict[str, Any], name: str) -> None:
-    """With its options: a container that does not know its command starts again for ever."""
+    """With its options: a container with an unknown command restarts forever."""
     verb, *words = services[name]["command"]
     asked = subprocess.run([*SAGA, verb, "--help"], capture_output=True, text=True, timeout=60, check=True)
     assert [word for word in words if word.startswith("--") and word not in asked.stdout] == []

@@ -1,4 +1,4 @@
-"""The jars of the embedded Kafka are those of the list, or there is no Kafka and one sentence that says why."""
+"""The jars of the embedded Kafka match the list; otherwise Kafka does not start and one line says why."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_the_list_names_each_jar_once_with_its_sum() -> None:
 
 
 def test_a_failed_download_leaves_nothing(cache: Path) -> None:
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(KafkaUnavailableError, match=r"could not be fetched: .*UnknownHostException") as caught:
-        fetch_jars(said.append)
+        fetch_jars(output.append)
     assert "\n" not in caught.value.message
-    assert said == ["the embedded Kafka is fetched, once for this user (44 MB)"]
+    assert output == ["the embedded Kafka is fetched, once for this user (44 MB)"]
     assert [entry.name for entry in cache.iterdir()] == ["lock"]
 
 

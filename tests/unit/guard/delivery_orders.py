@@ -86,25 +86,25 @@ def _step(
             continue
         guard = MemoryGuard(memory)
         before = memory.state(generation)
-        told = answer(now(deliver(guard, EntryKey("saga", "step", generation), event, body, TIMES)))
+        reported = answer(now(deliver(guard, EntryKey("saga", "step", generation), event, body, TIMES)))
         after = guard.memory.state(generation)
         here = (*path, f"{event}{generation}")
         expected, wanted = model_deliver(states[generation], event)
-        if (told, after) != (expected, wanted):
+        if (reported, after) != (expected, wanted):
             found.disagreements.append(here)
-        broken = violations(before, event, told, after, watches[generation])
+        broken = violations(before, event, reported, after, watches[generation])
         for name in broken:
             found.broken.setdefault(name, here)
         if broken:
             found.violated_orders += 1
-            continue  # what comes after a broken promise says nothing new
+            continue  # later steps of a violated order add nothing
         budget[generation, event] -= 1
         _step(
             found,
             budget,
             guard.memory,
             {**states, generation: wanted},
-            {**watches, generation: watched(watches[generation], event, told, after)},
+            {**watches, generation: watched(watches[generation], event, reported, after)},
             here,
         )
         budget[generation, event] += 1

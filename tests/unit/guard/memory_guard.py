@@ -36,7 +36,7 @@ class Memory:
         return Memory(self.rows, self.states)
 
     def state(self, generation: int) -> State:
-        """The rows and effects of one generation, in the model's words."""
+        """The rows and effects of one generation, in terms of the model."""
 
         def reason(op: RowOp) -> str | None:
             row = self.rows.get((generation, op))
@@ -157,7 +157,7 @@ async def deliver(guard: Guard, address: EntryKey, event: Event, make_body: Any,
 
 
 def answer(outcome: Outcome) -> str:
-    """The outcome in the model's words."""
+    """The outcome in terms of the model."""
     if isinstance(outcome.result, dict) and "held" in outcome.result:
         return outcome.result["held"]
     return outcome.marker or outcome.kind

@@ -11,8 +11,8 @@ from typing import Literal
 Event = Literal[
     "do", "refused_do", "undo", "undo_confirmed", "constraint_conflict", "confirm", "seal", "ask_committed", "ask_over"
 ]
-"""One delivery. ``refused_…``: the action says no. ``undo_confirmed``: an undo that has an action for a confirmed
-step. ``ask_…``: somebody found the step's event held and asked the saga, which is committed, or over without that."""
+"""One delivery. ``refused_…``: the action rejects. ``undo_confirmed``: an undo that has an action for a confirmed
+step. ``ask_…``: a check-back for the step's held event found the saga committed, or finished without it."""
 
 CommandResult = Literal["done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed", "release", "drop"]
 
@@ -145,6 +145,6 @@ def violations(before: State, event: Event, answer: str, after: State, watch: Wa
 
 
 def watched(watch: Watch, event: Event, answer: str, after: State) -> Watch:
-    """What is promised after ``answer``; who asks about an event may have sealed the step."""
+    """The guarantees after ``answer``; a check-back may have sealed the step."""
     undone = event in ("undo", "undo_confirmed", "constraint_conflict") and answer in ("done", "nothing_to_undo")
     return Watch(gone=True) if undone or answer == "sealed" or after.sealed else watch

@@ -1,4 +1,4 @@
-"""The real guard under every delivery order: no promise is broken, and it agrees with the model."""
+"""The real guard under every delivery order: no guarantee is violated, and it agrees with the model."""
 
 from __future__ import annotations
 

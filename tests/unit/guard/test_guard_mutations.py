@@ -1,4 +1,4 @@
-"""Take one rule out of the real guard, and an order must be found in which an effect leaks or doubles."""
+"""With one rule removed from the real guard, an order must be found in which an effect leaks or is duplicated."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_undo_seals_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_reason_of_a_row_tells_a_seal_from_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seal's own undo row still refuses the action; with that gone too, the action is told it was done."""
+    """The seal's own undo row still refuses the action; with that gone too, the action is reported as done."""
     monkeypatch.setattr(rules, "is_sealed", lambda row: False)
     assert walk(SMALL[0]).disagreements, "a sealed step was told to be an undone one"
 
@@ -168,20 +168,20 @@ def test_a_contradicting_undo_parks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_seal_fills_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sealing undo whose COMMIT got lost finds its own row again; without it the answer would stay unknown."""
 
-    def told() -> Outcome | None:
+    def reported() -> Outcome | None:
         guard = MemoryGuard(Memory({}, {}))
         now(guard.undo(HERE, body("undone"), **CLOCK))
         rows = {op: row for (_, op), row in guard.memory.rows.items()}
         return rules.stored_outcome("undo", rows, None)
 
-    first = told()
+    first = reported()
     assert first is not None
     assert first.marker == "nothing_to_undo"
 
     async def leaves_gaps(tx: Any) -> None: ...
 
     monkeypatch.setattr(rules, "write_tombstones", leaves_gaps)
-    assert told() is None
+    assert reported() is None
 
 
 HELD: tuple[Budget, ...] = (

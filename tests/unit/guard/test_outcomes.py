@@ -1,4 +1,4 @@
-"""How the errors of an action are told."""
+"""How errors of an action map to outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compensation in another database than its step: decided at home, run away, each under its own row."""
+"""A compensation in another database than its step: decided at the step, run remotely, each with its own row."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def walk(*, asks_home: bool = True, own_row: bool = True) -> Found:
             step(home_after, away, may_run, gone, (dos - 1, marks, owns), (*path, "do"))
         if marks and asks_home:
             home_after = MemoryGuard(home.memory.copy())
-            told = now(home_after.undo(HERE, None, mode="mark", **CLOCK)).marker
-            assert told in ("elsewhere", "nothing_to_undo")
+            reported = now(home_after.undo(HERE, None, mode="mark", **CLOCK)).marker
+            assert reported in ("elsewhere", "nothing_to_undo")
             step(
                 home_after,
                 away,
-                may_run or told == "elsewhere",
-                gone or told == "nothing_to_undo",
+                may_run or reported == "elsewhere",
+                gone or reported == "nothing_to_undo",
                 (dos, marks - 1, owns),
-                (*path, told),
+                (*path, reported),
             )
         if owns and (may_run or not asks_home):
             away_after = MemoryGuard(away.memory.copy() if own_row else Memory({}, away.memory.states))
@@ -93,7 +93,7 @@ def test_the_remote_decision_is_stored() -> None:
 
 
 def test_a_home_alternate_runs_next_to_the_remote_decision() -> None:
-    """When one alternate lives away all are run as decided elsewhere, also the one where the step ran."""
+    """When one alternate is remote, all run as decided elsewhere, also the one in the step's database."""
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
     now(guard.undo(HERE, None, mode="mark", **CLOCK))
@@ -104,7 +104,7 @@ def test_a_home_alternate_runs_next_to_the_remote_decision() -> None:
 
 
 def test_a_remote_confirmed_compensation_is_decided_at_home() -> None:
-    """The word is stored: whoever asks again gets it again, and neither the action nor its confirm comes late."""
+    """The decision is stored: a repeated call gets it again, and neither the action nor its confirm comes late."""
     guard = MemoryGuard(Memory({}, {}))
     now(guard.do(HERE, "hash", body("applied"), **CLOCK))
     now(guard.confirm(HERE, body("confirmed"), **CLOCK))

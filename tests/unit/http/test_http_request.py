@@ -99,7 +99,7 @@ def test_keys_in_headers_stay_apart() -> None:
         (404, {"done": ["2xx", 404]}, "done"),
         (409, {"rejected": [422]}, "other"),
         (404, {"rejected": ["4xx"]}, "rejected"),
-        # A status in both is done: what the author says happened, happened.
+        # A status in both lists is done.
         (409, {"done": [409], "rejected": ["4xx"]}, "done"),
         (201, {"done": 201}, "done"),
     ],

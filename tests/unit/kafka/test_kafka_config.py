@@ -1,4 +1,4 @@
-"""What clients of Kafka are told, whatever the settings say."""
+"""The configuration of Kafka clients, whatever the settings."""
 
 from __future__ import annotations
 

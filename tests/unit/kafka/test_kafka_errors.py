@@ -17,7 +17,7 @@ TABLE = [
     (KafkaErrorInfo("UNKNOWN", requires_abort=True), "abort", None),
     (KafkaErrorInfo("TRANSACTION_ABORTABLE"), "abort", None),
     (KafkaErrorInfo("_INVALID_DIFFERENT_RECORD"), "abort", None),
-    # nobody knows what came of it: even where the library would let us ask again
+    # the outcome is unknown, even where the library allows a retry
     (KafkaErrorInfo("_TIMED_OUT", retriable=True), "rebuild", None),
     (KafkaErrorInfo("_MSG_TIMED_OUT", requires_abort=True), "rebuild", None),
     (KafkaErrorInfo("REQUEST_TIMED_OUT", retriable=True), "rebuild", None),
@@ -28,11 +28,11 @@ TABLE = [
     (KafkaErrorInfo("INVALID_PRODUCER_ID_MAPPING", requires_abort=True), "rebuild", None),
     (KafkaErrorInfo("UNKNOWN_PRODUCER_ID"), "rebuild", None),
     (KafkaErrorInfo("OUT_OF_ORDER_SEQUENCE_NUMBER", requires_abort=True), "rebuild", None),
-    # the library says that the producer is done for, or says something new
+    # the library reports a fatal or an unknown error
     (KafkaErrorInfo("_FATAL", fatal=True), "rebuild", None),
     (KafkaErrorInfo("UNKNOWN", retriable=True, fatal=True), "rebuild", None),
     (KafkaErrorInfo("SOMETHING_NEW"), "rebuild", None),
-    # it will be the same for ever
+    # permanent
     (KafkaErrorInfo("MSG_SIZE_TOO_LARGE"), "refused", "event"),
     (KafkaErrorInfo("INVALID_RECORD"), "refused", "event"),
     (KafkaErrorInfo("UNKNOWN_TOPIC_OR_PART", retriable=True), "refused", "topic"),

@@ -1,4 +1,4 @@
-"""What `saga doctor` says of an outbox."""
+"""`saga doctor` about an outbox."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ SPARK = '[spark]\nledger = "shop"\n'
 @pytest.mark.parametrize(
     ("settings", "head", "steps", "uses", "waits"),
     [
-        ("", "", STATEMENT, False, False),  # an event alone: it stays in its outbox until somebody wants it
+        ("", "", STATEMENT, False, False),  # an event alone stays in its outbox until Kafka is configured
         ("[kafka]\n", "", STATEMENT, True, False),
         (LEDGER, "", PUBLISH, True, False),
         (LEDGER, "", ASK, True, True),

@@ -1,4 +1,4 @@
-"""Headers that the engine writes cannot be given: whoever tries is told, and nothing is overwritten in silence."""
+"""Headers that the engine writes cannot be set: an attempt is an error, and nothing is overwritten silently."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _built_in(headers: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize("emit", [_step, _consumer, _built_in])
 @pytest.mark.parametrize("name", ["ce_id", "CE_Type", "sagaid", "sagastep", "saganew", "content-type"])
 def test_reserved_headers_are_refused(emit: Emit, name: str) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         emit({"kind": "receipt", name: "mine"})
-    assert told.value.message == f"the header `{name}` of an event is the engine's own: choose another name"
+    assert reported.value.message == f"the header `{name}` of an event is the engine's own: choose another name"
 
 
 @pytest.mark.parametrize("emit", [_step, _consumer, _built_in])

@@ -65,13 +65,13 @@ def test_config_names_a_file_or_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "env", "address"),
     [
-        # nothing said: what `dev up` started
+        # no setting: what `dev up` started
         ("", {}, "127.0.0.1:28001"),
         # saga.toml is above dev.toml, TEMPORAL_ above saga.toml, SAGA_ above all
         ('[temporal]\naddress = "file:1"', {}, "file:1"),
         ('[temporal]\naddress = "file:1"', {"TEMPORAL_ADDRESS": "temporal:2"}, "temporal:2"),
         ("", {"TEMPORAL_ADDRESS": "temporal:2", "SAGA_TEMPORAL__ADDRESS": "saga:3"}, "saga:3"),
-        # an empty variable says nothing
+        # an empty variable is unset
         ("", {"TEMPORAL_ADDRESS": ""}, "127.0.0.1:28001"),
     ],
 )

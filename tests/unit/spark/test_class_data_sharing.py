@@ -1,4 +1,4 @@
-"""The JVM of a runner maps the archive of Spark's classes into memory, and does without one that does not fit."""
+"""The JVM of a runner maps the archive of Spark's classes into memory, and ignores one that does not match."""
 
 from __future__ import annotations
 

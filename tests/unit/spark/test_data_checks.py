@@ -1,4 +1,4 @@
-"""Checks over real rows: what they count as broken, whatever the columns are called and typed."""
+"""Checks over real rows: violations, independent of column names and types."""
 
 from __future__ import annotations
 

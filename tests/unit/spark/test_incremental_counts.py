@@ -1,4 +1,4 @@
-"""Files that Spark's tasks have written are counted while others still write, and never taken for one another."""
+"""Files that Spark tasks have written are counted while others are still written, and never confused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows for the attempts of runs whose runner was lost."""
+"""The effect of a lost runner on the attempts of its tasks."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_a_task_that_loses_several_runners_is_isolated_and_then_parked() -> None
     for count in range(1, MAX_CONSECUTIVE_LOSSES):
         assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable
         assert losses.apart("stage a") == (count >= DEDICATED_RUNNER_AFTER)
-    said = losses.lost("stage a", KILLED, alone=True)
-    assert isinstance(said, NeedsOperator)
-    assert said.why == "10 Spark runners in a row were lost while they ran this; the last time: the runner was killed"
+    output = losses.lost("stage a", KILLED, alone=True)
+    assert isinstance(output, NeedsOperator)
+    assert output.why == "10 Spark runners in a row were lost while they ran this; the last time: the runner was killed"
     assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable, "a person's retry begins anew"
 
 

@@ -1,4 +1,4 @@
-"""Checks that the write pass has counted: what breaks them, and what people read."""
+"""Checks evaluated from write metrics: violations and messages."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_unsupported_types_are_left_to_spark(spark: SparkSession, tmp_path: Path
     schema = spark.sql("select cast(1 as decimal(28,6)) as v").schema
     for values, kind in (
         (["1.5", "1000000000000"], pa.decimal128(28, 6)),  # too large for a bigint
-        (["1.5", "2.5"], pa.decimal128(20, 6)),  # not what the schema says
+        (["1.5", "2.5"], pa.decimal128(20, 6)),  # not the type in the schema
     ):
         one = pa.table({"v": pa.array(values).cast(kind)})
         pq.write_table(one, tmp_path / "one.parquet")

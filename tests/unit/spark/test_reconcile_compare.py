@@ -1,4 +1,4 @@
-"""Two sides against each other: which buckets are looked at, in which types values meet, and what is told."""
+"""Comparison of two sides: which buckets are joined, in which types values are compared, and what is reported."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ RIGHT = (
     "select cast(id as int) id, cast(id * 1.5 as decimal(12,2)) total, cast(null as string) note from range(39, -1, -1)"
 )
 NAMES = {"key": "id", "mapping": {"amount": "total"}}
-SPOILED = """
+CORRUPTIONS = """
 select id, case when id = 7 then 10.51 else id * 1.5 end total, case when id = 9 then 'x' end note from range(1, 41)
 union all select 5, 7.5, null union all select 6, 9.0, null
 """
@@ -94,8 +94,8 @@ def test_equal_sides(spark: SparkSession) -> None:
 
 
 def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> None:
-    left = spark.sql(LEFT + " union all select 6, 9.0, null")  # the same key twice on both sides is no difference
-    found = compare_tables(left, spark.sql(SPOILED), ComparisonSpec.parse(NAMES))
+    left = spark.sql(LEFT + " union all select 6, 9.0, null")  # the same key twice on both sides is not a difference
+    found = compare_tables(left, spark.sql(CORRUPTIONS), ComparisonSpec.parse(NAMES))
     assert found["verdict"] == "different"
     assert found["counts"] == {"missing_left": 1, "missing_right": 1, "differing": 2, "duplicate": 1}
     assert found["buckets"]["different"] <= 5
@@ -115,9 +115,11 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
 
 def test_tolerance_filter_and_nulls(spark: SparkSession) -> None:
     near = {**NAMES, "compare": "amount", "tolerance": Decimal("0.01"), "filter": "id between 7 and 8"}
-    assert compare_tables(spark.sql(LEFT), spark.sql(SPOILED), ComparisonSpec.parse(near))["verdict"] == "equal"
+    assert compare_tables(spark.sql(LEFT), spark.sql(CORRUPTIONS), ComparisonSpec.parse(near))["verdict"] == "equal"
     exact = {**near, "tolerance": None, "filter": {"id": [7, 8]}}
-    assert compare_tables(spark.sql(LEFT), spark.sql(SPOILED), ComparisonSpec.parse(exact))["counts"]["differing"] == 1
+    assert (
+        compare_tables(spark.sql(LEFT), spark.sql(CORRUPTIONS), ComparisonSpec.parse(exact))["counts"]["differing"] == 1
+    )
     ours = spark.sql("select * from values (cast(null as int), 'a', 0.0D), (1, null, -0.0D) as t(k, a, b)")
     theirs = spark.sql("select * from values (cast(null as int), 'a', -0.0D), (1, null, 0.0D) as t(k, a, b)")
     assert compare_tables(ours, theirs, ComparisonSpec.parse({"key": "k"}))["verdict"] == "equal"

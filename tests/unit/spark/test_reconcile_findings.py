@@ -1,4 +1,4 @@
-"""One mismatch of each class is planted in the books of a few sagas; each is found under its name, and nothing else."""
+"""One mismatch of each class is planted among a few sagas; each is found under its name, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTES = EffectTable("notes", "shop", "notes", ("note",), "saga_id", "saga_id", s
 ALL = (ORDERS, CHARGES, LINES, HOLDS, NOTES)
 
 
-class Books:
+class ShopSystem:
     """Twelve checkouts, every third compensated, all in order; a test spoils something before ``check``."""
 
     def __init__(self, folder: Path) -> None:
@@ -120,65 +120,71 @@ def story(id: str, state: str, steps: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def publish(books: Books, event: str, saga: str, *places: int, status: str = "PUBLISHED", ago: float = 40) -> None:
+def publish(
+    system: ShopSystem, event: str, saga: str, *places: int, status: str = "PUBLISHED", ago: float = 40
+) -> None:
     """An event of the step `place`, and its records at the given offsets of its topic."""
-    books.events.append(("shop", saga, "place", 1, event, "orders", status, NOW - 50, NOW - ago))
-    seen(books, event, saga, *places)
+    system.events.append(("shop", saga, "place", 1, event, "orders", status, NOW - 50, NOW - ago))
+    seen(system, event, saga, *places)
 
 
-def seen(books: Books, event: str, saga: str, *places: int, ago: float = 41) -> None:
-    books.records += [("shop", event, "orders", 0, place, saga, "place", NOW - ago) for place in places]
+def seen(system: ShopSystem, event: str, saga: str, *places: int, ago: float = 41) -> None:
+    system.records += [("shop", event, "orders", 0, place, saga, "place", NOW - ago) for place in places]
 
 
 def row(**values: Any) -> str:
     return json.dumps(values)
 
 
-def told(findings: Iterable[Any]) -> set[tuple[Any, ...]]:
+def classes_of(findings: Iterable[Any]) -> set[tuple[Any, ...]]:
     return {(one["class"], one["saga_id"], one["step"], one["place"]) for one in findings}
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path)
+def system(tmp_path: Path) -> ShopSystem:
+    return ShopSystem(tmp_path)
 
 
-def test_a_consistent_system_has_no_findings(spark: SparkSession, books: Books) -> None:
-    books.stories["open"] = story("open", "RUNNING", [])  # its guard rows come and go
-    books.guard[("open", "place", 1)] = {"reason": "do", "undone": False, "result": '{"total": "1"}'}
-    books.rows["orders"].append({"bound": "open", "row": row(order_id=99), "a0": "1.00"})
-    books.rows["reservation"].append({"bound": "open", "row": row(sku="s")})
-    books.guard[("ancient", "x", 1)] = {"reason": "do", "undone": False, "result": None, "created_at": HORIZON - 1}
-    books.guard[("c-1", "sealed", 1)] = {"reason": "undo", "undone": True, "result": None}
-    told = {"reason": "do", "undone": False, "result": None}  # notifications: one of an undone saga, one with an event
-    books.guard |= {("c-0", "notify-0-compensated", 1): told, ("c-1", "notify-1-parked-2", 1): told}
-    books.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50, None))
-    publish(books, "p-1", "c-1", 4)
-    publish(books, "p-2", "c-2", 5, status="NEW")  # not marked yet
-    publish(books, "p-3", "c-4", ago=3001)  # the topic has forgotten it
-    books.events.append(("shop", "c-1", "place", 1, "p-4", "last-only", "PUBLISHED", NOW - 50, NOW - 40))
-    seen(books, "p-5", "c-1", 6, ago=5001)  # the outbox has forgotten it
+def test_a_consistent_system_has_no_findings(spark: SparkSession, system: ShopSystem) -> None:
+    system.stories["open"] = story("open", "RUNNING", [])  # its guard rows come and go
+    system.guard[("open", "place", 1)] = {"reason": "do", "undone": False, "result": '{"total": "1"}'}
+    system.rows["orders"].append({"bound": "open", "row": row(order_id=99), "a0": "1.00"})
+    system.rows["reservation"].append({"bound": "open", "row": row(sku="s")})
+    system.guard[("ancient", "x", 1)] = {"reason": "do", "undone": False, "result": None, "created_at": HORIZON - 1}
+    system.guard[("c-1", "sealed", 1)] = {"reason": "undo", "undone": True, "result": None}
+    classes_of = {
+        "reason": "do",
+        "undone": False,
+        "result": None,
+    }  # notifications: one of an undone saga, one with an event
+    system.guard |= {("c-0", "notify-0-compensated", 1): classes_of, ("c-1", "notify-1-parked-2", 1): classes_of}
+    system.events.append(("shop", "c-1", "notify-1-parked-2", 1, "told", "news", "NEW", NOW - 50, None))
+    publish(system, "p-1", "c-1", 4)
+    publish(system, "p-2", "c-2", 5, status="NEW")  # not marked yet
+    publish(system, "p-3", "c-4", ago=3001)  # the topic no longer has it
+    system.events.append(("shop", "c-1", "place", 1, "p-4", "last-only", "PUBLISHED", NOW - 50, NOW - 40))
+    seen(system, "p-5", "c-1", 6, ago=5001)  # the outbox no longer has it
     answer = {"id": "ask", "state": "DONE", "guarantee": "participant"}
-    books.stories["c-1"]["steps"].append(entry(**answer))
-    books.events.append(("shop", "c-1", "ask", 1, "p-6", "commands", "NEW", NOW - 50, None))
-    books.events.append(("shop", "", "consumer/finance", 1, "p-7", "replies", "NEW", NOW - 50, None))
-    books.events.append(("shop", "open", "place", 1, "p-8", "orders", "HELD", NOW - 50, None))
-    books.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
-    books.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
-    books.events.append(("shop", "known", "a", 1, "p-9", "orders", "HELD", NOW - 50, None))
-    assert books.check(spark) == []
+    system.stories["c-1"]["steps"].append(entry(**answer))
+    system.events.append(("shop", "c-1", "ask", 1, "p-6", "commands", "NEW", NOW - 50, None))
+    system.events.append(("shop", "", "consumer/finance", 1, "p-7", "replies", "NEW", NOW - 50, None))
+    system.events.append(("shop", "open", "place", 1, "p-8", "orders", "HELD", NOW - 50, None))
+    system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
+    system.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
+    system.events.append(("shop", "known", "a", 1, "p-9", "orders", "HELD", NOW - 50, None))
+    assert system.check(spark) == []
 
 
-def spoil_topics(books: Books) -> set[tuple[Any, ...]]:
-    """What the outbox says and what is in the topics."""
-    publish(books, "p-1", "c-1")
-    publish(books, "p-2", "c-2", 7, 8)
-    publish(books, "p-3", "c-5", 9, status="HELD")
-    publish(books, "p-4", "c-7", 10)
-    seen(books, "stranger", "c-8", 11)
-    seen(books, "nobody's", "", 12)
-    for saga, event in (("c-0", "h-1"), ("c-10", "h-2")):  # one was taken back, one is past its commit point
-        books.events.append(("shop", saga, "place", 1, event, "orders", "HELD", NOW - 50, None))
+def corrupt_topics(system: ShopSystem) -> set[tuple[Any, ...]]:
+    """The outbox against the topics."""
+    publish(system, "p-1", "c-1")
+    publish(system, "p-2", "c-2", 7, 8)
+    publish(system, "p-3", "c-5", 9, status="HELD")
+    publish(system, "p-4", "c-7", 10)
+    seen(system, "stranger", "c-8", 11)
+    seen(system, "nobody's", "", 12)
+    for saga, event in (("c-0", "h-1"), ("c-10", "h-2")):  # one was compensated, one is past its commit point
+        system.events.append(("shop", saga, "place", 1, event, "orders", "HELD", NOW - 50, None))
     return {
         ("event_held", "c-0", "place", "shop.saga_outbox"),
         ("event_held", "c-10", "place", "shop.saga_outbox"),
@@ -191,17 +197,17 @@ def spoil_topics(books: Books) -> set[tuple[Any, ...]]:
     }
 
 
-def spoil_guard(books: Books) -> set[tuple[Any, ...]]:
-    """What the sagas say and what the guard says."""
-    books.guard[("c-1", "extra", 1)] = {"reason": "do", "undone": False, "result": None}
-    books.guard[("ghost", "charge#0", 1)] = {"reason": "do", "undone": False, "result": None}
-    del books.guard[("c-2", "reserve#1", 1)]
-    books.guard[("c-3", "reserve#0", 1)]["undone"] = False
-    books.guard[("c-4", "reserve#0", 2)] = {"reason": "do", "undone": False, "result": None}
-    books.stories["dead"] = story("dead", "TERMINATED", [])
-    books.guard[("dead", "other", 1)] = {"reason": "do", "undone": False, "result": None}
-    books.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
-    books.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
+def corrupt_guard(system: ShopSystem) -> set[tuple[Any, ...]]:
+    """The sagas against the guard."""
+    system.guard[("c-1", "extra", 1)] = {"reason": "do", "undone": False, "result": None}
+    system.guard[("ghost", "charge#0", 1)] = {"reason": "do", "undone": False, "result": None}
+    del system.guard[("c-2", "reserve#1", 1)]
+    system.guard[("c-3", "reserve#0", 1)]["undone"] = False
+    system.guard[("c-4", "reserve#0", 2)] = {"reason": "do", "undone": False, "result": None}
+    system.stories["dead"] = story("dead", "TERMINATED", [])
+    system.guard[("dead", "other", 1)] = {"reason": "do", "undone": False, "result": None}
+    system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[{"step": "a"}])
+    system.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
     return {
         ("effect_without_saga", "c-1", "extra", "shop"),
         ("effect_without_saga", "ghost", "charge#0", "shop"),
@@ -212,23 +218,23 @@ def spoil_guard(books: Books) -> set[tuple[Any, ...]]:
     }
 
 
-def spoil_tables(books: Books) -> set[tuple[Any, ...]]:
-    """What the guard says and what stands in the tables."""
-    orders = books.rows["orders"]
+def corrupt_tables(system: ShopSystem) -> set[tuple[Any, ...]]:
+    """The guard against the tables."""
+    orders = system.rows["orders"]
     orders[:] = [one for one in orders if one["bound"] != "c-1"]
     orders.append({"bound": None, "row": row(order_id=77), "a0": "1"})
     orders.append({"bound": "c-0", "row": row(order_id=78), "a0": "0.50"})
     orders.append({"bound": "c-2", "row": row(order_id=79), "a0": "2.50"})
     next(one for one in orders if one["bound"] == "c-4")["a0"] = "4.51"
-    books.rows["charge"].append({"bound": "ghost/charge", "row": row(id="g"), "time": NOW - 50})
-    books.rows["charge"].append({"bound": "old/charge", "row": row(id="o"), "time": HORIZON - 50})
-    books.rows["lines"].append({"bound": "9", "row": row(line_id="9-1")})
-    books.rows["lines"][:] = [one for one in books.rows["lines"] if one["bound"] != "5"]
-    books.rows["reservation"].append({"bound": "c-7", "row": row(sku="a")})
-    books.rows["reservation"].append({"bound": "who", "row": row(sku="b")})
-    books.rows["notes"].append({"bound": "c-6", "row": row(note="left")})
-    books.rows["notes"][:] = [one for one in books.rows["notes"] if one["bound"] != "c-8"]
-    books.events.append(("shop", "c-10", "never", 1, "e", "orders", "NEW", NOW - 50, None))
+    system.rows["charge"].append({"bound": "ghost/charge", "row": row(id="g"), "time": NOW - 50})
+    system.rows["charge"].append({"bound": "old/charge", "row": row(id="o"), "time": HORIZON - 50})
+    system.rows["lines"].append({"bound": "9", "row": row(line_id="9-1")})
+    system.rows["lines"][:] = [one for one in system.rows["lines"] if one["bound"] != "5"]
+    system.rows["reservation"].append({"bound": "c-7", "row": row(sku="a")})
+    system.rows["reservation"].append({"bound": "who", "row": row(sku="b")})
+    system.rows["notes"].append({"bound": "c-6", "row": row(note="left")})
+    system.rows["notes"][:] = [one for one in system.rows["notes"] if one["bound"] != "c-8"]
+    system.events.append(("shop", "c-10", "never", 1, "e", "orders", "NEW", NOW - 50, None))
     return {
         ("saga_without_effect", "c-1", "place", "shop.orders"),
         ("effect_without_saga", None, None, "shop.orders"),
@@ -246,10 +252,10 @@ def spoil_tables(books: Books) -> set[tuple[Any, ...]]:
     }
 
 
-def test_each_class_is_found(spark: SparkSession, books: Books) -> None:
-    wanted = spoil_guard(books) | spoil_tables(books) | spoil_topics(books)
-    found = books.check(spark)
-    assert told(found) == wanted
+def test_each_class_is_found(spark: SparkSession, system: ShopSystem) -> None:
+    wanted = corrupt_guard(system) | corrupt_tables(system) | corrupt_topics(system)
+    found = system.check(spark)
+    assert classes_of(found) == wanted
     assert len(found) == len(wanted)
     by_saga = {one["saga_id"]: one for one in found if one["place"] == "shop.orders"}
     assert json.loads(by_saga["c-4"]["details"])["total"] == "4.510000000"
@@ -257,16 +263,16 @@ def test_each_class_is_found(spark: SparkSession, books: Books) -> None:
     assert json.loads(by_saga["c-0"]["row"]) == {"order_id": 78}
 
 
-def test_a_window_ignores_earlier_data(spark: SparkSession, books: Books) -> None:
-    spoil_tables(books)
-    publish(books, "p-1", "c-1", ago=2000)
-    books.events.append(("shop", "c-2", "never", 1, "h-0", "orders", "HELD", NOW - 4000, None))
-    books.events.append(("shop", "c-2", "place", 1, "h-1", "orders", "HELD", NOW - 4000, None))  # c-2 has ended in it
-    books.rows["charge"].append({"bound": "early/charge", "row": row(id="e"), "time": NOW - 4000})
+def test_a_window_ignores_earlier_data(spark: SparkSession, system: ShopSystem) -> None:
+    corrupt_tables(system)
+    publish(system, "p-1", "c-1", ago=2000)
+    system.events.append(("shop", "c-2", "never", 1, "h-0", "orders", "HELD", NOW - 4000, None))
+    system.events.append(("shop", "c-2", "place", 1, "h-1", "orders", "HELD", NOW - 4000, None))  # c-2 has ended in it
+    system.rows["charge"].append({"bound": "early/charge", "row": row(id="e"), "time": NOW - 4000})
     near = replace(ORDERS, tolerance=Decimal("0.01"))
-    lines = books.check(spark, since=NOW - 1800, effects=(CHARGES, near))
+    lines = system.check(spark, since=NOW - 1800, effects=(CHARGES, near))
     assert "c-4" not in {one["saga_id"] for one in lines}
-    found = told(one for one in lines if one["place"] != "shop.orders")
+    found = classes_of(one for one in lines if one["place"] != "shop.orders")
     assert found == {
         ("event_without_effect", "c-10", "never", "shop.saga_outbox"),
         ("event_held", "c-2", "place", "shop.saga_outbox"),

@@ -1,4 +1,4 @@
-"""What worker and runner say to each other, and what people read when a job fails."""
+"""The protocol of worker and runner, and the messages of failed jobs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_memory_is_an_amount() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("printed", "kind"),
     [
         ("Job 3 cancelled because SparkContext was shut down", Unavailable),
         ("<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE", Unavailable),
@@ -73,8 +73,8 @@ def test_memory_is_an_amount() -> None:
         ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", InfrastructureError),
     ],
 )
-def test_a_lost_session_costs_no_attempt_but_lost_executors_do(said: str, kind: type[Exception]) -> None:
-    assert type(to_job_error(AnalysisException(message=said), "the job a:b")) is kind
+def test_a_lost_session_costs_no_attempt_but_lost_executors_do(printed: str, kind: type[Exception]) -> None:
+    assert type(to_job_error(AnalysisException(message=printed), "the job a:b")) is kind
 
 
 def test_a_job_error_mentioning_a_lost_session_is_a_failure() -> None:

@@ -1,4 +1,4 @@
-"""Which entries of a story are held against the guards."""
+"""Which entries of a view are compared with the guards."""
 
 from __future__ import annotations
 

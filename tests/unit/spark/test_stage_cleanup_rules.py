@@ -1,4 +1,4 @@
-"""What is deleted from the stage area, and what must never be."""
+"""What is deleted from the stage area, and what must never be deleted."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_a_saga_unknown_to_temporal_may_belong_to_another_namespace(state: Outpu
         ("RETRACTED", 0.0, "clear"),
         ("DISCARDED", 0.0, "clear"),
         ("STAGING", 0.0, "clear_sink_too"),  # its attempt was sealed, or failed
-        ("QUARANTINED", 0.5 * DAY, "keep"),  # people look at it
+        ("QUARANTINED", 0.5 * DAY, "keep"),  # kept for inspection
         ("QUARANTINED", 2 * DAY, "clear_sink_too"),
-        ("STAGED", 999 * DAY, "keep"),  # nobody has said what becomes of it: reconciliation shows it
+        ("STAGED", 999 * DAY, "keep"),  # undecided: reconciliation reports it
     ],
 )
 def test_files_of_a_finished_saga_are_cleared(state: OutputState, age: float, decision: str) -> None:

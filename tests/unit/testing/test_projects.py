@@ -1,4 +1,4 @@
-"""The pytest plugin as people use it: the tests of the demo, of a new project, and of a saga that leaks."""
+"""The pytest plugin in use: the tests of the demo, of a new project, and of a saga that leaks an effect."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import Environment, begin, gate, resolve, until, wait_for_event
 
-BESIDE = """
+PARALLEL = """
     saga: parent
     input: {type: object, properties: {name: {type: string, default: child}}}
     steps:
@@ -31,8 +31,8 @@ WITH_PIVOT = """
 """
 
 
-def refuse_beside(env: Environment, child_does: str) -> asyncio.Event:
-    """The sibling is refused while the child stands at ``child_does``; set the event to let the child go on."""
+def reject_sibling(env: Environment, child_does: str) -> asyncio.Event:
+    """The sibling is rejected while the child runs ``child_does``; set the event to let the child continue."""
     move, begun, go = gate()
 
     async def refuse(_: object) -> None:
@@ -48,8 +48,8 @@ async def is_backward(client: Client, saga: str) -> None:
 
 
 async def test_a_child_past_its_commit_point_is_awaited_and_then_undone(env: Environment) -> None:
-    go = refuse_beside(env, "confirm x")
-    async with env.serving(BESIDE, CONFIRMING) as client:
+    go = reject_sibling(env, "confirm x")
+    async with env.serving(PARALLEL, CONFIRMING) as client:
         saga = await begin(client, "parent")
         await is_backward(client, saga)
         child = await client.show(f"{saga}/child")
@@ -67,8 +67,8 @@ async def test_a_child_past_its_commit_point_is_awaited_and_then_undone(env: Env
 
 
 async def test_a_child_pivot_that_completes_during_parent_rollback_parks_the_parent(env: Environment) -> None:
-    go = refuse_beside(env, "do p")
-    async with env.serving(BESIDE, WITH_PIVOT) as client:
+    go = reject_sibling(env, "do p")
+    async with env.serving(PARALLEL, WITH_PIVOT) as client:
         saga = await begin(client, "parent")
         await is_backward(client, saga)
         assert (await client.show(f"{saga}/child"))["state"] == "RUNNING", "only its pivot decides"
@@ -86,7 +86,7 @@ async def test_a_child_pivot_that_completes_during_parent_rollback_parks_the_par
 
 
 async def test_a_child_pivot_that_fails_during_parent_rollback_compensates(env: Environment) -> None:
-    go = refuse_beside(env, "do p")
+    go = reject_sibling(env, "do p")
     [stand] = env.plan["do p"]
 
     async def stand_and_fail(step: Step) -> None:
@@ -94,7 +94,7 @@ async def test_a_child_pivot_that_fails_during_parent_rollback_compensates(env: 
         raise ValueError("broken")
 
     env.plan["do p"] = [stand_and_fail]
-    async with env.serving(BESIDE, WITH_PIVOT) as client:
+    async with env.serving(PARALLEL, WITH_PIVOT) as client:
         saga = await begin(client, "parent")
         await is_backward(client, saga)
         go.set()
@@ -107,8 +107,8 @@ async def test_a_child_pivot_that_fails_during_parent_rollback_compensates(env: 
 
 
 async def test_the_parents_compensation_undoes_a_child_past_its_pivot(env: Environment) -> None:
-    go = refuse_beside(env, "do y")
-    parent = BESIDE.replace('"${{ input.name }}"}}', '"${{ input.name }}"}, compensate: {uses: unwork, with: {}}}')
+    go = reject_sibling(env, "do y")
+    parent = PARALLEL.replace('"${{ input.name }}"}}', '"${{ input.name }}"}, compensate: {uses: unwork, with: {}}}')
     async with env.serving(parent, WITH_PIVOT) as client:
         saga = await begin(client, "parent")
         await is_backward(client, saga)

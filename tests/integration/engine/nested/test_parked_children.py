@@ -47,8 +47,8 @@ BOTTOM = """
 LAST = "      - {id: last, uses: work, effect: none}\n"
 
 
-async def _told(client: Client, saga: str, *, blocked: bool = True) -> dict[str, Any]:
-    """The story once it says that the saga waits for a person (or that it does no more)."""
+async def _view_when_blocked(client: Client, saga: str, *, blocked: bool = True) -> dict[str, Any]:
+    """The view once it shows that the saga needs an operator (or no longer does)."""
 
     async def look() -> dict[str, Any] | None:
         try:
@@ -65,7 +65,7 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
     async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         bottom = f"{saga}/inner/deep"
-        story = await _told(client, saga)
+        story = await _view_when_blocked(client, saga)
         assert (story["state"], states(story)["inner"]) == ("RUNNING", "RUNNING")
         [row] = story["parked"]
         assert (row["step"], row["op"]) == ("inner", "do")
@@ -101,7 +101,7 @@ async def test_a_decision_on_a_blocked_step_names_the_child_to_resolve(env: Envi
     env.plan["do y"] = [Rejected("ask somebody"), "allowed"]
     async with env.serving(MIDDLE, BOTTOM) as client:
         saga = await begin(client, "middle")
-        await _told(client, saga)
+        await _view_when_blocked(client, saga)
         decision = {"step": "deep", "decision": "retry", "reason": "because", "who": "ada"}
         with pytest.raises(RefusedError, match="decide there about y"):
             await client.resolve(saga, decision)
@@ -117,15 +117,15 @@ async def test_a_parent_with_other_work_is_not_blocked(env: Environment) -> None
         saga = await begin(client, "middle")
         await wait_for_event(begun)
 
-        async def told() -> Any:
+        async def reported() -> Any:
             story = await client.show(saga)
             return story if story["parked"] else None
 
-        story = await until(told)
+        story = await until(reported)
         assert [child["blocks"] for child in story["children"]] == ["step"]
         assert not waits_for_a_person(story)
         go.set()
-        await _told(client, saga)
+        await _view_when_blocked(client, saga)
         await resolve(client, f"{saga}/deep", "y", "retry")
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
@@ -141,13 +141,13 @@ async def test_a_child_that_parks_again_is_reported_each_time(env: Environment) 
     env.plan["do y"] = [Rejected("first"), refuse, "allowed"]
     async with env.serving(MIDDLE, BOTTOM) as client:
         saga = await begin(client, "middle")
-        assert "first" in (await _told(client, saga))["parked"][0]["why"]
+        assert "first" in (await _view_when_blocked(client, saga))["parked"][0]["why"]
         decision = {"step": "y", "decision": "retry", "reason": "because", "who": "ada"}
         await client.resolve(f"{saga}/deep", decision)
         await wait_for_event(begun)
-        assert (await _told(client, saga, blocked=False))["parked"] == []
+        assert (await _view_when_blocked(client, saga, blocked=False))["parked"] == []
         go.set()
-        assert "second" in (await _told(client, saga))["parked"][0]["why"]
+        assert "second" in (await _view_when_blocked(client, saga))["parked"][0]["why"]
         await client.resolve(f"{saga}/deep", decision)
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
@@ -156,7 +156,7 @@ async def test_cancelling_a_blocked_parent_compensates_its_parked_child(env: Env
     env.plan["do y"] = [Rejected("ask somebody")]
     async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
-        await _told(client, saga)
+        await _view_when_blocked(client, saga)
         assert await client.cancel(saga, reason="enough") == "accepted"
         story = await finished(client, saga)
     assert (story["state"], story["parked"]) == ("COMPENSATED", [])
@@ -167,7 +167,7 @@ async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(env: Environm
     env.plan |= {"do last": [Rejected("no")], "undo x": [Rejected("not today"), None], "do y": ["fine"]}
     async with env.serving(TOP + LAST, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
-        story = await _told(client, saga)
+        story = await _view_when_blocked(client, saga)
         bottom = f"{saga}/inner/deep"
         [row] = story["parked"]
         assert (story["state"], row["step"], row["op"]) == ("COMPENSATING", "inner", "undo")
@@ -187,7 +187,7 @@ async def test_a_requested_undo_shows_the_child_that_blocks_it(env: Environment)
         saga = await begin(client, "top")
         assert (await finished(client, saga))["state"] == "COMPLETED"
         await client.undo(saga, reason="changed my mind", who="ada")
-        story = await _told(client, saga)
+        story = await _view_when_blocked(client, saga)
         assert [row["step"] for row in story["parked"]] == ["inner"]
         await client.resolve(f"{saga}/inner/deep", {"step": "x", "decision": "retry", "reason": "b", "who": "ada"})
         assert (await finished(client, saga))["state"] == "COMPENSATED"
@@ -197,14 +197,14 @@ async def test_the_blocking_child_is_shown_after_a_worker_restart(env: Environme
     env.plan["do y"] = [Rejected("ask somebody"), "allowed"]
     async with env.serving(TOP, MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
-        await _told(client, saga)
+        await _view_when_blocked(client, saga)
     async with env.again() as client:
-        story = await _told(client, saga)
+        story = await _view_when_blocked(client, saga)
         assert [row["step"] for row in story["parked"]] == ["inner"]
         await handle(client, f"{saga}/inner/deep").terminate("by mistake")
         story = await finished(client, f"{saga}/inner")
         assert (story["state"], "terminated" in story["parked"][0]["why"]) == ("PARKED", True)
-        story = await _told(client, saga)
+        story = await _view_when_blocked(client, saga)
         assert "terminated" in story["parked"][0]["why"]
 
 
@@ -219,9 +219,9 @@ async def test_a_child_past_its_commit_point_blocks_a_parent_in_rollback(env: En
     env.plan["do y"] = [Rejected("never"), "after all"]
     async with env.serving(parent, child) as client:
         saga = await begin(client, "parent")
-        await _told(client, saga)
+        await _view_when_blocked(client, saga)
         assert await client.cancel(saga) == "accepted"
-        story = await _told(client, saga)  # it was cleared by the cancel, and the child has reported again
+        story = await _view_when_blocked(client, saga)  # it was cleared by the cancel, and the child has reported again
         assert [row["step"] for row in story["parked"]] == ["inner"]
         await client.resolve(f"{saga}/inner", {"step": "y", "decision": "retry", "reason": "b", "who": "ada"})
         story = await finished(client, saga)

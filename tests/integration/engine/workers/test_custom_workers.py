@@ -1,4 +1,4 @@
-"""Workers of one's own, as files that a user writes and runs: their own workflow beside the sagas of a project."""
+"""Custom workers as files that a user writes and runs: their own workflow next to the sagas of a project."""
 
 from __future__ import annotations
 

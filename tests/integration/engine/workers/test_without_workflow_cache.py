@@ -1,4 +1,4 @@
-"""Every feature of the language on a worker that forgets each run at once, so that every workflow task replays."""
+"""Every feature of the language on a worker without workflow cache, so that every workflow task replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine asks of a cluster and makes there, against a real broker."""
+"""What the engine queries and creates in a cluster, against a real broker."""
 
 from __future__ import annotations
 

@@ -59,12 +59,12 @@ steps:
 class DoctorProject:
     def __init__(self, folder: Path, broker: Broker, more: str = "") -> None:
         self.mark = uuid.uuid4().hex[:8]
-        self.paid, self.told = f"paid-{self.mark}", f"told-{self.mark}"
+        self.paid, self.reported = f"paid-{self.mark}", f"told-{self.mark}"
         settings = f'[connections.shop]\nurl = "sqlite:///shop.db"\n[kafka]\noutbox = "shop"\nprefix = "p{self.mark}"\n'
         settings += f'bootstrap_servers = "{broker.address}"\n{more}'
         (folder / "saga.toml").write_text(settings, encoding="utf-8")
         (folder / "definitions").mkdir()
-        definition = DEFINITION.replace("PAID", self.paid).replace("TOLD", self.told)
+        definition = DEFINITION.replace("PAID", self.paid).replace("TOLD", self.reported)
         (folder / "definitions" / "orders.saga.yaml").write_text(definition, encoding="utf-8")
         self.project = Project(load_settings(folder, env={}))
         assert not self.project.diagnostics
@@ -87,7 +87,7 @@ async def test_setup_creates_missing_topics(doctor_project: DoctorProject, kafka
     assert (topics.ok, topics.help) == (False, "saga setup    (or saga setup --print, for somebody who may)")
     assert topics.message.startswith(f"{doctor_project.paid}: the topic is not there")
 
-    names = [doctor_project.paid, f"{doctor_project.paid}.dlq", doctor_project.told]
+    names = [doctor_project.paid, f"{doctor_project.paid}.dlq", doctor_project.reported]
     assert create_topics(doctor_project.project) == names
     assert create_topics(doctor_project.project) == []
     after = await doctor_project.examine()
@@ -111,11 +111,11 @@ def test_the_setup_command_creates_missing_topics(
 
     printed = json.loads(saga("setup", "--print", "-o", "json").stdout)
     assert sum(command.startswith("kafka-topics.sh") for command in printed["commands"]) == 3
-    assert doctor_project.told not in kafka.topics()
+    assert doctor_project.reported not in kafka.topics()
     made = saga("setup")
     assert made.returncode == 0, made.stderr
-    assert f"✔ topics {doctor_project.paid}, {doctor_project.paid}.dlq, {doctor_project.told}" in made.stdout
-    assert doctor_project.told in kafka.topics()
+    assert f"✔ topics {doctor_project.paid}, {doctor_project.paid}.dlq, {doctor_project.reported}" in made.stdout
+    assert doctor_project.reported in kafka.topics()
     again = saga("setup")
     assert again.returncode == 0, again.stderr
     assert "topics" not in again.stdout
@@ -150,7 +150,7 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
     create_topics(project)
     kafka.produce(raw, 1, 2, key="k")
 
-    async def said() -> str:
+    async def output() -> str:
         return {finding.check: finding for finding in await check_kafka(project)}["kafka triggers"].message
 
     def read(who: str, offset: int) -> None:
@@ -159,11 +159,11 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
         consumer.commit(offsets=[TopicPartition(raw, full, offset)], asynchronous=False)
         consumer.close()
 
-    assert await said() == f"2 events of {raw} wait for book, and nobody has read any"
+    assert await output() == f"2 events of {raw} wait for book, and nobody has read any"
     read("consumer-book", 1)
-    assert await said() == f"2 events of {raw} wait for clean, and nobody has read any"
+    assert await output() == f"2 events of {raw} wait for clean, and nobody has read any"
     read("bridge-clean", 2)
-    assert await said() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
+    assert await output() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
 
 
 async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) -> None:
@@ -172,20 +172,20 @@ async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) 
     producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-stuck"))
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(doctor_project.told, b"1", partition=2)
+    producer.produce(doctor_project.reported, b"1", partition=2)
     producer.flush(30)
     readers = (await doctor_project.examine())["kafka readers"]
     assert not readers.ok
-    assert readers.message == f"an open transaction holds back 1 records of {doctor_project.told}, partition 2"
+    assert readers.message == f"an open transaction holds back 1 records of {doctor_project.reported}, partition 2"
     producer.abort_transaction(30)
 
 
 async def test_a_compacted_event_topic_is_reported(doctor_project: DoctorProject, kafka: Broker) -> None:
-    kafka.create_topic(doctor_project.told, config={"cleanup.policy": "compact"})
+    kafka.create_topic(doctor_project.reported, config={"cleanup.policy": "compact"})
     create_topics(doctor_project.project)
     topics = (await doctor_project.examine())["kafka topics"]
     assert not topics.ok
-    assert topics.message == f"{doctor_project.told} is compacted: a later event of a key replaces the earlier one"
+    assert topics.message == f"{doctor_project.reported} is compacted: a later event of a key replaces the earlier one"
 
 
 async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Path, kafka: Broker) -> None:

@@ -1,4 +1,4 @@
-"""Credentials, ACLs and TLS: the ACLs of the guide are enough, and a mistake is one sentence."""
+"""Credentials, ACLs and TLS: the documented ACLs are sufficient, and a mistake gives a one-line error."""
 
 from __future__ import annotations
 

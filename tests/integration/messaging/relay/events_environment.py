@@ -93,7 +93,7 @@ class EventsEnvironment:
         return Client(temporal, Project(load_settings(self.folder)))
 
     def check_back(self, temporal: str | None = None, *, first: float = 0.0) -> CheckBack:
-        """What a relay asks sagas with; events are due ``first`` seconds after they were written."""
+        """The relay's check-back; events are due ``first`` seconds after they were written."""
         return CheckBack(lambda: Temporal.connect(temporal or self.temporal), CheckIntervals(first, 3600.0))
 
     async def rows(self, saga_id: str, connection: str = "shop") -> list[Any]:
@@ -115,7 +115,7 @@ class EventsEnvironment:
 async def open_environment(
     folder: Path, temporal: str, server: DatabaseServer, kafka: str = "127.0.0.1:1"
 ) -> EventsEnvironment:
-    """A world with two empty databases of its own."""
+    """An environment with its own two empty databases."""
     prefix = f"e{uuid.uuid4().hex[:10]}"
     urls = {}
     admin = DatabaseConnections({"admin": {"kind": "sql", "url": server.url()}}, pool_size=1)

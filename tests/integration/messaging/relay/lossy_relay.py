@@ -1,4 +1,4 @@
-"""A relay that ignores the progress record when it starts: what the protocol would be without it."""
+"""A relay that ignores the progress record when it starts: the protocol without that record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from saga_workers.relay.publisher import Publisher
 
 
 class LossyPublisher(Publisher):
-    """Opens as it should, and then does not know what was published last."""
+    """Opens normally, but without the record of what was published last."""
 
     def open(self) -> ProgressRecord:
         return ProgressRecord(super().open().batch, ())

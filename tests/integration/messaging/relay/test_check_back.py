@@ -1,4 +1,4 @@
-"""Check-back: events held for too long are asked about, of the saga itself; only it, or a person, may say no."""
+"""Check-back: the saga is queried about events held for too long; only it, or an operator, may drop them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def held(env: EventsEnvironment, saga_id: str) -> None:
 
 
 async def asked(env: EventsEnvironment, back: CheckBack, times: int = 1) -> None:
-    """Let time pass, and the relay ask, so many times."""
+    """Let time pass and the relay check back, so many times."""
     for _ in range(times):
         await env.query("update saga_outbox set next_check_at = 0 where status = 'HELD'")
         assert await back.check("shop", env.shop) >= 1
@@ -110,8 +110,8 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
     assert shown[ids[0]].reason == "the saga was ended from outside (TERMINATED)"
     assert await env.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
     first, second = shown[ids[0]].event_id, shown[ids[1]].event_id
-    said = await decide_event(env.shop, first, "release", reason="the order was shipped", who="ada")
-    assert said == f"The event {first} of {ids[0]}/tell for told will be published."
+    output = await decide_event(env.shop, first, "release", reason="the order was shipped", who="ada")
+    assert output == f"The event {first} of {ids[0]}/tell for told will be published."
     await decide_event(env.shop, second, "drop", reason="it was not", who="ada")
     assert [await env.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
     (row,) = await env.rows(ids[1])
@@ -123,7 +123,7 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
 
 async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> None:
     env.write()
-    await ghost(env, EntryKey("gone-1", "tell"))
+    await run_unrecorded_step(env, EntryKey("gone-1", "tell"))
     await asked(env, env.check_back(), MAX_UNANSWERED)
     [event] = await list_undecided(env.shop)
     status, shown = await saga_relay(env, "--status", "-o", "json")
@@ -139,8 +139,8 @@ async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> N
     assert "events of bank" not in findings
     assert (await saga_relay(env, "--drop", event.event_id))[0] == 2, "a reason is needed"
     assert (await saga_relay(env, "--drop", "no-such-event", "--reason", "x"))[0] == 2
-    status, said = await saga_relay(env, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
-    assert (status, said) == (0, f"The event {event.event_id} of gone-1/tell for told will never be published.\n")
+    status, output = await saga_relay(env, "--drop", event.event_id, "--reason", "it was never sent", "--as", "ada")
+    assert (status, output) == (0, f"The event {event.event_id} of gone-1/tell for told will never be published.\n")
     (row,) = await env.rows("gone-1")
     assert (row.status, row.note) == ("DROPPED", "drop: ada: it was never sent")
     assert (await saga_relay(env, "--release", event.event_id, "--reason", "x"))[0] == 9
@@ -173,7 +173,7 @@ async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironme
 
 
 async def test_the_relay_checks_back(env: EventsEnvironment) -> None:
-    """Also while Kafka is down: what a saga says has nothing to do with it."""
+    """Also while Kafka is down, because the check-back does not need it."""
     async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
         await held(env, saga_id)
@@ -195,14 +195,14 @@ async def test_the_relay_checks_back(env: EventsEnvironment) -> None:
 async def test_an_unknown_saga_needs_an_operator(env: EventsEnvironment) -> None:
     """The guard did the step, and its run is beyond Temporal's retention (or in another namespace)."""
     address = EntryKey("gone-1", "tell")
-    await ghost(env, address)
+    await run_unrecorded_step(env, address)
     await asked(env, env.check_back())
     (row,) = await env.rows("gone-1")
     assert (row.status, row.checks, row.note) == ("HELD", 1, "Temporal does not know this saga")
 
 
 async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: EventsEnvironment) -> None:
-    """A transaction of a step nobody reached: dropped, behind a fence that a later yes cannot pass."""
+    """A transaction of a step that was never reached: dropped, with a fence against a later confirm."""
     definition = """
       saga: refused
       steps:
@@ -213,7 +213,7 @@ async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: E
         story = await run_saga(client, "refused")
         assert story["state"] == "COMPENSATED"
         address = EntryKey(story["id"], "tell")
-        await ghost(env, address)
+        await run_unrecorded_step(env, address)
         await asked(env, env.check_back())
     assert await env.statuses(story["id"]) == ["DROPPED"]
     late = await env.databases.guard("shop").confirm(address, None, scheduled_at=time.time(), deadline=time.time() + 10)
@@ -222,7 +222,7 @@ async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: E
 
 
 async def test_a_confirm_skipped_by_an_operator(env: EventsEnvironment) -> None:
-    """The saga is committed, and says so: nobody else would release what the confirm did not."""
+    """The saga is committed and reports it: otherwise events not released by the confirm would stay held."""
 
     @action("shop.book", connection="shop", holds=True)
     async def book(step: Step) -> None:
@@ -250,8 +250,8 @@ async def test_a_confirm_skipped_by_an_operator(env: EventsEnvironment) -> None:
     assert await env.statuses(story["id"]) == ["NEW"]
 
 
-async def ghost(env: EventsEnvironment, address: EntryKey) -> None:
-    """A step done by somebody whose saga knows nothing of it."""
+async def run_unrecorded_step(env: EventsEnvironment, address: EntryKey) -> None:
+    """A step whose saga has no record of it."""
     from saga_activities.outbox import insert_event
 
     async def act(sql: Any) -> None:

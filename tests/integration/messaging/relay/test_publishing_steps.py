@@ -48,7 +48,7 @@ async def relaying(env: EventsEnvironment) -> AsyncIterator[None]:
         await running
 
 
-def five(first: str, second: str) -> str:
+def five_events(first: str, second: str) -> str:
     """The events of a step: five of them, for two topics."""
     return "\n".join(f"              - {{topic: {(first, second)[n % 2]}, key: k{n}, value: {n}}}" for n in range(5))
 
@@ -75,7 +75,7 @@ async def test_five_events_to_two_topics_are_published_atomically(env: EventsEnv
           uses: kafka.publish
           with:
             events:
-{five(first, second).replace("}", ", hold: true}")}
+{five_events(first, second).replace("}", ", hold: true}")}
         - {{id: check, uses: require, with: {{that: "!input.fail"}}}}
         - id: told
           uses: outbox.emit
@@ -131,7 +131,7 @@ async def test_a_worker_that_dies_between_commit_and_answer(env: EventsEnvironme
           timeout: 4s
           with:
             events:
-{five(first, second)}
+{five_events(first, second)}
           pivot: true
     """
     port = int(env.urls["shop"].rsplit(":", 1)[1].split("/")[0])
@@ -149,7 +149,7 @@ async def test_a_worker_that_dies_between_commit_and_answer(env: EventsEnvironme
 
             await until(committed)
             assert proxy.triggered == 1
-            worker.kill()  # it never heard that its transaction was committed
+            worker.kill()  # it never received the result of its commit
             await asyncio.to_thread(worker.start)
             story = await finished(client, saga_id)
             async with relaying(env):
@@ -183,8 +183,8 @@ async def test_an_unpublishable_event_is_refused_before_the_effect(env: EventsEn
         stories = [await run_saga(client, "large"), await run_saga(client, "odd")]
         hidden = await run_saga(client, "listless", events=[{"topic": "t", "value": 1, "hold": True}])
         wrong = await run_saga(client, "listless", events={"topic": "t"})
-    said = [(story["state"], story["steps"][0]["state"], story["steps"][0]["attempts"]) for story in stories]
-    assert said == [("COMPENSATED", "FAILED", 1)] * 2, "it is not tried again: it would be refused again"
+    output = [(story["state"], story["steps"][0]["state"], story["steps"][0]["attempts"]) for story in stories]
+    assert output == [("COMPENSATED", "FAILED", 1)] * 2, "it is not tried again: it would be refused again"
     assert "800000 are allowed" in stories[0]["steps"][0]["error"]["message"]
     assert "cannot be written as JSON" in stories[1]["steps"][0]["error"]["message"]
     assert await env.effects() == []

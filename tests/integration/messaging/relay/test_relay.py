@@ -136,9 +136,9 @@ async def test_a_missing_topic_does_not_block_other_topics(env: OutboxEnvironmen
         env.emit(*events(topic, 20, start=20))
         await _until(lambda: env.statuses() == {"PUBLISHED": 40, "NEW": 20})
         status = await relay_status(env.settings)
-        told = {one["topic"]: one for one in status["outboxes"][0]["topics"]}
-        assert "the topic is not there" in told[missing]["error"]
-        assert told[topic]["lso_lag"] == 0
+        reported = {one["topic"]: one for one in status["outboxes"][0]["topics"]}
+        assert "the topic is not there" in reported[missing]["error"]
+        assert reported[topic]["lso_lag"] == 0
         env.broker.create_topic(missing)
         await env.all_published()
     env.check(topic, missing)

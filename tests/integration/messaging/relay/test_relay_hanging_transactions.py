@@ -1,4 +1,4 @@
-"""A broker that starts again forgets the end of a transaction (KAFKA-20734): the relay finds and ends it."""
+"""A restarted broker loses the end of a transaction (KAFKA-20734): the relay finds and aborts it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_hanging_transaction_is_aborted_and_its_events_published_once(
 
 
 def write_and_sleep(env: OutboxEnvironment, topic: str, ids: list[str], progress: bool) -> None:
-    """A batch that a relay has written when it falls asleep for ever, before the commit."""
+    """A batch written by a relay that freezes forever before the commit."""
     [(home, shards, shard)] = env.rows(
         "select home, shards, (select min(shard) from saga_outbox) from saga_outbox_home"
     )

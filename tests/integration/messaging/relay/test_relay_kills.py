@@ -1,4 +1,4 @@
-"""The relay, its broker and its database die or sleep at the points that matter; afterwards each event is there once.
+"""The relay, its broker and its database are killed or frozen at the critical points; each event is published once.
 
 The points: P9 a row is committed and nothing of it is sent; P10 a transaction is open with some events in it; P11 the
 end of a transaction was sent and its answer is lost; P12 the transaction is committed and the rows are not marked.
@@ -70,7 +70,7 @@ async def until(holds: Callable[[], Any], timeout: float = 60.0) -> None:
 
 
 async def healed(env: OutboxEnvironment, topic: str, count: int) -> None:
-    """A new relay ends what the dead one has begun."""
+    """A new relay aborts the transaction of the dead one."""
     await started(env.relay())
     await env.all_published()
     await asyncio.to_thread(env.check, topic)
@@ -78,7 +78,7 @@ async def healed(env: OutboxEnvironment, topic: str, count: int) -> None:
 
 
 def marks_wait(env: OutboxEnvironment) -> Any:
-    """A connection whose transaction lets everybody read the outbox, and nobody change it."""
+    """A connection whose transaction locks the outbox for writes."""
     lock = env.connect()
     lock.autocommit = False
     lock.execute("lock table saga_outbox in share row exclusive mode")

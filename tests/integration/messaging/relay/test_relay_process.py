@@ -72,9 +72,9 @@ def test_a_relay_publishes_counts_idles_and_drains(env: OutboxEnvironment) -> No
     assert env.rows(inside) == [(0,)]
     env.emit(*events(topic, 20, start=100))
     until(lambda: published(env))
-    told = metrics(relay.health_port)
-    assert told['saga_relay_published_total{connection="shop"}'] == 120
-    assert told['saga_relay_rebuilds_total{connection="shop"}'] == 0
+    reported = metrics(relay.health_port)
+    assert reported['saga_relay_published_total{connection="shop"}'] == 120
+    assert reported['saga_relay_rebuilds_total{connection="shop"}'] == 0
     found = status(env)
     assert found["new"] == found["held"] == found["refused"] == 0
     assert all(str(relay.pid) in shard["owner"] and not shard["open_transaction"] for shard in found["shards"])
@@ -140,16 +140,16 @@ async def test_a_transaction_timeout_above_the_broker_maximum_stops_the_relay(
     try:
         await asyncio.to_thread(until, lambda: not relay.running)
         assert relay.stop() not in (None, 0)
-        said = relay.log.read_text()
-        assert said.count("kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)") == 1
-        assert "Traceback" not in said
+        output = relay.log.read_text()
+        assert output.count("kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)") == 1
+        assert "Traceback" not in output
     finally:
         env.close()
 
 
 @pytest.mark.slow
 async def test_a_persistent_error_is_not_retried_in_a_tight_loop(env: OutboxEnvironment) -> None:
-    """A relay that Kafka does not answer says so once, is not ready, and goes on when it can."""
+    """A relay without a reachable Kafka logs it once, is not ready, and continues when it is back."""
     relay = env.relay()
     (env.folder / "saga.toml").write_text(
         (env.folder / "saga.toml").read_text().replace(env.kafka.servers, "127.0.0.1:1")

@@ -1,6 +1,6 @@
-"""Relays are killed again and again while events are written: nothing is lost, nothing is doubled.
+"""Relays are killed repeatedly while events are written: nothing is lost, nothing is duplicated.
 
-And the same without the progress record, which must fail: the test can tell.
+The same without the progress record must fail, which validates the test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) ->
 
 
 class Writer(threading.Thread):
-    """Writes numbered events, in order per key, until it is told to stop."""
+    """Writes numbered events, in order per key, until it is stopped."""
 
     def __init__(self, env: OutboxEnvironment, topic: str) -> None:
         super().__init__(daemon=True)

@@ -74,17 +74,17 @@ def take(headers: dict[str, str], value: dict[str, str]) -> None:
     how = value.get(headers["sagaop"], "done")
     if how == "silent":
         return
-    outcome, said = answer(headers, how)
+    outcome, output = answer(headers, how)
     if how == "held":
         held.append((headers, outcome))
         return
     if how == "garbled":
         reply(headers, outcome, None, raw=b"{what is this")
     if how == "strangers":
-        reply({**headers, "sagakey": "nobody/asked"}, outcome, said)
-    reply(headers, outcome, said)
+        reply({**headers, "sagakey": "nobody/asked"}, outcome, output)
+    reply(headers, outcome, output)
     if how == "twice":
-        reply(headers, outcome, said)
+        reply(headers, outcome, output)
 
 
 def let_go() -> None:

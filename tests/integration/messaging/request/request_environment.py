@@ -110,7 +110,7 @@ class Environment:
         (self.folder / f"go-{saga_id}").touch()
 
     def answer(self, key: str, outcome: str = "done", value: Any = None, *, topic: str | None = None) -> None:
-        """A reply from somebody else than the participant."""
+        """A reply that does not come from the participant."""
         headers = {"sagakey": key, "sagaoutcome": outcome}
         self.kafka.produce(topic or f"{self.prefix}-replies", value, key=key, headers=headers)
 
@@ -222,7 +222,7 @@ async def _end(relay: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 
 async def resolve(env: Environment, saga_id: str, step: str, decision: str, **more: Any) -> None:
-    """A person's decision, as the update takes it from anybody."""
+    """Send an operator decision as an update."""
     request = {"step": step, "decision": decision, "reason": "because", "who": "ada", **more}
     await env.client.temporal.get_workflow_handle(saga_id).execute_update("resolve", request)
 

@@ -1,4 +1,4 @@
-"""The participant that the reference shows: its listing, run as it stands there."""
+"""The participant listing of the reference, run unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafka.request` when somebody dies, is slow or is early: real processes are killed and frozen."""
+"""`kafka.request` with killed, slow and early processes: real processes are killed and frozen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def listening(env: Environment) -> AsyncIterator[ReplyListener]:
 
 
 def listener_process(env: Environment, name: str) -> TriggerProcess:
-    """`saga trigger`, which hears the replies of a project that has commands."""
+    """`saga trigger`, which consumes the replies of a project with commands."""
     return TriggerProcess(name, env.folder, "--grace", "5s")
 
 
@@ -53,7 +53,7 @@ async def completed(env: Environment, saga_id: str) -> bool:
 
 @pytest.mark.slow
 async def test_the_worker_dies_while_the_attempt_waits(env: Environment) -> None:
-    """No worker holds the attempt: the reply ends it while none lives, and the next one goes on from there."""
+    """No worker holds the attempt: the reply completes it while no worker runs, and the next worker continues."""
     worker = WorkerProcess("first", env.folder).start()
     async with listening(env):
         saga_id = await env.begin("order", do="held")

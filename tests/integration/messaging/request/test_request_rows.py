@@ -1,4 +1,4 @@
-"""One attempt of `kafka.request` against its row, on each database: written once, sealed, found, asked again."""
+"""One attempt of `kafka.request` against its row, on each database: written once, sealed, found, requested again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mariadb_server() -> Iterator[DatabaseServer]:
         yield server
 
 
-class Place:
+class RequestSetup:
     """Attempts of one step of one saga, and the outbox they write to."""
 
     def __init__(self, databases: DatabaseConnections) -> None:
@@ -61,16 +61,16 @@ class Place:
             return None
 
     async def probe(self) -> Any:
-        told = await self.attempt(action=REPLY_PROBE, op="probe")
-        assert told is not None
-        return told.result
+        reported = await self.attempt(action=REPLY_PROBE, op="probe")
+        assert reported is not None
+        return reported.result
 
     async def reply(
         self, outcome: str, data: Any = None, *, op: str = "do"
     ) -> tuple[bool, kafka_request.RequestRow | None]:
         key = f"{self.saga_id}/reserve" + ("" if op == "do" else f"/{op}")
-        said = data if outcome == "done" else {"reason": data, "details": {}}
-        reply = Reply(key, outcome, json.dumps(said))
+        output = data if outcome == "done" else {"reason": data, "details": {}}
+        reply = Reply(key, outcome, json.dumps(output))
         return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time())
 
     async def commands(self) -> int:
@@ -82,7 +82,7 @@ class Place:
 
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RequestSetup]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'shop.db'}"
     elif request.param == "postgresql":
@@ -91,82 +91,82 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         url = request.getfixturevalue("mariadb_server").url()
     databases = DatabaseConnections({"shop": {"kind": "sql", "url": url}})
     await create_tables(databases.engine("shop"))
-    yield Place(databases)
+    yield RequestSetup(databases)
     await databases.close()
 
 
-async def test_the_command_is_written_once_and_the_last_attempt_waits(place: Place) -> None:
-    assert await place.attempt(1) is None
-    assert await place.attempt(2) is None
-    assert await place.commands() == 1
-    first, found = await place.reply("done", {"n": 1})
+async def test_the_command_is_written_once_and_the_last_attempt_waits(setup: RequestSetup) -> None:
+    assert await setup.attempt(1) is None
+    assert await setup.attempt(2) is None
+    assert await setup.commands() == 1
+    first, found = await setup.reply("done", {"n": 1})
     assert first
     assert found is not None
     assert found.waiter is not None
     assert (found.waiter.token, found.waiter.attempt) == (b"token 2", 2)
-    told = await place.attempt(3)
-    assert told == Outcome.done({"n": 1}, attempt=3)
+    reported = await setup.attempt(3)
+    assert reported == Outcome.done({"n": 1}, attempt=3)
 
 
-async def test_the_first_reply_counts(place: Place) -> None:
-    await place.attempt()
-    assert (await place.reply("rejected", "no"))[0]
-    first, found = await place.reply("done", 1)
+async def test_the_first_reply_counts(setup: RequestSetup) -> None:
+    await setup.attempt()
+    assert (await setup.reply("rejected", "no"))[0]
+    first, found = await setup.reply("done", 1)
     assert not first
     assert found is not None
     assert found.outcome == "rejected"
-    told = await place.attempt(2)
-    assert told is not None
-    assert told.failure is not None
-    assert (told.kind, told.failure.message, told.retryable) == ("rejected", "no", False)
+    reported = await setup.attempt(2)
+    assert reported is not None
+    assert reported.failure is not None
+    assert (reported.kind, reported.failure.message, reported.retryable) == ("rejected", "no", False)
 
 
-async def test_a_reply_without_a_request_is_ignored(place: Place) -> None:
-    assert await place.reply("done") == (False, None)
+async def test_a_reply_without_a_request_is_ignored(setup: RequestSetup) -> None:
+    assert await setup.reply("done") == (False, None)
 
 
-async def test_a_probe_seals_a_request_that_was_never_sent(place: Place) -> None:
-    assert await place.probe() == {"probe": "absent"}
-    told = await place.attempt()
-    assert told is not None
-    assert told.kind == "late"
-    assert await place.commands() == 0
-    assert await place.probe() == {"probe": "absent"}
+async def test_a_probe_seals_a_request_that_was_never_sent(setup: RequestSetup) -> None:
+    assert await setup.probe() == {"probe": "absent"}
+    reported = await setup.attempt()
+    assert reported is not None
+    assert reported.kind == "late"
+    assert await setup.commands() == 0
+    assert await setup.probe() == {"probe": "absent"}
 
 
 @pytest.mark.parametrize(
     ("outcome", "expected"), [("done", {"probe": "done", "result": 7}), ("rejected", {"probe": "absent"})]
 )
-async def test_a_probe_finds_the_reply(place: Place, outcome: str, expected: Any) -> None:
-    await place.attempt()
-    assert (await place.probe())["probe"] == "unknown"
-    await place.reply(outcome, 7 if outcome == "done" else "no")
-    assert await place.probe() == expected
+async def test_a_probe_finds_the_reply(setup: RequestSetup, outcome: str, expected: Any) -> None:
+    await setup.attempt()
+    assert (await setup.probe())["probe"] == "unknown"
+    await setup.reply(outcome, 7 if outcome == "done" else "no")
+    assert await setup.probe() == expected
 
 
-async def test_a_refused_undo_is_sent_again_only_by_a_new_call(place: Place) -> None:
-    assert await place.attempt(1, op="undo") is None
-    await place.reply("rejected", "no", op="undo")
-    told = await place.attempt(2, op="undo")
-    assert told is not None
-    assert told.kind == "rejected", "the same call has not heard it yet"
-    assert await place.attempt(1, op="undo", earlier=2) is None
-    assert await place.commands() == 2
-    assert await place.attempt(2, op="undo", earlier=2) is None
-    assert await place.commands() == 2
-    await place.reply("done", None, op="undo")
-    assert await place.attempt(1, op="undo", earlier=4) == Outcome.done(None)
+async def test_a_refused_undo_is_sent_again_only_by_a_new_call(setup: RequestSetup) -> None:
+    assert await setup.attempt(1, op="undo") is None
+    await setup.reply("rejected", "no", op="undo")
+    reported = await setup.attempt(2, op="undo")
+    assert reported is not None
+    assert reported.kind == "rejected", "the same call has not heard it yet"
+    assert await setup.attempt(1, op="undo", earlier=2) is None
+    assert await setup.commands() == 2
+    assert await setup.attempt(2, op="undo", earlier=2) is None
+    assert await setup.commands() == 2
+    await setup.reply("done", None, op="undo")
+    assert await setup.attempt(1, op="undo", earlier=4) == Outcome.done(None)
 
 
-async def test_a_concurrent_attempt_and_reply_never_miss_each_other(place: Place) -> None:
+async def test_a_concurrent_attempt_and_reply_never_miss_each_other(setup: RequestSetup) -> None:
     """Either the attempt finds the reply, or who recorded the reply finds the attempt."""
     for round in range(100):
-        place.saga_id = f"trip-{uuid.uuid4()}"
-        assert await place.attempt(1) is None
-        told, (_, found) = await asyncio.gather(place.attempt(2), place.reply("done", round))
+        setup.saga_id = f"trip-{uuid.uuid4()}"
+        assert await setup.attempt(1) is None
+        reported, (_, found) = await asyncio.gather(setup.attempt(2), setup.reply("done", round))
         assert found is not None
         assert found.waiter is not None
-        assert told is not None or found.waiter.attempt == 2
+        assert reported is not None or found.waiter.attempt == 2
 
 
 @pytest.mark.parametrize(
@@ -178,25 +178,27 @@ async def test_a_concurrent_attempt_and_reply_never_miss_each_other(place: Place
         ({"body": 1}, "no argument 'body'"),
     ],
 )
-async def test_invalid_command_arguments_are_refused(place: Place, arguments: dict[str, Any], message: str) -> None:
+async def test_invalid_command_arguments_are_refused(
+    setup: RequestSetup, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
-        await place.attempt(**arguments)
-    assert await place.commands() == 0
+        await setup.attempt(**arguments)
+    assert await setup.commands() == 0
 
 
-async def test_a_missing_outbox_is_reported(place: Place) -> None:
-    place.requests = KafkaRequestAction(place.databases, replace(KafkaSettings(), outbox=None))
+async def test_a_missing_outbox_is_reported(setup: RequestSetup) -> None:
+    setup.requests = KafkaRequestAction(setup.databases, replace(KafkaSettings(), outbox=None))
     with pytest.raises(UsageError, match=r"\[kafka\] outbox"):
-        await place.attempt()
+        await setup.attempt()
 
 
-async def test_clean_up_purges_requests_with_their_saga(place: Place) -> None:
-    assert await place.attempt() is None
-    engine = place.databases.engine("shop")
+async def test_clean_up_purges_requests_with_their_saga(setup: RequestSetup) -> None:
+    assert await setup.attempt() is None
+    engine = setup.databases.engine("shop")
     options = {"oldest_open": None, "longest_transaction": 0.0}
     assert await clean_up(engine, now=time.time(), retention=3600, **options) == 0
     assert await clean_up(engine, now=time.time() + 7200, retention=3600, **options) >= 1
-    assert await place.reply("done") == (False, None)
-    told = await place.attempt(2)
-    assert told is not None
-    assert told.kind == "late", "older than anything the database still remembers"
+    assert await setup.reply("done") == (False, None)
+    reported = await setup.attempt(2)
+    assert reported is not None
+    assert reported.kind == "late", "older than anything the database still remembers"

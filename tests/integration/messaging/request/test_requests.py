@@ -124,7 +124,7 @@ async def test_no_reply_in_time_is_unknown_and_undone_by_a_command(env: Environm
     assert (reserve["outcome"], reserve["state"]) == ("unknown", "COMPENSATED")
     assert env.seen(story["id"]) == ["do", "undo"], "the second attempt waits for the reply, it sends nothing"
 
-    # Whoever answers now is too late for this saga; what he says is kept.
+    # A reply now is too late for this saga; it is stored.
     before = env.listener.counts["late"]
     env.answer(f"{story['id']}/reserve", "done", {"late": True})
     await until(lambda: env.listener.counts["late"] > before)
@@ -216,7 +216,7 @@ async def test_a_rejected_undo_parks_and_an_operator_resends_it(env: Environment
 
 
 async def test_cancel_does_not_wait_for_the_reply(env: Environment) -> None:
-    """The attempt has five minutes; whoever cancels gets his undo command after a moment."""
+    """The attempt has five minutes; a cancel sends the undo command at once."""
     saga_id = await env.begin("order", do="silent")
     await env.waits(saga_id)
     await until(lambda: env.seen(saga_id) == ["do"])

@@ -1,4 +1,4 @@
-"""From topic to topic, exactly once: with Kafka's own figures, and with clients and a broker that die on the way."""
+"""From topic to topic, exactly once: with Kafka's own metrics, and with clients and a broker that are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that starts again forgets the end of a bridge's transaction (KAFKA-20734): all is copied once."""
+"""A restarted broker loses the end of a bridge's transaction (KAFKA-20734): every record is copied once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_record_after_a_hanging_transaction_is_copied_once(
 
 
 def write_and_sleep(kafka: KafkaSettings, place: str, target: str, numbers: range) -> None:
-    """A transaction that a bridge has written when it falls asleep for ever."""
+    """A transaction written by a bridge that freezes forever."""
     producer = TransactionalProducer(kafka, f"{kafka.prefix}-bridge-copier-0").open()
     producer.begin(60.0)
     for number in numbers:

@@ -1,4 +1,4 @@
-"""What the client library hands out twice is copied once: after a fetch from where it began, and when partitions move
+"""Records the client library delivers twice are copied once: after a refetch, and when partitions move
 while a batch is being collected."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reader whose broker is gone says so, and is quiet again when it is back."""
+"""A reader reports an unreachable broker, and recovers when it is back."""
 
 from __future__ import annotations
 

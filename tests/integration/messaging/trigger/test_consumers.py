@@ -1,4 +1,4 @@
-"""Consumers with an inbox: each effect once, in order per key, whoever dies and whatever comes twice or too early."""
+"""Consumers with an inbox: each effect once, in order per key, despite kills, duplicates and reordering."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.integration.messaging.trigger.trigger_environment import (
 )
 
 NOWHERE = "127.0.0.1:1"
-"""An address of Temporal that nobody asks: consumers need none."""
+"""A Temporal address that is never used: consumers do not need Temporal."""
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
 async def test_a_rebalance_during_a_batch_has_one_effect(
     kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
-    """Fault row 18: a second process joins while the first works, the first is told to go, a third is killed."""
+    """Fault row 18: a second process joins while the first works, the first is stopped, a third is killed."""
     shop, topic, prefix = await open_shop(postgres_server), kafka.create_topic(partitions=4), fresh("p")
     folder = write_project(
         tmp_path / "project",

@@ -1,4 +1,4 @@
-"""A consumer on MariaDB, as a process: effect, inbox row and event are one, whoever dies, whatever comes twice."""
+"""A consumer on MariaDB, as a process: effect, inbox row and event are atomic, despite kills and duplicates."""
 
 from __future__ import annotations
 

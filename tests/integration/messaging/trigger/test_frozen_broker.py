@@ -1,4 +1,4 @@
-"""A broker that is there and does not answer holds no process up that is told to stop."""
+"""A frozen broker does not block the shutdown of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer does to its database, on each of them: one effect, the refusal, the version file, and forgetting."""
+"""What a consumer does to its database, on every kind: one effect, the rejection, the version table, and purging."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mariadb_server() -> Iterator[DatabaseServer]:
         yield server
 
 
-class Read:
+class RawRecord:
     """A record as the client library gives it."""
 
     def __init__(self, topic: str, offset: int, value: Any, headers: Mapping[str, str]) -> None:
@@ -68,7 +68,7 @@ class Read:
         return 1, 1_700_000_000_000
 
 
-class Place:
+class ConsumerSetup:
     """One database with the engine's tables, and consumers of it: each as in a process of its own."""
 
     def __init__(self, url: str) -> None:
@@ -96,7 +96,7 @@ class Place:
         )
 
     def record(self, offset: int, value: Any, **headers: str) -> ConsumedRecord:
-        return ConsumedRecord(Read(self.topic, offset, value, headers))
+        return ConsumedRecord(RawRecord(self.topic, offset, value, headers))
 
     async def rows(self, question: str, **values: Any) -> list[tuple[Any, ...]]:
         async with self.engine.connect() as connection:
@@ -115,21 +115,21 @@ class Place:
 
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsumerSetup]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'shop.db'}"
     elif request.param == "postgresql":
         url = new_database(request.getfixturevalue("postgres_server"))
     else:
         url = request.getfixturevalue("mariadb_server").url()
-    place = Place(url)
-    await create_tables(place.engine)
-    async with place.engine.begin() as connection:
+    setup = ConsumerSetup(url)
+    await create_tables(setup.engine)
+    async with setup.engine.begin() as connection:
         made = "create table if not exists effect (consumer varchar(100), what varchar(100), number int)"
         await connection.execute(text(made))
-    yield place
-    await place.databases.close()
-    await place.others.close()
+    yield setup
+    await setup.databases.close()
+    await setup.others.close()
 
 
 async def note(message: Message, name: str, what: str, number: int) -> None:
@@ -137,124 +137,124 @@ async def note(message: Message, name: str, what: str, number: int) -> None:
     await message.sql.execute(statement, name=name, what=what, number=number)
 
 
-async def test_two_concurrent_deliveries_have_one_effect(place: Place) -> None:
+async def test_two_concurrent_deliveries_have_one_effect(setup: ConsumerSetup) -> None:
     async def book(message: Message) -> dict[str, Any]:
-        await note(message, place.name, "booked", message.value)
-        message.emit(f"{place.topic}-told", key="k", value={"told": message.value})
+        await note(message, setup.name, "booked", message.value)
+        message.emit(f"{setup.topic}-told", key="k", value={"told": message.value})
         await asyncio.sleep(0.01)  # so that the other one meets an open transaction
         return {"n": message.value}
 
-    ours, theirs = place.consuming(book), place.consuming(book, other=True)
-    answers = f"{place.topic}-answers"
+    ours, theirs = setup.consuming(book), setup.consuming(book, other=True)
+    answers = f"{setup.topic}-answers"
     for number in range(8):
-        same = [place.record(number, number, sagareplyto=answers, sagakey=f"s/{number}") for _ in range(2)]
+        same = [setup.record(number, number, sagareplyto=answers, sagakey=f"s/{number}") for _ in range(2)]
         await asyncio.gather(ours(same[0]), theirs(same[1]))
-    assert await place.effects() == [("booked", number) for number in range(8)]
-    assert [status for _, status in await place.inbox()] == ["DONE"] * 8
-    assert await place.outbox(f"{place.topic}-told") == [{"told": number} for number in range(8)]
-    assert await place.outbox(answers) == [{"n": number} for number in range(8)]
+    assert await setup.effects() == [("booked", number) for number in range(8)]
+    assert [status for _, status in await setup.inbox()] == ["DONE"] * 8
+    assert await setup.outbox(f"{setup.topic}-told") == [{"told": number} for number in range(8)]
+    assert await setup.outbox(answers) == [{"n": number} for number in range(8)]
 
 
-async def test_a_rejection_leaves_only_its_reply(place: Place) -> None:
+async def test_a_rejection_leaves_only_its_reply(setup: ConsumerSetup) -> None:
     calls = []
 
     async def refuse(message: Message) -> None:
         calls.append(message.attempt)
-        await note(message, place.name, "never", 1)
-        message.emit(f"{place.topic}-told", key="k", value=1)
+        await note(message, setup.name, "never", 1)
+        message.emit(f"{setup.topic}-told", key="k", value=1)
         raise Rejected("no budget left", limit=100)
 
-    handle, answers = place.consuming(refuse), f"{place.topic}-answers"
+    handle, answers = setup.consuming(refuse), f"{setup.topic}-answers"
     for _ in range(2):
-        await handle(place.record(1, {}, sagareplyto=answers, sagakey="s/ask"))
+        await handle(setup.record(1, {}, sagareplyto=answers, sagakey="s/ask"))
     assert calls == [1]
-    assert await place.effects() == []
-    assert await place.outbox(f"{place.topic}-told") == []
-    assert await place.outbox(answers) == [{"reason": "no budget left", "details": {"limit": 100}}]
-    assert await place.inbox() == [(f"{place.topic}-0-1", "REJECTED")]
+    assert await setup.effects() == []
+    assert await setup.outbox(f"{setup.topic}-told") == []
+    assert await setup.outbox(answers) == [{"reason": "no budget left", "details": {"limit": 100}}]
+    assert await setup.inbox() == [(f"{setup.topic}-0-1", "REJECTED")]
 
 
-async def test_a_plain_function_has_the_same_transaction(place: Place) -> None:
+async def test_a_plain_function_has_the_same_transaction(setup: ConsumerSetup) -> None:
     def plain(message: Message) -> None:
         if message.newer("order", message.value):
             statement = "insert into effect (consumer, what, number) values (:name, 'plain', :n)"
-            message.sql.execute(statement, name=place.name, n=message.value)
+            message.sql.execute(statement, name=setup.name, n=message.value)
 
-    handle = place.consuming(plain)
+    handle = setup.consuming(plain)
     for offset, version in enumerate((2, 1, 3)):
-        await handle(place.record(offset, version))
-    assert await place.effects() == [("plain", 2), ("plain", 3)]
-    assert len(await place.inbox()) == 3
+        await handle(setup.record(offset, version))
+    assert await setup.effects() == [("plain", 2), ("plain", 3)]
+    assert len(await setup.inbox()) == 3
 
 
-async def test_a_dead_letter_is_not_processed_again(place: Place, kafka: Broker) -> None:
+async def test_a_dead_letter_is_not_processed_again(setup: ConsumerSetup, kafka: Broker) -> None:
     tries = []
 
     async def fail(message: Message) -> None:
         tries.append(message.attempt)
-        await note(message, place.name, "never", 1)
+        await note(message, setup.name, "never", 1)
         raise KeyError("price")
 
-    kafka.create_topic(place.topic)
-    answers = f"{place.topic}-answers"
-    handle = place.consuming(fail, kafka.settings(), max_attempts=2)
-    asked = place.record(1, {}, sagareplyto=answers, sagakey="s/ask")
+    kafka.create_topic(setup.topic)
+    answers = f"{setup.topic}-answers"
+    handle = setup.consuming(fail, kafka.settings(), max_attempts=2)
+    asked = setup.record(1, {}, sagareplyto=answers, sagakey="s/ask")
     await handle(asked)
     await handle(asked)  # its offset was not committed: the letter is written again, the effect stays impossible
     assert tries == [1, 2]
-    assert await place.effects() == []
-    assert await place.inbox() == [(f"{place.topic}-0-1", "DEAD")]
-    [answer] = await place.outbox(answers)
+    assert await setup.effects() == []
+    assert await setup.inbox() == [(f"{setup.topic}-0-1", "DEAD")]
+    [answer] = await setup.outbox(answers)
     assert "price" in answer["reason"]
-    letters = await asyncio.to_thread(kafka.read_committed, f"{place.topic}.dlq")
+    letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
     assert [one.headers["sagadlqoffset"] for one in letters] == ["1", "1"]
 
 
-async def test_versions_are_kept_in_any_order_and_concurrently(place: Place) -> None:
+async def test_versions_are_kept_in_any_order_and_concurrently(setup: ConsumerSetup) -> None:
     async def keep(message: Message) -> None:
         if await message.newer(message.value["id"], message.value["version"]):
-            await note(message, place.name, message.value["id"], message.value["version"])
+            await note(message, setup.name, message.value["id"], message.value["version"])
 
-    ours, theirs = place.consuming(keep), place.consuming(keep, other=True)
+    ours, theirs = setup.consuming(keep), setup.consuming(keep, other=True)
     entities = [f"e{number}" for number in range(3)]
     values = [{"id": id, "version": version} for id in entities for version in range(1, 5)]
     random.Random(7).shuffle(values)
     await asyncio.gather(
-        *((ours, theirs)[offset % 2](place.record(offset, value)) for offset, value in enumerate(values))
+        *((ours, theirs)[offset % 2](setup.record(offset, value)) for offset, value in enumerate(values))
     )
-    seen = await place.effects()
+    seen = await setup.effects()
     assert len(seen) == len(set(seen))
     for entity in entities:
         assert max(number for what, number in seen if what == entity) == 4
     question = "select entity, version from saga_version_seen where consumer = :name order by entity"
-    assert await place.rows(question, name=place.name) == [(entity, 4) for entity in entities]
+    assert await setup.rows(question, name=setup.name) == [(entity, 4) for entity in entities]
 
 
-async def test_an_overlong_entity_name_is_refused(place: Place, kafka: Broker) -> None:
+async def test_an_overlong_entity_name_is_refused(setup: ConsumerSetup, kafka: Broker) -> None:
     """Two long names that begin alike would share one version, and one of the two messages would have no effect."""
 
     async def keep(message: Message) -> None:
         await message.newer("x" * 201, 1)
 
-    kafka.create_topic(place.topic)
-    await place.consuming(keep, kafka.settings(), max_attempts=1)(place.record(1, {}))
-    assert [status for _, status in await place.inbox()] == ["DEAD"]
-    [letter] = await asyncio.to_thread(kafka.read_committed, f"{place.topic}.dlq")
+    kafka.create_topic(setup.topic)
+    await setup.consuming(keep, kafka.settings(), max_attempts=1)(setup.record(1, {}))
+    assert [status for _, status in await setup.inbox()] == ["DEAD"]
+    [letter] = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
     assert "longer than 200 characters" in letter.headers["sagadlqreason"]
 
 
-async def test_purging_deletes_old_rows_in_batches(place: Place) -> None:
+async def test_purging_deletes_old_rows_in_batches(setup: ConsumerSetup) -> None:
     async def book(message: Message) -> None:
-        await note(message, place.name, "booked", message.value)
+        await note(message, setup.name, "booked", message.value)
 
-    handle = place.consuming(book)
-    await asyncio.gather(*(handle(place.record(number, number)) for number in range(7)))
+    handle = setup.consuming(book)
+    await asyncio.gather(*(handle(setup.record(number, number)) for number in range(7)))
     old = "update saga_inbox set received_at = 1000 + topic_offset where consumer = :name and topic_offset < 5"
-    async with place.engine.begin() as connection:
-        await connection.execute(text(old), {"name": place.name})
+    async with setup.engine.begin() as connection:
+        await connection.execute(text(old), {"name": setup.name})
     now = time.time()
-    assert [await inbox.purge(place.engine, now - 60, batch_size=2) for _ in range(4)] == [2, 2, 1, 0]
-    left = {f"{place.topic}-0-{number}" for number in (5, 6)}
-    assert {id for id, _ in await place.inbox()} == left
-    await handle(place.record(6, 6))
-    assert await place.effects() == [("booked", number) for number in range(7)], "what is kept still holds"
+    assert [await inbox.purge(setup.engine, now - 60, batch_size=2) for _ in range(4)] == [2, 2, 1, 0]
+    left = {f"{setup.topic}-0-{number}" for number in (5, 6)}
+    assert {id for id, _ in await setup.inbox()} == left
+    await handle(setup.record(6, 6))
+    assert await setup.effects() == [("booked", number) for number in range(7)], "what is kept still holds"

@@ -1,4 +1,4 @@
-"""Events start sagas and wake them: each event once, whatever it meets on its way."""
+"""Events start and signal sagas: each event once, despite faults."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_a_poison_message_is_dead_lettered_and_the_partition_continues(
 async def test_one_of_two_processes_is_killed_while_processing(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path
 ) -> None:
-    """P7: whoever takes an event, it is one saga; what the dead process had claimed is offered to the other."""
+    """P7: each event is one saga; partitions of the killed process are reassigned to the other."""
     topic, saga, prefix = kafka.create_topic(partitions=4), fresh("order"), fresh("p")
     folder = write_project(
         tmp_path / "project",

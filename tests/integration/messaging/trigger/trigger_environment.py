@@ -124,7 +124,7 @@ async def ended(client: Client, saga_id: str) -> dict[str, Any]:
 
 
 def committed(broker: Broker, group: str, topic: str) -> dict[int, int]:
-    """Where a group stands, by partition; only those it has committed."""
+    """The committed offsets of a group, by partition."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     asked = [TopicPartition(topic, partition) for partition in broker.offsets(topic)]

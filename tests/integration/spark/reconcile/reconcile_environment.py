@@ -1,4 +1,4 @@
-"""A small shop whose books are held against each other: sagas, a database with an outbox, and its topics."""
+"""A small shop to reconcile: sagas, a database with an outbox, and its topics."""
 
 from __future__ import annotations
 
@@ -174,10 +174,10 @@ class Shop:
         capsys.readouterr()
         command = ["--config", str(self.folder / "saga.toml"), "reconcile", "-o", "json", *words]
         code = await asyncio.to_thread(main.run, command)
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        assert told.out, told.err
-        return code, json.loads(told.out)
+        reported = capsys.readouterr()
+        assert "Traceback" not in reported.err
+        assert reported.out, reported.err
+        return code, json.loads(reported.out)
 
 
 async def run_saga(client: Client, id: str, total: str) -> dict[str, Any]:

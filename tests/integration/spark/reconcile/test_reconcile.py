@@ -1,5 +1,5 @@
-"""`saga reconcile` over real sagas, their database and their topics: clean books agree; what is spoiled by hand is
-named with its key and the command that mends it; what is safe is mended."""
+"""`saga reconcile` over real sagas, their database and their topics: consistent data has no findings; corruption is
+reported with its key and the repair command; safe repairs are applied."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
     return found
 
 
-def told(report: dict[str, Any], event: str) -> tuple[str, str]:
-    """The class of what is said about an event, and the command that mends it."""
+def finding_of(report: dict[str, Any], event: str) -> tuple[str, str]:
+    """The class of the finding about an event, and the command that repairs it."""
     [one] = [one for one in report["findings"] if one["row"] == {"event_id": event}]
     assert one["place"] == "shop.saga_outbox"
     return one["class"], one["command"]
@@ -100,7 +100,7 @@ async def test_mismatches_are_reported_and_repaired(
         shop.sql(f"insert into held values ('{mark}-4', 'pear')")
         shop.sql(f"delete from saga_guard where saga_id = '{mark}-0' and op = 'undo'")
         shop.sql(f"delete from saga_guard where saga_id = '{mark}-5' and step = 'hold'")
-        dropped, sent, orphan, unclaimed = (
+        dropped, sent, start_and_kill_worker, unclaimed = (
             event_of(shop, f"{mark}-{number}", step)
             for number, step in ((0, "hold"), (3, "place"), (5, "hold"), (2, "place"))
         )
@@ -136,7 +136,7 @@ async def test_mismatches_are_reported_and_repaired(
         states = dict(shop.sql("select event_id, status from saga_outbox"))
         assert (states[dropped], states["waits"]) == ("DROPPED", "NEW")
         assert states[event_of(shop, f"{mark}-stopped", "hold")] == "DROPPED"
-        assert [told(report, event) for event in ("lost", "early", orphan, unclaimed, sent)] == [
+        assert [finding_of(report, event) for event in ("lost", "early", start_and_kill_worker, unclaimed, sent)] == [
             ("event_missing", "shop: update saga_outbox set status = 'NEW' where event_id = 'lost';"),
             ("event_without_effect", "shop: delete from saga_outbox where event_id = 'early';"),
             ("event_without_effect", f"saga show {mark}-5"),
@@ -175,7 +175,7 @@ async def test_data_outside_the_window_is_ignored(
         assert records_since(shop, tmp_path / "window", began + READ_MARGIN) == 3  # and not those of the old ones
         code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (8, {"event_missing": 1})
-        assert told(report, "lost before")[0] == "event_missing"
+        assert finding_of(report, "lost before")[0] == "event_missing"
 
         records = {one.headers["sagaid"]: one.offset for one in kafka.read_committed(shop.orders)}
         kafka.delete_records(shop.orders, before=min(at for id, at in records.items() if "-new-" in id))
@@ -186,7 +186,7 @@ async def test_data_outside_the_window_is_ignored(
         emit(shop, f"{mark}-new-0", "place", "lost since", "PUBLISHED", shop.orders)
         code, report = await shop.reconcile(capsys, *window)
         assert (code, report["counts"]) == (8, {"event_missing": 1})
-        class_, command = told(report, "lost since")
+        class_, command = finding_of(report, "lost since")
         assert class_ == "event_missing"
         shop.sql(command.removeprefix("shop: "))
         await shop.publish()
@@ -227,7 +227,7 @@ async def test_a_step_is_refused_when_its_sides_differ(
 
 
 async def start_by_schedule(client: Client, shop: Shop, **input: str) -> str:
-    """What `temporal schedule create` of the docs does, and its first moment at once; the id of the saga."""
+    """Do what `temporal schedule create` of the docs does, and trigger it at once; returns the id of the saga."""
     schedule = f"books-{uuid.uuid4()}"
     action = ScheduleActionStartWorkflow(
         "same", input, id=schedule, task_queue=shop.project.settings.temporal.task_queue

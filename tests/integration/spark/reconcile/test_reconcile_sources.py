@@ -139,8 +139,8 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
         ("STAGED", "RUNNING", True, False, None),
         ("STAGED", "PARKED", True, False, None),
         ("PUBLISHED", "COMPLETED", True, True, None),  # the worker's clean-up takes the stage in its time
-        ("QUARANTINED", "COMPENSATED", True, False, None),  # kept for people to look at
-        ("STAGED", "TERMINATED", True, False, None),  # told by its guard row: open effects
+        ("QUARANTINED", "COMPENSATED", True, False, None),  # kept for inspection
+        ("STAGED", "TERMINATED", True, False, None),  # reported through its guard row: open effects
         ("STAGING", "COMPENSATED", False, False, None),
         ("STAGING", "COMPENSATED", True, False, "staged_left"),
         ("STAGING", "TERMINATED", True, False, "staged_left"),

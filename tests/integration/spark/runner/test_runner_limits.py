@@ -80,8 +80,8 @@ def runners(day_close: DayCloseProject) -> list[psutil.Process]:
 
 
 def altered(day_close: DayCloseProject, **settings: Any) -> DayCloseProject:
-    """The project with other settings of Spark, and patience for a machine that has much to do: here no attempt may end
-    because nobody heard of it."""
+    """The project with other Spark settings and long timeouts for a loaded machine: no attempt may end here for
+    a missed heartbeat."""
     definition, file = day_close.folder / "day.saga.yaml", day_close.folder / "saga.toml"
     definition.write_text(definition.read_text().replace("heartbeat: 5s", "heartbeat: 120s"))
     words = "".join(f"{name} = {value}\n" for name, value in settings.items())
@@ -104,9 +104,9 @@ async def test_a_job_that_always_runs_out_of_memory(
         saga = f"greedy-{uuid.uuid4()}"
         await client.start("day", {"day": "2026-01-01"}, id=saga)
         async with asyncio.timeout(SECONDS):
-            while not (said := await failures(client, saga)):  # noqa: ASYNC110
+            while not (output := await failures(client, saga)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-        assert WAYS[way] in said[0], "whoever looks meanwhile reads the reason"
+        assert WAYS[way] in output[0], "whoever looks meanwhile reads the reason"
         story = await finished(client, saga, TIMEOUT)
         assert story["state"] == "COMPENSATED", story["reason"]
         assert WAYS[way] in story["reason"]["message"]

@@ -1,4 +1,4 @@
-"""A fresh runner: several runs at one moment, what it cannot begin with, and a job that kills each one."""
+"""A new runner: several concurrent tasks, failures to start, and a job that kills each runner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def env(tmp_path: Path) -> AsyncIterator[Environment]:
 
 async def test_a_new_runner_accepts_a_job_and_an_audit_concurrently(env: Environment) -> None:
     """After a runner was killed, all of its runs are repeated at once. Both need PySpark, whose modules import each
-    other: two threads that import them at one moment get unfinished ones."""
+    other: two threads that import them concurrently get partially initialized ones."""
     spec = {"parquet": "out", "mode": "append"}
     settings = SparkSettings(root=env.root, stage=(env.root / "stage").as_uri())
     made = stage(settings, spec, [{"id": 1}, {"id": 2}], saga="s1", generation=1)

@@ -52,7 +52,7 @@ async def test_spark_steps_wait_for_another_worker_with_a_reason(
         await client.start("day", {"day": "2026-01-02"}, id=spark)
         other = await client.start("counted", {}, id=f"counted-{uuid.uuid4()}")
         assert await other.result() == {"n": 12}
-        step = await _told(client, spark)
+        step = await _waiting_step(client, spark)
         assert step["state"] == "RUNNING"
         await client.cancel(spark, reason="not today", who="test")
         assert (await finished(client, spark, "120s"))["state"] == "COMPENSATED"
@@ -62,8 +62,8 @@ async def test_spark_steps_wait_for_another_worker_with_a_reason(
     assert "Traceback" not in worker.log.read_text()
 
 
-async def _told(client: Client, saga: str) -> dict[str, Any]:
-    """The step, as soon as its story says what it waits for."""
+async def _waiting_step(client: Client, saga: str) -> dict[str, Any]:
+    """The step, once its view shows what it waits for."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         step = next(one for one in (await client.show(saga))["steps"] if one["id"] == "facts")

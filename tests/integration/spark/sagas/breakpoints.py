@@ -1,7 +1,7 @@
-"""Stops a worker or a runner at a named point of a Spark step, from outside: it passes a breakpoint of the database.
+"""Stops a worker or a runner at a named point of a Spark step, from outside, by breakpoints in the database.
 
 The project's actions module calls :func:`install` in the worker; a job calls :func:`wait_at` in the runner. A point is
-closed by holding an advisory lock; who waits there is seen in ``pg_locks``. Nothing in the product knows of it.
+set by holding an advisory lock; waiters are visible in ``pg_locks``. The product does not know of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 DATABASE = "SAGA_TEST_DATABASE"
-"""Where a process finds the breakpoints."""
+"""The database that holds the breakpoints."""
 
 CLASS = 9
 TIMEOUT = 240.0
@@ -29,7 +29,7 @@ select count(*) from pg_locks where locktype = 'advisory' and not granted
 
 
 def wait_at(point: str) -> None:
-    """Go through at once, or wait until somebody opens (or kills) it."""
+    """Pass at once, or wait until the breakpoint is cleared."""
     with psycopg.connect(os.environ[DATABASE], autocommit=True) as connection:
         connection.execute("select pg_advisory_lock_shared(%s, hashtext(%s))", (CLASS, point))
 
@@ -84,7 +84,7 @@ def _around(owner: type, method: str, name: Callable[[Any], str]) -> None:
 
 
 class Breakpoint:
-    """A closed point: ``reached`` waits until somebody stands there, or so many."""
+    """A breakpoint that is set: ``reached`` waits until one process, or so many, stopped there."""
 
     def __init__(self, connection: psycopg.Connection[Any], point: str) -> None:
         self._connection = connection
@@ -93,13 +93,13 @@ class Breakpoint:
     def reached(self, count: int = 1) -> None:
         end = time.monotonic() + TIMEOUT
         while self._connection.execute(_WAITING, (CLASS, self._point)).fetchall()[0][0] < count:
-            assert time.monotonic() < end, f"too few came to {self._point!r}"
+            assert time.monotonic() < end, f"too few processes reached {self._point!r}"
             time.sleep(0.05)
 
 
 @contextmanager
 def breakpoint_at(url: str, point: str) -> Iterator[Breakpoint]:
-    """Close a point for the block."""
+    """Set a breakpoint for the block."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("select pg_advisory_lock(%s, hashtext(%s))", (CLASS, point))
         yield Breakpoint(connection, point)

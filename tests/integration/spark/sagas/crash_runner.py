@@ -1,4 +1,4 @@
-"""Where whole sagas meet killed workers: one project with breakpoints, two workers, and a look at what is left."""
+"""Runs sagas while workers are killed: one project with breakpoints, two workers, and checks of what is left."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class CrashRunner:
             worker.wait(60.0)
 
     def waiting_worker(self) -> WorkerProcess:
-        """The worker that stands at a breakpoint."""
+        """The worker that is stopped at a breakpoint."""
         found = [one for one in self.workers if one.running and _waits_at_breakpoint(one.pid, self.day_close)]
-        assert found, "no worker stands at the breakpoint"
+        assert found, "no worker is stopped at the breakpoint"
         return found[0]
 
     def waiting_runners(self) -> list[psutil.Process]:
-        """The runners whose job stands at a breakpoint."""
+        """The runners whose job is stopped at a breakpoint."""
         return [one for one in self.runners() if _waits_at_breakpoint(one.pid, self.day_close)]
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ async def open_crash_runner(
 
 
 async def run_with_kill(crash_runner: CrashRunner, point: str, begin: Callable[[], Any]) -> None:
-    """Kill whoever stands at the point, once; the rest goes on by itself."""
+    """Kill the process stopped at the point, once; the saga continues by itself."""
     with breakpoint_at(crash_runner.day_close.url, point) as stop:
         await begin()
         stop.reached()

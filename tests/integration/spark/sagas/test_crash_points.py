@@ -26,7 +26,7 @@ TIMEOUT = "240s"
 SINKS = {"iceberg": ICEBERG, "parquet": PARQUET, "postgresql": POSTGRESQL}
 
 # C1 before the job, C2 in the middle of it, C3 done but not recorded, C4 recorded, C5 in the audit, C6 before the
-# sink's commit, C7 and C9 after it but before anybody knows, C8 between the two outputs of the saga.
+# sink's commit, C7 and C9 after it but before it is recorded, C8 between the two outputs of the saga.
 FORWARD = [
     ("C1", "before stage", "parquet"),
     ("C2", "in the job", "iceberg"),
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.slow
 async def stage(
     temporal: TemporalServer, server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Callable[[str], Awaitable[CrashRunner]]]:
-    """Gives the theatre of a sink; its workers stay warm until another sink is asked for."""
+    """Returns the crash runner of a sink; its workers keep running until another sink is requested."""
     current: list[CrashRunner] = []
 
     async def theatre_of(sink: str) -> CrashRunner:

@@ -36,7 +36,7 @@ def page(uri: str) -> str:
 
 
 async def forget_all(day_close: DayCloseProject) -> None:
-    """The worker's other round, as if the time in which undos may come were over: the guard has forgotten all."""
+    """The worker's retention round, as if the time for undos were over: the guard is purged."""
     day_close.execute("delete from saga_guard")
     connections = DatabaseConnections({"shop": {"url": day_close.project.settings.connection("shop").url}})
     engine = connections.engine("shop")
@@ -140,7 +140,7 @@ async def test_a_reader_never_sees_one_table_without_the_other(
 
 
 def _rows_of_both(catalog: Any, day_close: DayCloseProject) -> tuple[int, int]:
-    """Row counts by both pointers of one moment, as a transaction of the catalog's database shows them."""
+    """Row counts of both tables in one snapshot of the catalog's database."""
     from pyiceberg.table import StaticTable
 
     pointers = (

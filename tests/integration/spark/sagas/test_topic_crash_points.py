@@ -1,7 +1,7 @@
 """Workers and runners killed at the points C1 to C11 of a Spark step whose output is a topic, and files beside it.
 
 Readers (read_committed) see each row once or never, nothing holds them back afterwards, and the stage area is empty.
-C12 is no point of a topic: whoever writes after us changes nothing. The sink's own points are in
+C12 does not apply to a topic: later writers change nothing. The sink's own points are in
 test_topic_sink_crashes.py.
 """
 
@@ -43,7 +43,7 @@ from tests.integration.spark.sagas.topic_outputs import (
 TIMEOUT = "240s"
 
 # The files are published first: C6 nothing is, C8 the files are and the topic is not. After a `flush` the transaction
-# of the topic is open and the broker has all of it; after the `write` it is committed, and nobody knows.
+# of the topic is open and the broker has all of it; after the `write` it is committed but not recorded.
 FORWARD = {
     "C1": "before stage",
     "C2": "in the job",
@@ -114,7 +114,7 @@ async def test_killed_while_discarding(crash_runner: CrashRunner, kafka: Broker,
 
 @cells(UNDONE)
 async def test_killed_while_undoing_a_topic(crash_runner: CrashRunner, kafka: Broker, point: str) -> None:
-    """The files are taken back, the rows of the topic stay, and a person is told, whoever was killed."""
+    """The files are reverted, the rows of the topic stay, and the saga is PARKED, whichever process was killed."""
     saga = f"day-{uuid.uuid4()}"
     files = rows_of_files(crash_runner.day_close)
     await (await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)).result()
@@ -139,7 +139,7 @@ async def test_killed_while_undoing_a_topic(crash_runner: CrashRunner, kafka: Br
 async def test_a_frozen_publisher_resumes_after_another_has_published(
     crash_runner: CrashRunner, kafka: Broker, point: str
 ) -> None:
-    """It stands still in the middle of its transaction: the other fences it, and its commit changes nothing."""
+    """It freezes during its transaction: the other publisher fences it, and its commit has no effect."""
     saga = f"day-{uuid.uuid4()}"
     with breakpoint_at(crash_runner.day_close.url, point) as stop:
         await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
@@ -156,7 +156,7 @@ async def test_a_frozen_publisher_resumes_after_another_has_published(
 
 @cells({"C11 two": "in the job"})
 async def test_two_concurrent_runners_with_one_key(crash_runner: CrashRunner, kafka: Broker, point: str) -> None:
-    """The worker of the first is taken for dead; it wakes while the second works."""
+    """The first worker is considered dead; it resumes while the second works."""
     saga = f"day-{uuid.uuid4()}"
     with breakpoint_at(crash_runner.day_close.url, point) as stop:
         await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)

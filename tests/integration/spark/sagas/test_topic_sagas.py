@@ -1,5 +1,5 @@
-"""Spark jobs of real sagas that write to a topic of a real broker, and read it: nothing is there before the commit
-point, each row once after it, and an undo is for a person."""
+"""Spark jobs of real sagas that write to a topic of a real broker, and read it: nothing is visible before the commit
+point, each row once after it, and an undo needs an operator."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_topic_is_published_rejected_parked_and_read(
 
 
 async def reads_the_same_again(client: Any, day_close: DayCloseProject, kafka: Broker, topic: str) -> None:
-    """The second attempt of a job sees what the first has seen, whatever came in between."""
+    """The second attempt of a job reads what the first has read, despite later records."""
     saga = f"replay-{uuid.uuid4()}"
     run = await client.start("replay", {}, id=saga)
     await until((day_close.folder / "waits").exists, 240)

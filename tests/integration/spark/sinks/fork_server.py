@@ -1,4 +1,4 @@
-"""Children for tests of crashes: forked from one interpreter that has imported what takes long, each may be killed."""
+"""Child processes for crash tests: forked from one interpreter with slow imports preloaded; each may be killed."""
 
 from __future__ import annotations
 
@@ -81,25 +81,25 @@ class Child:
 
     def __init__(self, fork_server: ForkServer, pid: int, output: Path) -> None:
         self.pid = pid
-        self._nursery = fork_server
+        self._server = fork_server
         self._output = output
 
     def wait_until_stopped(self, timeout: float) -> None:
         """Until it has stopped itself; AssertionError: it ended instead, or did nothing."""
-        self._nursery.wait(lambda: self.pid in self._nursery.stopped or self.pid in self._nursery.codes, timeout)
-        assert self.pid not in self._nursery.codes, f"it ended instead: {self._output.read_text()}"
-        assert self.pid in self._nursery.stopped, "it did not stop"
+        self._server.wait(lambda: self.pid in self._server.stopped or self.pid in self._server.codes, timeout)
+        assert self.pid not in self._server.codes, f"it ended instead: {self._output.read_text()}"
+        assert self.pid in self._server.stopped, "it did not stop"
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def outcome(self, timeout: float) -> tuple[int, str]:
-        """Exit code (negative: the signal) and what it said. One that does not end is killed: AssertionError."""
-        if not self._nursery.wait(lambda: self.pid in self._nursery.codes, timeout):
+        """Exit code (negative: the signal) and output. A child that does not exit is killed: AssertionError."""
+        if not self._server.wait(lambda: self.pid in self._server.codes, timeout):
             os.kill(self.pid, signal.SIGKILL)
-            raise AssertionError(f"it did not end; it said: {self._output.read_text()}")
+            raise AssertionError(f"it did not exit; output: {self._output.read_text()}")
         try:
-            return self._nursery.codes[self.pid], self._output.read_text()
+            return self._server.codes[self.pid], self._output.read_text()
         finally:
             self._output.unlink()
 
@@ -121,7 +121,7 @@ class ForkServer:
         os.close(handle)
         self._process.stdin.write(json.dumps({"program": program, "output": output}).encode() + b"\n")
         self._process.stdin.flush()
-        assert self.wait(lambda: output in self._born, TIMEOUT), "the nursery does not answer"
+        assert self.wait(lambda: output in self._born, TIMEOUT), "the fork server does not answer"
         return Child(self, self._born[output], Path(output))
 
     def wait(self, until: Callable[[], bool], timeout: float) -> bool:
@@ -132,18 +132,18 @@ class ForkServer:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
+            reported = json.loads(line)
             with self._news:
-                if "born" in told:
-                    self._born[told["born"]] = told["pid"]
-                elif "stopped" in told:
-                    self.stopped.add(told["pid"])
+                if "born" in reported:
+                    self._born[reported["born"]] = reported["pid"]
+                elif "stopped" in reported:
+                    self.stopped.add(reported["pid"])
                 else:
-                    self.codes[told["pid"]] = told["code"]
+                    self.codes[reported["pid"]] = reported["code"]
                 self._news.notify_all()
 
 
 @functools.cache
 def fork_server() -> ForkServer:
-    """One for this process; it ends with it, because its standard input does."""
+    """One per process; it ends with the process, whose pipe is its standard input."""
     return ForkServer()

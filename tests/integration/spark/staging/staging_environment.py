@@ -1,5 +1,5 @@
-"""One ledger with its guard and a stage area, and a runner played by pyarrow: it writes the files a job would have
-written, and stands still where a test wants it. No JVM."""
+"""One ledger with its guard and a stage area, and a fake runner with pyarrow: it writes the files a job would write,
+and stops where a test wants it. No JVM."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FakeRunner:
 
 @dataclass
 class StagingEnvironment:
-    """The ledger, the guard beside it, and a stage area."""
+    """The ledger, its guard, and a stage area."""
 
     settings: SparkSettings
     databases: DatabaseConnections
@@ -120,7 +120,7 @@ class StagingEnvironment:
         return list(Path(self.settings.stage.removeprefix("file://")).iterdir())
 
     def files(self) -> list[str]:
-        """Everything in the stage area and below the place of the output."""
+        """Everything in the stage area and below the location of the output."""
         folders = (Path(self.settings.stage.removeprefix("file://")), self.place)
         return [str(path) for folder in folders for path in folder.rglob("*.parquet")]
 

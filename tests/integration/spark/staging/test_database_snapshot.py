@@ -49,6 +49,6 @@ def test_a_value_in_the_sql_of_an_input_cannot_inject_a_statement(server: Databa
 )
 def test_an_invalid_url_is_reported_without_its_password(url: str, tmp_path: Path) -> None:
     wanted = [DatabaseInput("n", {"table": "kept"}, (tmp_path / "part.parquet").as_uri())]
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         extract_database_inputs(url, wanted, lambda _: None, lambda _: None)
-    assert "geheim" not in str(told.value)
+    assert "geheim" not in str(reported.value)

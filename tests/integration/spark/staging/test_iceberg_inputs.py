@@ -1,4 +1,4 @@
-"""Iceberg tables as inputs: deleted rows stay deleted, a moment is a moment, and a retry reads what was read first."""
+"""Iceberg tables as inputs: deletes are applied, time travel is exact, and a retry reads the recorded snapshot."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def test_equality_deletes_are_refused(prices_table: PricesTable) -> None:
     )
     assert len(prices_table.read(as_of=before)) == 3
     rows = pa.Table.from_pylist([{"id": 1, "name": "n1", "price": 0.5}], PRICES)
-    prices_table.table.overwrite(rows)  # as after a compaction: the delete file is older than everything that lives
+    prices_table.table.overwrite(rows)  # as after a compaction: the delete file is older than all live files
     assert prices_table.read() == [(1, "n1", 0.5)]
 
 
-# ── a moment ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── time travel──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_as_of_accepts_a_snapshot_a_tag_a_branch_or_a_timestamp(prices_table: PricesTable) -> None:
@@ -203,7 +203,7 @@ def test_columns_follow_the_current_schema(prices_table: PricesTable, change: st
 
 
 def test_files_older_than_every_known_schema_are_read(prices_table: PricesTable) -> None:
-    """Metadata that is tidied up forgets a schema that no snapshot names; its files live on."""
+    """Metadata clean-up removes a schema that no snapshot names; its files remain."""
     prices_table.add(1, 2)
     rename_column(prices_table.table)
     table = prices_table.table

@@ -1,4 +1,4 @@
-"""Spark steps whose ledger is a MariaDB: staged, published, taken back and cleaned up, as a worker performs them."""
+"""Spark steps whose ledger is a MariaDB: staged, published, reverted and cleaned up, as a worker performs them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def staging(ledger_database: DatabaseServer, tmp_path: Path) -> AsyncItera
 
 
 class Worker:
-    """Performs the operations of one step, with a runner that only says what it was asked."""
+    """Performs the operations of one step, with a runner that echoes its requests."""
 
     def __init__(self, staging: StagingEnvironment) -> None:
         self.staging, self.beats = staging, 0
@@ -90,16 +90,16 @@ async def test_staged_published_reverted_and_cleaned_up(staging: StagingEnvironm
     assert (await worker.perform("do")).result == staged.result
     assert worker.runner.tasks == [], "the stored result was given"
 
-    assert (told := await worker.perform("confirm")).kind == "done", told
+    assert (reported := await worker.perform("confirm")).kind == "done", reported
     assert (worker.read(), (await staging.row()).state) == ([0, 1, 2], "PUBLISHED")
-    assert (await worker.perform("confirm")).result == told.result
+    assert (await worker.perform("confirm")).result == reported.result
 
-    assert (told := await worker.perform("undo")).kind == "done", told
+    assert (reported := await worker.perform("undo")).kind == "done", reported
     assert (worker.read(), (await staging.row()).state) == ([], "RETRACTED")
     assert (await worker.perform("confirm")).kind == "late"
 
     assert (await worker.perform("do", 2)).kind == "done"
-    assert (told := await worker.perform("undo", 2)).kind == "done", told
+    assert (reported := await worker.perform("undo", 2)).kind == "done", reported
     assert (worker.read(), (await staging.row(2)).state) == ([], "DISCARDED")
 
     await staging.clean()

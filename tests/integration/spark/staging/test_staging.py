@@ -1,5 +1,5 @@
-"""Jobs are run and their outputs staged by a real runner with a real Spark: what is written, what is counted, what
-people read when it goes wrong, and that a cancel stops it. One warm runner serves all of it."""
+"""Jobs are run and their outputs staged by a real runner with a real Spark: what is written, what is counted, the
+error messages, and that a cancel stops it. One warm runner serves all tests."""
 
 from __future__ import annotations
 
@@ -161,10 +161,10 @@ def rows_of(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 async def run(*argv: str | Path, env: dict[str, str] | None = None) -> str:
-    """What a program says when it fails; empty: it did not."""
+    """The error output of a program; empty when it succeeded."""
     child = await asyncio.create_subprocess_exec(*argv, env=env, stderr=asyncio.subprocess.PIPE)
-    _, said = await child.communicate()
-    return said.decode() or "it failed" if child.returncode else ""
+    _, printed = await child.communicate()
+    return printed.decode() or "it failed" if child.returncode else ""
 
 
 @pytest.fixture(scope="module")
@@ -443,6 +443,6 @@ async def test_without_java_or_pyspark_a_one_line_error_is_given(
         if not one.name.startswith("pyspark"):
             (packages / one.name).symlink_to(one)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
-    said = await run(sys.executable, "-c", program, packages, tmp_path, env=environment)
-    assert "UsageError: Spark steps need PySpark, which is not installed\n" in said
+    printed = await run(sys.executable, "-c", program, packages, tmp_path, env=environment)
+    assert "UsageError: Spark steps need PySpark, which is not installed\n" in printed
     shutil.rmtree(packages)

@@ -1,4 +1,4 @@
-"""Several attempts of one Spark step against one ledger: who deletes what, and who may still write."""
+"""Several attempts of one Spark step against one ledger: which deletes what, and which may still write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def staging(tmp_path: Path) -> AsyncIterator[StagingEnvironment]:
 async def test_a_superseded_attempt_keeps_the_files_of_its_successor(
     staging: StagingEnvironment,
 ) -> None:
-    """The first has staged and stands in its audit; the second reuses what is staged; then the first fails."""
+    """The first has staged and is in its audit; the second reuses the staged files; then the first fails."""
     second = staging.attempt()
 
     async def overtaken() -> None:
@@ -59,7 +59,7 @@ async def test_a_superseded_attempt_keeps_the_files_of_its_successor(
 async def test_an_attempt_after_the_decision_changes_nothing(
     staging: StagingEnvironment, state: ledger.OutputState
 ) -> None:
-    """It has asked the guard long ago, was frozen, and wakes up: the row belongs to the sink's data by now."""
+    """It queried the guard earlier, was frozen, and resumes: the row is already linked to the sink's data."""
     await staging.done()
     async with transaction(staging.guard.engine) as connection:
         await connection.execute(ledger.set_state(Target(staging.saga, "facts", 1), state))
@@ -115,7 +115,7 @@ async def test_deleting_one_generation_leaves_the_next(staging: StagingEnvironme
 
 @pytest.mark.asyncio
 async def test_staged_files_of_an_earlier_run_are_not_read(staging: StagingEnvironment) -> None:
-    """`--again` after a person has closed the first run with its staged output still there."""
+    """`--again` after an operator has closed the first run with its staged output still present."""
     await staging.done(generation=1)
     await staging.done(generation=2)
     found = await read_staged_files(staging.guard.engine, staging.saga, "facts", None)
@@ -168,7 +168,7 @@ async def test_undo_data_is_kept_while_the_guard_has_the_saga(staging: StagingEn
 async def test_an_undo_blocked_in_the_sink_is_retried(
     staging: StagingEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as trouble of the infrastructure, not as one of the attempts after which an undo parks."""
+    """It counts as an infrastructure failure, not as one of the attempts after which an undo parks."""
     monkeypatch.setattr(parquet_pointer, "LOCK_TIMEOUT", 0.1)
     await staging.done()
     address = EntryKey(staging.saga, "facts", 1)

@@ -1,6 +1,6 @@
-"""One wrong definition per row: what is wrong, where, and the code that says so.
+"""One wrong definition per row: what is wrong, where, and its diagnostic code.
 
-In each text `⟦` stands right before the character a diagnostic points at; it is taken out before parsing.
+In each text `⟦` precedes the character a diagnostic points at; it is removed before parsing.
 """
 
 from __future__ import annotations

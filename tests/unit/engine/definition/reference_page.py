@@ -1,4 +1,4 @@
-"""Writes what docs/reference says about the code from the code: diagnostics.md, and the tables of language.md.
+"""Generates reference pages from the code: diagnostics.md, and the tables of language.md.
 
 `python -m tests.unit.engine.definition.reference_page` writes both again.
 """

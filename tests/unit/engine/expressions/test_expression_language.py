@@ -1,4 +1,4 @@
-"""What is ours: exact decimals, null and missing fields, the extra functions, one sentence per mistake."""
+"""Deviations from CEL: exact decimals, null and missing fields, the extra functions, one-line errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A tiny world for one machine: it answers calls by a script, and moves time by its timers.
+"""Drives one machine: answers calls by a script, and advances time to its timers.
 
-``answers`` says per call id (or, where that is missing, per action) how successive calls end: an Outcome, a word
+``answers`` gives per call id (or, where that is missing, per action) how successive calls end: an Outcome, its kind
 (``done``, ``rejected``, ``failed``, ``unknown`` …) or a list of them of which the last one repeats. Everything else is
-done. Calls named in ``hold`` stay in flight until :meth:`World.end`. The seal of the guard answers from what happened:
-a test that wants a seal to lose says so.
+done. Calls named in ``hold`` stay in flight until :meth:`MachineDriver.end`. The seal of the guard answers from what
+happened unless the test scripts it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ START = 1_700_000_000.0
 
 
 def outcome(word: Any, attempt: int | None = 1) -> Outcome:
-    """An Outcome from one word."""
+    """An Outcome from its kind."""
     if isinstance(word, Outcome):
         return word
     match word:
@@ -73,7 +73,7 @@ def outcome(word: Any, attempt: int | None = 1) -> Outcome:
 
 
 class MachineDriver:
-    """Drives one machine. ``log`` is what was asked: call ids, and sagas by the id of their step."""
+    """Drives one machine. ``log`` holds the commands: call ids, and sagas by the id of their step."""
 
     def __init__(
         self,
@@ -172,15 +172,15 @@ class MachineDriver:
         return self._ended(command, scripted)
 
     def _ended(self, call: Call, scripted: Any) -> CallEnded:
-        if isinstance(scripted, tuple):  # a word and the number of attempts it took
+        if isinstance(scripted, tuple):  # the kind and the number of attempts
             word, attempts = scripted
             return CallEnded(call.id, outcome(word, attempts), self.now, attempts)
-        said = outcome(scripted)
-        retried = not call.at_most_once and said.retryable and said.kind in ("failed", "unknown")
-        attempts = 0 if said.not_started else call.retry.max_attempts if retried else 1
-        if said.attempt is not None and said.kind == "failed" and retried:
-            said = outcome(scripted, attempts)
-        return CallEnded(call.id, said, self.now, attempts)
+        output = outcome(scripted)
+        retried = not call.at_most_once and output.retryable and output.kind in ("failed", "unknown")
+        attempts = 0 if output.not_started else call.retry.max_attempts if retried else 1
+        if output.attempt is not None and output.kind == "failed" and retried:
+            output = outcome(scripted, attempts)
+        return CallEnded(call.id, output, self.now, attempts)
 
     # --- what happens ------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class MachineDriver:
         return self.feed(SignalReceived(name, self.now, data, "kim", reject))
 
     def decide(self, step: str, decision: Any, **more: Any) -> MachineDriver:
-        """A person decides; the decision must be acceptable."""
+        """An operator decision, which must be acceptable."""
         event = self.decision(step, decision, **more)
         assert self.machine.check_decision(event) is None
         return self.feed(event)
@@ -251,7 +251,7 @@ class MachineDriver:
         return [call.entry for call in self.calls if call.op == "undo"]
 
 
-# --- definitions in a few words --------------------------------------------------------------------------------------
+# --- short definitions -----------------------------------------------------------------------------------------------
 
 
 def op(uses: str, with_: Any = None, *, on: str | None = None, **more: Any) -> Operation:
@@ -267,7 +267,7 @@ def undo(*uses: str | Operation, confirmed: Operation | None = None, on: str | N
 def step(
     id: str, *, kind: Any = "compensatable", on: str | None = "shop", uses: str | None = None, **more: Any
 ) -> StepDefinition:
-    """A step called ``id``: guarded by ``shop`` unless told otherwise, undone by ``un<id>``."""
+    """A step called ``id``: guarded by ``shop`` by default, undone by ``un<id>``."""
     operation = {name: more.pop(name) for name in ("retry", "idempotent", "timeout", "local") if name in more}
     do = more.pop("do", None) or op(uses or f"act.{id}", more.pop("with_", {}), on=on, **operation)
     if kind == "compensatable" and "compensate" not in more:

@@ -1,4 +1,4 @@
-"""What a person may decide (the table in cli.md), and what the engine does with it."""
+"""The decisions an operator may take (the table in cli.md), and their effect."""
 
 from __future__ import annotations
 

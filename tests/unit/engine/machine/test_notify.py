@@ -1,4 +1,4 @@
-"""Notifications: one command for each moment and each entry of `notify`, and never a change of the saga itself."""
+"""Notifications: one command for each milestone and each entry of `notify`, and never a change of the saga itself."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def event(command: Notify) -> dict[str, Any]:
 def test_a_completed_saga_notifies_its_output() -> None:
     definition = saga(step("a"), output={"n": "${{ steps.a.result.ok }}"}, notify=(tell("completed"), tell("parked")))
     driver = MachineDriver(definition).run()
-    [told] = driver.notified
-    assert (told.id, told.milestone, told.workflow_id) == ("notify-0-completed", "completed", "s1~notify-0-completed")
-    assert told.call is not None
-    assert (told.call.key, told.call.retry.max_attempts, told.call.op) == ("s1/notify-0-completed", 1, "do")
-    assert event(told) == {
+    [reported] = driver.notified
+    assert (reported.id, reported.milestone, reported.workflow_id) == (
+        "notify-0-completed",
+        "completed",
+        "s1~notify-0-completed",
+    )
+    assert reported.call is not None
+    assert (reported.call.key, reported.call.retry.max_attempts, reported.call.op) == ("s1/notify-0-completed", 1, "do")
+    assert event(reported) == {
         "id": "s1/notify-0-completed",
         "type": "saga.completed",
         "timestamp": driver.story["ended_at"],
@@ -54,9 +58,9 @@ def test_a_completed_saga_notifies_its_output() -> None:
 
 def test_a_compensated_saga_notifies_its_reason() -> None:
     driver = MachineDriver(saga(step("a"), step("b"), notify=(tell(),)), answers={"b": "rejected"}).run()
-    [told] = driver.notified
-    assert told.milestone == "compensated"
-    assert event(told)["data"]["reason"]["step"] == "b"
+    [reported] = driver.notified
+    assert reported.milestone == "compensated"
+    assert event(reported)["data"]["reason"]["step"] == "b"
 
 
 def test_a_saga_with_residue_notifies_the_residue() -> None:
@@ -65,8 +69,8 @@ def test_a_saga_with_residue_notifies_the_residue() -> None:
         answers={"b": "rejected", "a~undo": "rejected"},
     )
     driver.run().decide("a", "skip")
-    [told] = driver.notified
-    assert event(told)["data"]["residue"][0]["kind"] == "effect_stays"
+    [reported] = driver.notified
+    assert event(reported)["data"]["residue"][0]["kind"] == "effect_stays"
 
 
 def test_each_parking_is_a_separate_notification() -> None:
@@ -135,17 +139,17 @@ def test_a_failing_notification_expression_is_reported_without_effect_on_the_sag
 
 def test_another_generation_has_other_keys_and_another_run() -> None:
     driver = MachineDriver(saga(step("a"), notify=(tell("completed"),)), generation=2).run()
-    [told] = driver.notified
-    assert told.call is not None
-    assert (told.call.key, told.workflow_id) == ("s1/notify-0-completed@2", "s1~notify-0-completed@2")
+    [reported] = driver.notified
+    assert reported.call is not None
+    assert (reported.call.key, reported.workflow_id) == ("s1/notify-0-completed@2", "s1~notify-0-completed@2")
 
 
 def test_a_guarded_notification_action_is_guarded() -> None:
     notification = Notification(("completed",), op("tell", {}, on="shop", task_queue="q"), intervals=(1.0,))
-    [told] = MachineDriver(saga(step("a"), notify=(notification,))).run().notified
-    assert told.call is not None
-    assert told.call.guard is not None
-    assert (told.call.guard.connection, told.call.task_queue, told.intervals) == ("shop", "q", (1.0,))
+    [reported] = MachineDriver(saga(step("a"), notify=(notification,))).run().notified
+    assert reported.call is not None
+    assert reported.call.guard is not None
+    assert (reported.call.guard.connection, reported.call.task_queue, reported.intervals) == ("shop", "q", (1.0,))
 
 
 def test_an_undo_keeps_earlier_notifications() -> None:

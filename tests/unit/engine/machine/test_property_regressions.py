@@ -1,4 +1,4 @@
-"""What random lives (tests/unit/engine/machine_properties) once found wrong: each the smallest case, kept for good."""
+"""Regressions found by tests/unit/engine/machine_properties: the smallest case of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.engine.machine.driver import MachineDriver, op, outcome, probe, 
 
 
 def not_started(driver: MachineDriver, id: str) -> None:
-    """The last attempt found no worker that knows the action, and nobody told how many there were."""
+    """The last attempt found no worker with the action, and the number of attempts is unknown."""
     driver.flights.pop(id)
     driver.hold.discard(id)
     driver.feed(CallEnded(id, outcome("not_started"), driver.now, None))
@@ -84,7 +84,7 @@ def test_a_manual_effect_after_a_negative_probe_is_undone_in_rollback() -> None:
 
 
 def asking_pivot() -> MachineDriver:
-    """A keyless pivot, PARKED, whose probe in the background has just been asked and has not answered."""
+    """A keyless pivot, PARKED, whose background probe is in flight."""
     do = op("do.a", idempotent=False, retry=Retry(max_attempts=1))
     definition = saga(step("a", kind="pivot", do=do, probe=probe(seals=True)))
     driver = MachineDriver(definition, answers={"a": "unknown", "ask": "unsure"}).run()

@@ -1,4 +1,4 @@
-"""A decision that cannot be accepted is answered by one plain sentence, whatever was sent."""
+"""An unacceptable decision is refused with one plain message, whatever was sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was terminated goes on from its snapshot: what was in flight may have had its effect or not."""
+"""A terminated run is resumed from its snapshot: calls in flight may have had their effect or not."""
 
 from __future__ import annotations
 

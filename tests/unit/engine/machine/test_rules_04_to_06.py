@@ -271,7 +271,7 @@ def test_not_idempotent_a_rejection_after_an_unknown_attempt_is_unknown() -> Non
     driver = MachineDriver(definition, answers=answers).run()
     assert driver.row("a")["outcome"] == "unknown"
     assert driver.undone == ["a"]
-    assert driver.story["reason"]["kind"] == "rejected"  # the last attempt's own word
+    assert driver.story["reason"]["kind"] == "rejected"  # the outcome of the last attempt
 
 
 # --- rule 6 ----------------------------------------------------------------------------------------------------------
@@ -334,9 +334,9 @@ def test_recovery_forward_refuses_cancel_and_parks_on_rejection() -> None:
         ("shop", "rejected", 1, "rejected"),
         ("shop", "rejected", 2, "unknown"),  # attempt 1 may still have happened
         ("shop", "failed", 2, "unknown"),
-        ("shop", "rejected", None, "unknown"),  # nobody told the number
+        ("shop", "rejected", None, "unknown"),  # the number is unknown
         (None, "rejected", 2, "rejected"),  # the participant remembers refusals under the key
-        (None, "failed", 2, "unknown"),  # the engine's own word about that attempt only
+        (None, "failed", 2, "unknown"),  # the engine's own outcome for that attempt only
         ("shop", "unknown", None, "unknown"),
     ],
 )

@@ -48,7 +48,7 @@ def test_rule_15_a_remote_confirmed_action_runs_after_the_mark() -> None:
     compensate = undo("un.a", confirmed=op("un.confirmed", {}, on=None))
     definition = saga(step("a", confirm=op("ok", on="shop"), compensate=compensate))
     driver = _undone(definition, **{"a~undo": "confirmed"})
-    # The same database decides in one transaction; it has nothing that undoes a confirmed effect, so it says so.
+    # The same database decides in one transaction; it has no confirmed compensation and reports that.
     assert driver.log == ["a~undo", "a~undo"]
     assert driver.call("a~undo").action == "un.confirmed"
 

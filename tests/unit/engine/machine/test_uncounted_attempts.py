@@ -1,4 +1,4 @@
-"""Attempts that were none, because what runs the action was lost: repeated at `max_interval`, uncounted, with a reason
+"""Attempts not counted because the executor of the action was lost: repeated at `max_interval` with a reason
 to read, and never what leads backward."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_cancelled_uncounted_pivot_is_not_retried() -> None:
 
 
 def test_uncounted_failures_survive_serialization() -> None:
-    said = unavailable()
-    failure = said.failure
+    output = unavailable()
+    failure = output.failure
     assert failure is not None
-    assert decode_failure(failure.type, failure.message, encode_failure(said, 1)) == said
+    assert decode_failure(failure.type, failure.message, encode_failure(output, 1)) == output

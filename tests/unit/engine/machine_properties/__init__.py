@@ -1,1 +1,1 @@
-"""An independent judge of the machine: it knows the contract, a simulated world, and nothing of the implementation."""
+"""An independent oracle for the machine, based on the contract and a simulated environment, not the implementation."""

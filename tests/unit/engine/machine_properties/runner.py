@@ -1,7 +1,7 @@
-"""Drives one machine through one life: everything in flight may go on in any order, and the worker may die any time.
+"""Drives one machine through one run: work in flight may complete in any order, and the worker may crash any time.
 
-What the plan decides (an order, a fault, a cancel …) comes from :class:`Plan`; this module only keeps the rules of
-the platform: an event for each command, timers in order, a new run that starts from the stored state.
+The choices (an order, a fault, a cancel …) come from :class:`Scenario`; this module only keeps the rules of the
+platform: an event for each command, timers in order, a new run that starts from the stored state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.unit.engine.machine_properties.rules import notify_rules, reissue_rul
 
 SAGA_ID = "random-1"
 TIMEOUT = 400
-"""Events after which a person looks at everything that is only tried again and again."""
+"""Events after which an operator decides about everything that is still retried."""
 
 LIMIT = 1_500
 """Events after which a saga counts as never ending."""
@@ -52,7 +52,7 @@ LIMIT = 1_500
 
 @dataclass
 class _Segment:
-    """One run on the platform: how its machine is made, and all that it was told and has answered."""
+    """One run on the platform: how its machine is created, and its events and commands."""
 
     make: Callable[[], Machine]
     events: list[MachineEvent]
@@ -71,7 +71,7 @@ class Runner:
         generation: int = 1,
         repaired: Definition | None = None,
     ) -> None:
-        """``mended`` is what a person gives `saga resolve --definition`."""
+        """``repaired`` is the definition for `saga resolve --definition`."""
         self.scenario = scenario
         self.repaired = repaired or definition
         self.definition = definition
@@ -95,10 +95,10 @@ class Runner:
     def story(self) -> Mapping[str, Any]:
         return self.oracle.ledger.story
 
-    # --- a whole life -------------------------------------------------------------------------------------------
+    # --- a whole run --------------------------------------------------------------------------------------------
 
     def run(self) -> Mapping[str, Any]:
-        """Start, run to the end, judge it, and perhaps undo it afterwards. Returns the last story."""
+        """Start, run to the end, check it, and perhaps undo it afterwards. Returns the last view."""
         self.feed(Started(self.now))
         self._until_finished()
         if self.story["state"] == "COMPLETED" and self.story["can_undo"] and self.scenario.undo_later():
@@ -188,7 +188,7 @@ class Runner:
     def _end_child(self, id: str, flight: ChildFlight) -> None:
         fate = self.scenario.child(flight)
         if fate == "parked" and not flight.parked:
-            flight.parked = True  # it waits for a decision of its own; the parent is not told and waits
+            flight.parked = True  # it waits for its own decision; the parent is not notified and waits
             self.seen.add("undo of a child parked" if isinstance(flight.command, UndoSaga) else "child parked")
             return
         del self.children[id]
@@ -242,7 +242,7 @@ class Runner:
     # --- events in, commands out --------------------------------------------------------------------------------
 
     def feed(self, event: MachineEvent) -> None:
-        """Tell the machine, let the judge see it, carry out what it asks."""
+        """Feed the machine, let the oracle check it, carry out its commands."""
         self.events += 1
         ledger, before = self.oracle.ledger, self.oracle.ledger.story
         call = ledger.calls.get(event.id) if isinstance(event, CallEnded) else None
@@ -291,7 +291,7 @@ class Runner:
     # --- crashes ------------------------------------------------------------------------------------------------
 
     def _crash(self) -> None:
-        """The worker dies; the next one has the stored state and the same events to come."""
+        """The worker crashes; the next one has the stored state and the same pending events."""
         self.seen.add("crash")
         state = json.loads(json.dumps(self.machine.snapshot()))
         restored = Machine.restore(json.loads(json.dumps(state)))
@@ -350,7 +350,7 @@ class Runner:
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
             if notify_rules.received(makes_no_difference.next(event)) != notify_rules.received(answer):
                 raise Violation("notify", f"a notification changed what the machine does at {event}")
-        if notify_rules.told_of(makes_no_difference.view(self.now)) != notify_rules.told_of(
+        if notify_rules.without_notifications(makes_no_difference.view(self.now)) != notify_rules.without_notifications(
             self.machine.view(self.now)
         ):
             raise Violation("notify", "a notification changed how the saga ends")

@@ -1,4 +1,4 @@
-"""The world itself is honest: its guard keeps what the contract promises in every order of delivery."""
+"""The simulated environment is correct: its guard keeps its guarantees in every order of delivery."""
 
 from __future__ import annotations
 

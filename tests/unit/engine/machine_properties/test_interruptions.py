@@ -1,4 +1,4 @@
-"""Every single fault, with a cancel or the deadline at every moment."""
+"""Every single fault, with a cancel or the deadline at every event."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from sagas.definition.model import Definition
 from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
-from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, live
+from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, simulate
 
 
 def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, Any]]) -> None:
-    """Each fault, with something more at each event of the life.
+    """Each fault, with an interruption at each event of the run.
 
-    A fault twice comes first: when it struck less than twice, the life with that fault once would be the same.
+    Double faults come first: when the fault occurred less than twice, the run with a single one would be the same.
     """
     same: dict[tuple[str | None, str, Fate, int], int] = {}
     for step, op, fault, times in sorted(faults(definition), key=lambda one: -one.times):
@@ -27,7 +27,7 @@ def at_every_moment(definition: Definition, moment: Callable[[int], dict[str, An
                 events = same[place]
             else:
                 scenario = SingleFaultScenario(step, op, fault, times, **moment(at))
-                events = live(definition, scenario).events
+                events = simulate(definition, scenario).events
                 if times == 2 and scenario.times > 0:
                     same[place] = events
             at += 1

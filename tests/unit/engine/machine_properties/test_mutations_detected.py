@@ -1,7 +1,7 @@
-"""The judge has teeth: each of these mistakes in the machine is found within a few hundred random lives.
+"""The oracle detects each of these mutations of the machine within a few hundred random runs.
 
-Every mutation takes one rule out of the running machine by replacing one small function of it. A crash of the mutated
-machine does not count: the judge itself has to say which rule is broken.
+Every mutation removes one rule from the running machine by replacing one small function. A crash of the mutated
+machine does not count: the oracle has to report which rule is broken.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from tests.unit.engine.machine_properties.mutations.effect_mutations import EFFECTS
 from tests.unit.engine.machine_properties.mutations.outcome_mutations import WORDS
 from tests.unit.engine.machine_properties.oracle.ledger import Violation
-from tests.unit.engine.machine_properties.test_properties import live
+from tests.unit.engine.machine_properties.test_properties import simulate
 
 MUTATIONS = {**EFFECTS, **WORDS}
 RUNS = 1_500
@@ -29,15 +29,15 @@ START = {
     "a refused undo of a child is one": 320,
     "other arguments for what may have happened": 320,
 }
-"""Where the lives of a mutation begin, to save time: it needs a rare meeting, and shortly after this one it happens."""
+"""The first run of a mutation, to save time: it needs a rare coincidence, which occurs shortly after this one."""
 
 
-def found(runs: int = RUNS, start: int = 0) -> set[str]:
-    """The rules broken in random lives, until the first one is broken."""
+def broken_rules(runs: int = RUNS, start: int = 0) -> set[str]:
+    """The rules broken in random runs, up to the first."""
     for seed in range(start, start + runs):
         source = random.Random(seed)
         try:
-            live(source.randbytes(160), source.randbytes(96), source.randbytes(256))
+            simulate(source.randbytes(160), source.randbytes(96), source.randbytes(256))
         except Violation as violation:
             return {violation.rule}
         except (AssertionError, KeyError, AttributeError):
@@ -46,13 +46,13 @@ def found(runs: int = RUNS, start: int = 0) -> set[str]:
 
 
 def test_the_unmodified_machine_has_no_violations() -> None:
-    assert found(200) == set()
+    assert broken_rules(200) == set()
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutated_machine_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, rules = MUTATIONS[name]
     mutate(monkeypatch)
-    broken = found(start=START.get(name, 0))
-    assert broken, "the judge saw nothing wrong"
+    broken = broken_rules(start=START.get(name, 0))
+    assert broken, "the oracle found no violation"
     assert broken <= rules, f"found, but called {broken}"

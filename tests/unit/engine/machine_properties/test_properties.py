@@ -1,6 +1,6 @@
-"""Random sagas in a random world, judged from outside by the rules of the contract.
+"""Random sagas in a random environment, checked from outside by the rules of the contract.
 
-``SAGA_EXAMPLES=20000`` runs more than the default; a failure prints the three tapes that repeat it.
+``SAGA_EXAMPLES=20000`` runs more than the default; a failure prints the three choice sequences that repeat it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SEEN: Counter[str] = Counter()
 MUST_BE_SEEN = {
     "COMPLETED", "COMPENSATED", "PARKED", "RESIDUE", "COMMITTED", "COMPENSATING", "crash", "continued", "undone later",
     "cancel accepted", "late", "late attempt refused",
-    # what a person decides
+    # operator decisions
     "decided retry do", "decided skip do", "decided done do", "decided compensate do", "decided retry undo",
     "decided skip undo", "decided done undo", "decided retry confirm", "decided done confirm", "decided retry output",
     "decided done output", "decided retry late", "decided skip late", "decided retry of what is not parked",
     "corrected arguments do", "corrected arguments undo", "corrected arguments confirm",
     "corrected arguments after unknown",
     "corrected definition do", "corrected definition undo", "corrected definition confirm",
-    # mistakes in the definition, by the place of the expression
+    # mistakes in the definition, by the position of the expression
     "definition do", "definition if", "definition for_each", "definition compensate", "definition confirm",
     "definition output",
-    # participants without a guard, and how one asks them
+    # participants without a guard, and their probes
     "keyed done", "keyed rejected", "keyed failed", "keyed unknown", "keyless done", "keyless failed",
     "keyless unknown", "probe read by expressions: here", "probe read by expressions: gone",
     # nested sagas, waits, items
@@ -40,10 +40,10 @@ MUST_BE_SEEN = {
     "signal in time", "signal in time that refuses", "signal early", "signal again", "wait over, for",
     "wait over, until", "wait over, continue", "wait over, reject", "wait over, park",
     "require DONE", "require REJECTED", "require PARKED", "continued item",
-    # who is told
+    # notifications
     "told completed", "told compensated", "told parked", "told residue", "told overdue", "told nothing",
 }  # fmt: skip
-"""Each at least once in 500 lives."""
+"""Each at least once in 500 runs."""
 
 RARELY_SEEN = {
     "cancel recorded", "decided done late", "decided done of what is not parked", "decided skip confirm",
@@ -53,8 +53,8 @@ RARELY_SEEN = {
 """Each at least once."""
 
 
-def live(shape: bytes, faults: bytes, order: bytes) -> Runner:
-    """One whole life; raises Violation when a rule is broken."""
+def simulate(shape: bytes, faults: bytes, order: bytes) -> Runner:
+    """One whole run; raises Violation when a rule is broken."""
     case = make_case(ChoiceSequence(shape))
     scenario = RandomScenario(ChoiceSequence(faults), ChoiceSequence(order))
     runner = Runner(case.definition, case.input, scenario, generation=case.generation, repaired=case.repaired)
@@ -76,14 +76,14 @@ def live(shape: bytes, faults: bytes, order: bytes) -> Runner:
     order=st.binary(min_size=256, max_size=256),
 )
 def test_every_run_satisfies_every_rule(shape: bytes, faults: bytes, order: bytes) -> None:
-    runner = live(shape, faults, order)
+    runner = simulate(shape, faults, order)
     SEEN.update(runner.seen)
     if runner.env.lates:
         SEEN["late attempt refused"] += 1
 
 
 def test_rare_states_are_covered() -> None:
-    """Without this a world that had become too kind would pass unnoticed."""
+    """Without this, an environment without faults would pass unnoticed."""
     assert SEEN, "run the whole file: this test counts what the one above has seen"
     missing = {name for name in MUST_BE_SEEN if SEEN[name] < EXAMPLES // 500} | (RARELY_SEEN - SEEN.keys())
     assert not missing, f"never or hardly ever reached: {sorted(missing)}"

@@ -7,7 +7,7 @@ import pytest
 from sagas.definition.model import Definition
 from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
-from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, live
+from tests.unit.engine.machine_properties.inputs.single_faults import SAGAS, faults, simulate
 
 UNDO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "lost_after", "lost_before", "infrastructure", "zombie")
 
@@ -20,7 +20,7 @@ def test_every_fault_of_a_compensation(definition: Definition) -> None:
             for at in range(1, 6):
                 for times, preferred in ((1, "retry"), (20, "retry"), (20, "skip"), (20, "done")):
                     scenario = SingleFaultScenario(step.id, "undo", fault, times, cancel_at=at, preferred=preferred)
-                    live(definition, scenario)
+                    simulate(definition, scenario)
                     if scenario.times == times:
                         break  # nothing of this step was undone: no other fault would strike either
 
@@ -29,4 +29,4 @@ def test_every_fault_of_a_compensation(definition: Definition) -> None:
 @pytest.mark.parametrize("preferred", ["retry", "skip", "done", "compensate"])
 def test_every_decision_about_a_stuck_step(definition: Definition, preferred: str) -> None:
     for step, op, fault, times in faults(definition):
-        live(definition, SingleFaultScenario(step, op, fault, times * 10, preferred=preferred))
+        simulate(definition, SingleFaultScenario(step, op, fault, times * 10, preferred=preferred))

@@ -1,4 +1,4 @@
-"""The table of `saga simulate`: what each fault leads to, and that a real residue is seen."""
+"""The table of `saga simulate`: the result of each fault, and that a real residue is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up inputs and results."""
+"""Sample inputs and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notifications without a server: a simulated run knows them and tells nobody; `saga explain` names them."""
+"""Notifications without a server: a simulated run lists them without sending; `saga explain` names them."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Lake:
         return [row["id"] for row in self.rows(name)]
 
     def staged(self, rows: pa.Table | Rows, table: str = "sales.facts", **more: Any) -> Publication:
-        """``more``: what :func:`stage` takes, and beside that the output's own words."""
+        """``more``: arguments of :func:`stage`, and fields of the output."""
         words = {key: more.pop(key) for key in ("mode", "where", "key", "partition_by") if key in more}
         return stage(self.settings, {"table": f"lake.{table}", **words}, rows, **more)
 

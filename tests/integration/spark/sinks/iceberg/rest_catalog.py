@@ -125,7 +125,7 @@ class RestHandler(BaseHTTPRequestHandler):
     def _create(self, space: tuple[str, ...], wanted: CreateTableRequest) -> str:
         if not self.backing.namespace_exists(space):
             raise NoSuchNamespaceError(".".join(space))
-        # Each time another place, as servers do that never reuse one.
+        # A new location each time, as servers do that never reuse one.
         location = "/".join(
             (self.backing.properties["warehouse"], ".".join(space), f"{wanted.name}-{uuid.uuid4().hex[:8]}")
         )

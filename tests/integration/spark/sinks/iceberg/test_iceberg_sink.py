@@ -1,4 +1,4 @@
-"""The Iceberg sink over a SQL catalog on PostgreSQL and over a REST catalog: every mode, and every way back."""
+"""The Iceberg sink over a SQL catalog on PostgreSQL and over a REST catalog: every mode and every undo."""
 
 from __future__ import annotations
 
@@ -406,7 +406,7 @@ def test_a_plain_reader_finds_columns_by_name(lake: Lake) -> None:
     ]
 
 
-# ── the end of the time for an undo, and trouble ────────────────────────────────────────────────────────────────
+# ── the end of the undo period, and errors ──────────────────────────────────────────────────────────────────────
 
 
 def test_expired_publications_lose_their_tags_and_rolled_back_rows(lake: Lake) -> None:
@@ -457,10 +457,10 @@ def test_an_unreachable_catalog_is_retried_and_a_wrong_one_is_not(tmp_path: Path
         {"type": "sql", "uri": "postgresql+psycopg://nobody@127.0.0.1:1/none"},
         {"type": "rest", "uri": "http://127.0.0.1:1"},
     ):
-        with pytest.raises(InfrastructureError) as trouble:
+        with pytest.raises(InfrastructureError) as error:
             sink(**properties).find(output, target)
-        assert "lake.sales.facts" in str(trouble.value)
-        assert "\n" not in str(trouble.value)
+        assert "lake.sales.facts" in str(error.value)
+        assert "\n" not in str(error.value)
     for properties in ({"type": "sql", "uri": "nothing"}, {"type": "strange", "uri": "x"}):
         with pytest.raises(UsageError, match=r"catalogs\.lake cannot be used"):
             sink(**properties).find(output, target)

@@ -1,4 +1,4 @@
-"""Iceberg: killed and frozen publishers, two at once, and several tables as one under the eyes of a reader."""
+"""Iceberg: killed and frozen publishers, two concurrent ones, and several tables published atomically for readers."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
         lake.publish(ours)
         lake.unpublish(ours)
         frozen.thaw()
-        code, said = frozen.outcome()
+        code, output = frozen.outcome()
         assert code == 0
-        assert said.startswith("CommitConflict: ")
+        assert output.startswith("CommitConflict: ")
         assert seen(lake) == OLD
 
 
@@ -120,8 +120,8 @@ def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: Database
         lake.publish(ours)  # waits until the server has ended the frozen transaction
         lake.unpublish(ours)
         frozen.thaw()
-        code, said = frozen.outcome()
-        assert (code, said.split(":")[0]) == (0, "InfrastructureError"), said
+        code, output = frozen.outcome()
+        assert (code, output.split(":")[0]) == (0, "InfrastructureError"), output
         assert seen(lake) == OLD
 
 
@@ -129,7 +129,7 @@ def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: Database
 def test_one_of_two_concurrent_publishers_commits(
     server: DatabaseServer, tmp_path: Path, kind: str, same: bool
 ) -> None:
-    """With the same target it is there once; of two targets the other one is told to look again."""
+    """With the same target it is published once; with two targets the other one has to re-read."""
     with open_lake(kind, server, tmp_path) as lake:
         first = lake.staged(some(1))
         second = first if same else lake.staged(some(2), saga="s2")
@@ -141,9 +141,9 @@ def test_one_of_two_concurrent_publishers_commits(
             one.frozen()
         for one in running:
             one.thaw()
-        said = sorted(one.outcome()[1].strip() for one in running)
-        assert said[1] == "done"
-        assert said[0].startswith("CommitConflict: ")
+        output = sorted(one.outcome()[1].strip() for one in running)
+        assert output[1] == "done"
+        assert output[0].startswith("CommitConflict: ")
         assert len(lake.ids()) == 1
         lake.publish(*({one.tag.target: one for one in both}.values()))
         assert lake.ids() == ([1] if same else [1, 2])

@@ -1,4 +1,4 @@
-"""Plain Parquet with a pointer: publish, adopt, take back, and what readers see."""
+"""Plain Parquet with a pointer: publish, adopt, undo, and what readers see."""
 
 from __future__ import annotations
 

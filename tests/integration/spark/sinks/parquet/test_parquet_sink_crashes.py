@@ -1,4 +1,4 @@
-"""Plain Parquet with a pointer: killed and frozen publishers, two at once, and a reader who looks all the time."""
+"""Plain Parquet with a pointer: killed and frozen publishers, two concurrent ones, and a polling reader."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(settings: SparkSettings) -> list[dict[str, Any]]:
     return dataset.dataset(files).to_table().sort_by("id").to_pylist() if files else []
 
 
-def litter(settings: SparkSettings) -> list[str]:
+def leftover_files(settings: SparkSettings) -> list[str]:
     return [one.name for one in (settings.root / "out").rglob(".*")]
 
 
@@ -64,8 +64,8 @@ POINTS = {
 @pytest.mark.parametrize("point", POINTS)
 def test_a_publisher_is_killed(settings: SparkSettings, sink: ParquetSink, ours: Publication, point: str) -> None:
     arm, expected, _ = POINTS[point]
-    code, said = Publisher(settings, ours, sink.read_state([ours]), arm, PUBLISH).outcome()
-    assert code == -9, said
+    code, output = Publisher(settings, ours, sink.read_state([ours]), arm, PUBLISH).outcome()
+    assert code == -9, output
     assert rows(settings) == expected
     again = sink.publish([ours], sink.read_state([ours]), together=False)[0]
     assert again.adopted == (expected == NEW)
@@ -78,8 +78,8 @@ def test_a_publisher_is_killed(settings: SparkSettings, sink: ParquetSink, ours:
 def test_an_undo_is_killed(settings: SparkSettings, sink: ParquetSink, ours: Publication, point: str) -> None:
     sink.publish([ours], sink.read_state([ours]), together=False)
     arm, _, expected = POINTS[point]
-    code, said = Publisher(settings, ours, None, arm, UNPUBLISH).outcome()
-    assert code == -9, said
+    code, output = Publisher(settings, ours, None, arm, UNPUBLISH).outcome()
+    assert code == -9, output
     assert rows(settings) == (NEW if point == "before the swap" else expected)
     sink.unpublish([ours], together=False)
     assert rows(settings) == OLD
@@ -90,14 +90,14 @@ def test_an_undo_is_killed(settings: SparkSettings, sink: ParquetSink, ours: Pub
 )
 def test_a_preparing_process_is_killed(settings: SparkSettings, sink: ParquetSink, arm: str) -> None:
     publication = stage(settings, {"parquet": "out"}, NEW, files=2)
-    code, said = Publisher(settings, publication, None, arm, PLACE).outcome()
-    assert code == -9, said
+    code, output = Publisher(settings, publication, None, arm, PLACE).outcome()
+    assert code == -9, output
     sink.prepare(publication)
     sink.publish([publication], sink.read_state([publication]), together=False)
     assert rows(settings) == NEW
     sink.unpublish([publication], together=False)
     sink.clean_up(publication)
-    assert litter(settings) == []
+    assert leftover_files(settings) == []
     assert list((settings.root / "out" / "_data").iterdir()) == []
 
 
@@ -108,8 +108,8 @@ def test_a_frozen_publisher_fails_after_the_undo(settings: SparkSettings, sink: 
     publisher.frozen()
     sink.unpublish([ours], together=False)
     publisher.thaw()
-    code, said = publisher.outcome()
-    assert (code, said.split(":")[0]) == (0, "CommitConflict")
+    code, output = publisher.outcome()
+    assert (code, output.split(":")[0]) == (0, "CommitConflict")
     assert rows(settings) == OLD
 
 

@@ -1,4 +1,4 @@
-"""What could refuse a publish into a PostgreSQL table is said before the commit point."""
+"""Everything that could refuse a publication into a PostgreSQL table is reported before the commit point."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ ROWS = {
 
 @pytest.mark.parametrize("case", ROWS)
 def test_rows_that_violate_constraints_are_reported(warehouse: Warehouse, case: str) -> None:
-    mode, more, rows, said = ROWS[case]
+    mode, more, rows, printed = ROWS[case]
     warehouse.run("""create table shop (id bigint primary key); insert into shop values (1);
                  alter table sales add shop bigint references shop, add unique (note)""")
     ours = warehouse.stage(warehouse.output(mode, **more), rows)
@@ -187,7 +187,7 @@ def test_rows_that_violate_constraints_are_reported(warehouse: Warehouse, case: 
     before = warehouse.tables()
     with pytest.raises(Rejected, match="do not fit") as refused:
         warehouse.sink.prepare(ours)
-    assert said in str(refused.value)
+    assert printed in str(refused.value)
     assert warehouse.tables() == before
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL table as a sink: killed and frozen publishers, two at once, and a reader who looks all the time."""
+"""A PostgreSQL table as a sink: killed and frozen publishers, two concurrent ones, and a polling reader."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def ours(warehouse: Warehouse) -> Publication:
 
 @pytest.mark.parametrize("arm", [BEFORE, AFTER])
 def test_a_publisher_is_killed(warehouse: Warehouse, ours: Publication, arm: str) -> None:
-    code, said = Publisher(warehouse.settings, ours, None, arm, PUBLISH).outcome()
-    assert code == -9, said
+    code, output = Publisher(warehouse.settings, ours, None, arm, PUBLISH).outcome()
+    assert code == -9, output
     assert warehouse.rows() == (OLD if arm == BEFORE else NEW)
     assert warehouse.again(ours).adopted == (arm == AFTER)
     assert warehouse.rows() == NEW
@@ -60,8 +60,8 @@ def test_a_publisher_is_killed(warehouse: Warehouse, ours: Publication, arm: str
 @pytest.mark.parametrize("arm", [BEFORE, AFTER])
 def test_an_undo_is_killed(warehouse: Warehouse, ours: Publication, arm: str) -> None:
     warehouse.again(ours)
-    code, said = Publisher(warehouse.settings, ours, None, arm, UNPUBLISH).outcome()
-    assert code == -9, said
+    code, output = Publisher(warehouse.settings, ours, None, arm, UNPUBLISH).outcome()
+    assert code == -9, output
     assert warehouse.rows() == (NEW if arm == BEFORE else OLD)
     warehouse.unpublish(ours)
     assert warehouse.rows() == OLD
@@ -71,8 +71,8 @@ def test_an_undo_is_killed(warehouse: Warehouse, ours: Publication, arm: str) ->
 @pytest.mark.parametrize("arm", [BEFORE, AFTER, "import psycopg; at(psycopg.Copy, 'write', 'after')"])
 def test_a_process_loading_the_stage_table_is_killed(warehouse: Warehouse, arm: str) -> None:
     publication = overwrite(warehouse)
-    code, said = Publisher(warehouse.settings, publication, None, arm, PLACE).outcome()
-    assert code == -9, said
+    code, output = Publisher(warehouse.settings, publication, None, arm, PLACE).outcome()
+    assert code == -9, output
     warehouse.publish(publication)
     assert warehouse.rows() == NEW
     warehouse.unpublish(publication)
@@ -92,8 +92,8 @@ def test_a_publisher_frozen_before_its_transaction_fails_after_the_undo(
     else:
         warehouse.sink.clean_up(ours)
     publisher.thaw()
-    code, said = publisher.outcome()
-    assert (code, said.split(":")[0]) == (0, "CommitConflict")
+    code, output = publisher.outcome()
+    assert (code, output.split(":")[0]) == (0, "CommitConflict")
     assert warehouse.rows() == OLD
     warehouse.sink.clean_up(ours)
     assert warehouse.tables() == {"sales", "saga_publication"}
@@ -110,8 +110,8 @@ def test_a_publisher_frozen_before_its_commit_is_terminated_by_the_server(
     publisher.frozen()
     warehouse.unpublish(ours)  # waits until the server has ended the frozen transaction, and goes before it
     publisher.thaw()
-    code, said = publisher.outcome()
-    assert (code, said.split(":")[0]) == (0, "InfrastructureError"), said
+    code, output = publisher.outcome()
+    assert (code, output.split(":")[0]) == (0, "InfrastructureError"), output
     assert warehouse.rows() == OLD
 
 

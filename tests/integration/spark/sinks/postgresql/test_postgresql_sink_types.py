@@ -126,13 +126,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(warehouse: Warehouse, case: str) -> None:
-    type, values, said = REFUSED[case]
+    type, values, output = REFUSED[case]
     warehouse.run(f"create domain positive as integer check (value > 0); create table typed (value {type})")
     ours = warehouse.stage(warehouse.output("append", "typed"), pa.table({"value": values}))
     assert warehouse.sink.check(ours) == []
     with pytest.raises(Rejected, match=r"do not fit|NUL") as refused:
         warehouse.sink.prepare(ours)
-    assert said in str(refused.value)
+    assert output in str(refused.value)
     assert warehouse.tables() == {"other", "typed"}
 
 

@@ -1,4 +1,4 @@
-"""A topic as a sink, at a real broker. What becomes of killed publishers is in test_topic_sink_crashes.py."""
+"""A topic as a sink, at a real broker. Killed publishers are in test_topic_sink_crashes.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [{"id": at, "amount": Decimal("1.50"), "day": date(2026, 1, 1)} for at in
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing of the publisher runs after it."""
+    """Simulates a kill: nothing of the publisher runs after it."""
 
 
 class Environment:
@@ -82,12 +82,12 @@ def test_published_rows_stay_and_unpublished_ones_are_fenced(env: Environment) -
     with pytest.raises(CommitConflict, match="cannot be cleaned up"):
         env.sink.clean_up(published)
     for _ in range(2):
-        with pytest.raises(UndoConflict, match="cannot be taken back") as told:
+        with pytest.raises(UndoConflict, match="cannot be taken back") as reported:
             env.sink.unpublish([published], together=False)
-        assert told.value.report["files"] == 3
+        assert reported.value.report["files"] == 3
     env.sink.clean_up(waiting)
     env.sink.unpublish([waiting], together=False)
-    with pytest.raises(CommitConflict, match="was taken back"):  # it froze before the undo, and wakes after it
+    with pytest.raises(CommitConflict, match="was taken back"):  # it froze before the undo and resumes after it
         env.publish(waiting)
     assert env.ids() == [0, 1, 2, 3, 4, 5]
     later = env.stage(saga="s2", generation=2)

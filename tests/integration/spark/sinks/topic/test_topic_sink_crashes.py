@@ -1,4 +1,4 @@
-"""A topic as a sink: killed and frozen publishers, two at once, and a reader who looks all the time."""
+"""A topic as a sink: killed and frozen publishers, two concurrent ones, and a polling reader."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def env(tmp_path: Path, kafka: Broker) -> Environment:
 EACH_ONCE = [0, 1, 2, 3, 4, 5]
 
 
-def last_word(said: str) -> str:
+def last_word(printed: str) -> str:
     """The outcome, below what Kafka's library has logged."""
-    return said.strip().splitlines()[-1].partition(":")[0]
+    return printed.strip().splitlines()[-1].partition(":")[0]
 
 
 POINTS = {
@@ -90,7 +90,7 @@ POINTS = {
 
 
 EVERY_TIME = "C8 in the second transaction"
-"""What nobody can see from outside: every other point is in the long suite."""
+"""Points that are invisible from outside; every other point is in the long suite."""
 
 
 def points(every: dict[str, Any]) -> list[Any]:
@@ -99,11 +99,11 @@ def points(every: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("point", points(POINTS))
 def test_a_publisher_is_killed(env: Environment, point: str) -> None:
-    """Whoever comes next ends the transaction of the dead at once, and publishes what is missing."""
+    """The next publisher aborts the open transaction at once and publishes what is missing."""
     killed, files = POINTS[point]
     publication = env.stage()
-    code, said = env.publisher(publication, killed).outcome()
-    assert code == -9, said
+    code, printed = env.publisher(publication, killed).outcome()
+    assert code == -9, printed
     if "in the" not in point:  # who does not publish waits until the broker ends an open transaction
         found = env.sink.find(publication.output, publication.tag.target)
         assert (0 if found is None else found.after) == files
@@ -139,22 +139,22 @@ def test_hanging_transactions_of_others_block_nobody(env: Environment) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["C6 in the first transaction", "C8 in the second transaction"])
 def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
-    """It ends the transaction of the dead: what readers see is what was committed, and no more of it comes."""
+    """It aborts the open transaction: readers see what was committed, and nothing more is published."""
     killed, files = POINTS[point]
     publication = env.stage()
-    code, said = env.publisher(publication, killed).outcome()
-    assert code == -9, said
+    code, printed = env.publisher(publication, killed).outcome()
+    assert code == -9, printed
     if files:
-        with pytest.raises(UndoConflict) as told:
+        with pytest.raises(UndoConflict) as reported:
             env.sink.unpublish([publication], together=False)
-        assert (told.value.report["files"], told.value.report["of"]) == (files, FILES)
+        assert (reported.value.report["files"], reported.value.report["of"]) == (files, FILES)
     else:
         env.sink.unpublish([publication], together=False)
     assert env.ids() == EACH_ONCE[: files * 2]
     assert env.is_settled()
-    code, said = env.publisher(publication).outcome()
+    code, printed = env.publisher(publication).outcome()
     assert code == 0
-    assert said.endswith("CommitConflict: the output output was taken back, so nothing more is published\n")
+    assert printed.endswith("CommitConflict: the output output was taken back, so nothing more is published\n")
     assert env.ids() == EACH_ONCE[: files * 2]
 
 
@@ -162,8 +162,8 @@ def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
 @pytest.mark.parametrize("point", [("write", "before"), ("flush", "after"), ("commit", "after")])
 def test_an_undo_is_killed(env: Environment, point: tuple[str, str]) -> None:
     publication = env.stage()
-    code, said = env.publisher(publication, arm(*point), UNPUBLISH).outcome()
-    assert code == -9, said
+    code, printed = env.publisher(publication, arm(*point), UNPUBLISH).outcome()
+    assert code == -9, printed
     env.sink.unpublish([publication], together=False)
     env.sink.clean_up(publication)
     assert env.ids() == []
@@ -199,12 +199,12 @@ def test_a_frozen_publisher_resumes_too_late(env: Environment, point: str, other
             env.sink.unpublish([publication], together=False)
     assert env.ids() == expected
     frozen.thaw()
-    code, said = frozen.outcome()
+    code, printed = frozen.outcome()
     began_late = point == "C11 before it begins"
     words = {"publishes": "adopted", "takes back": "CommitConflict"}[other] if began_late else "CommitConflict"
     # Fenced in the middle, the library does not always say by whom: then the attempt is simply made again.
     assert code == 0
-    assert last_word(said) in (words, *(() if began_late else ("InfrastructureError",))), said
+    assert last_word(printed) in (words, *(() if began_late else ("InfrastructureError",))), printed
     assert env.ids() == expected
     assert env.is_settled()
 
@@ -214,10 +214,10 @@ def test_two_concurrent_publishers(env: Environment) -> None:
     publishers = [env.publisher(publication) for _ in range(2)]
     outcomes = [one.outcome() for one in publishers]
     assert {code for code, _ in outcomes} == {0}
-    said = sorted(last_word(text) for _, text in outcomes)
-    assert "done" in said or "adopted" in said, outcomes
-    assert set(said) <= {"done", "adopted", "CommitConflict", "InfrastructureError"}, outcomes
-    env.publish(publication)  # whoever was fenced comes again
+    printed = sorted(last_word(text) for _, text in outcomes)
+    assert "done" in printed or "adopted" in printed, outcomes
+    assert set(printed) <= {"done", "adopted", "CommitConflict", "InfrastructureError"}, outcomes
+    env.publish(publication)  # the fenced publisher tries again
     assert env.ids() == EACH_ONCE
     assert env.is_settled()
 

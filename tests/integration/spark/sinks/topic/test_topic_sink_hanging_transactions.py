@@ -1,5 +1,5 @@
-"""A broker that starts again forgets that a file's transaction was aborted (KAFKA-20734): the next try at the file ends
-it first, or its own commit would make both visible."""
+"""A restarted broker loses the abort of a file's transaction (KAFKA-20734): the next attempt at the file aborts it
+first, or its own commit would make both visible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_lost_abort_is_repeated(tmp_path: Path, lossy_broker: Broker) -> None:
 
 
 def write_first_file(settings: SparkSettings, publication: Publication) -> None:
-    """As a publisher that falls asleep for ever before it writes how far it is."""
+    """A publisher that freezes forever before it records its progress."""
     kafka = settings.kafka
     producer = TransactionalProducer(
         kafka, f"{topic_progress.progress_topic(kafka)}-{publication.tag.target.publish_key}"

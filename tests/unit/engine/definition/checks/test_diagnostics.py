@@ -1,4 +1,4 @@
-"""Every mistake gets its code at its place; every code has a test and a page."""
+"""Every mistake gets its code and position; every code has a test and a page."""
 
 from __future__ import annotations
 

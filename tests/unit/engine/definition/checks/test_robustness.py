@@ -1,4 +1,4 @@
-"""Whatever stands in a file, the answer is diagnostics, never a traceback."""
+"""Any file content gives diagnostics, never a traceback."""
 
 from __future__ import annotations
 

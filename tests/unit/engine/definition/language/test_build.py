@@ -1,4 +1,4 @@
-"""What a definition says after parsing: nothing is left implicit."""
+"""A definition after parsing: nothing is left implicit."""
 
 from __future__ import annotations
 

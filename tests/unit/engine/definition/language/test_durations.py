@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations in the written form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that emit events: their long form, what the engine adds when events are held, and what is said about them."""
+"""Steps that emit events: their long form, what the engine adds when events are held, and their description."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_after_the_pivot_events_are_published_at_once() -> None:
 
 def test_explain_describes_held_events() -> None:
     held = only(ONE)
-    said = "The events are rows of one transaction on shop, published at the commit point: each once, or none."
-    assert explain_guarantee(held) == said
+    output = "The events are rows of one transaction on shop, published at the commit point: each once, or none."
+    assert explain_guarantee(held) == output
     assert describe_compensation(held) == "its held events are dropped, once published they stay"
     assert describe_undo_after_failure(held) == "its held events are dropped"
     assert describe_confirm(held) == "its held events are released at the commit point"

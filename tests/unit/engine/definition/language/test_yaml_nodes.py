@@ -1,4 +1,4 @@
-"""YAML 1.2 with places, the same with the C event stream and with the pure parser."""
+"""YAML 1.2 with positions, the same with the C event stream and with the pure parser."""
 
 from __future__ import annotations
 

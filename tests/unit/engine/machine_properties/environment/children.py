@@ -1,4 +1,4 @@
-"""Nested sagas, whose outcome the world chooses."""
+"""Nested sagas, whose outcome the environment chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.engine.machine_properties.environment.environment import Environ
 ChildFate = Literal[
     "completed", "rejected", "failed", "residue", "residue_committed", "terminated", "refused", "parked"
 ]
-"""``parked``: it waits for a person of its own, and its parent with it, until :attr:`ChildFlight.parked` is lifted."""
+"""``parked``: it waits for an operator, and its parent with it, until :attr:`ChildFlight.parked` is cleared."""
 
 
 @dataclass(slots=True)

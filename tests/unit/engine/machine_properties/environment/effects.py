@@ -1,4 +1,4 @@
-"""The only truth about what really happened: every effect in the order in which it was committed."""
+"""The ground truth: every effect in the order in which it was committed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EffectKind = Literal["do", "undo", "confirm"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One committed effect. ``by_hand``: a person made it, outside the engine."""
+    """One committed effect. ``by_hand``: an operator made it, outside the engine."""
 
     entry: str
     generation: int
@@ -32,7 +32,7 @@ class EffectLog:
         return sum(e.entry == entry and e.generation == generation and e.kind == kind for e in self.effects)
 
     def net(self, entry: str, generation: int | None = None) -> int:
-        """How many effects of the entry stand: those made less those undone."""
+        """The number of standing effects of the entry: those made minus those undone."""
         total = 0
         for e in self.effects:
             if e.entry == entry and (generation is None or e.generation == generation):

@@ -1,7 +1,7 @@
-"""The simulated world: participants, and a platform that makes attempts and reports what Temporal would report.
+"""The simulated environment: participants, and a platform that makes attempts and reports what Temporal would report.
 
 Attempts are separate things. One may succeed, be rejected, fail and be rolled back, be lost before or after its
-effect, be delivered twice, or linger as a zombie that commits later. The machine hears only the word of the last one.
+effect, be delivered twice, or linger as a zombie that commits later. The machine receives only the last outcome.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Fate = Literal[
     "ok", "rejected", "failed", "failed_final", "infrastructure", "lost_before", "lost_after", "zombie", "duplicate",
     "raised_before", "raised_after", "not_started", "unsure", "late",
 ]  # fmt: skip
-"""What becomes of one attempt. ``raised_…``: our worker caught an error of an unguarded action and says `unknown`.
-``late``: somebody sealed the step behind our back (a reused id, a reset) before the attempt came."""
+"""What becomes of one attempt. ``raised_…``: the worker caught an error of an unguarded action and reports `unknown`.
+``late``: the step was sealed from outside (a reused id, a reset) before the attempt."""
 
 CHOICES: dict[str, tuple[Fate, ...]] = {
     "do": ("rejected", "lost_after", "lost_before", "failed", "zombie", "failed_final", "infrastructure", "duplicate",
@@ -50,7 +50,7 @@ class Flight:
 
 @dataclass(slots=True)
 class Zombie:
-    """An attempt that nobody waits for any more, and that may still commit (until ``until``, where one knows)."""
+    """An abandoned attempt that may still commit (until ``until``, if known)."""
 
     call: Call
     until: float | None = None
@@ -58,7 +58,7 @@ class Zombie:
 
 @dataclass
 class Environment:
-    """Everything outside the machine. ``fate`` decides what becomes of each attempt, ``coin`` the smaller things."""
+    """Everything outside the machine. ``fate`` decides the result of each attempt, ``chance`` the details."""
 
     definition: Definition
     fate: MadeFate
@@ -162,9 +162,9 @@ class Environment:
     def _possible(self, call: Call, fate: Fate) -> Fate:
         """The nearest fate that this kind of participant can have."""
         if call.action == WRITE and fate in ("late", "rejected", "failed", "failed_final"):
-            return "ok"  # nobody acts, so nobody can say no
+            return "ok"  # no action runs, so nothing can reject
         if fate == "duplicate" and call.op == "do" and call.guard is None and not self.step(call.entry).do.idempotent:
-            return "ok"  # without a key nobody could tell the second from the first
+            return "ok"  # without a key the second call is indistinguishable from the first
         if call.guard is not None and fate in ("raised_before", "raised_after"):
             return "lost_before" if fate == "raised_before" else "lost_after"
         if call.guard is None:
@@ -194,7 +194,7 @@ class Environment:
                 self._forget_unkeyed(call)
             outcome = self.participant.run(call, action)
             if outcome.kind == "rejected" and call.op != "do":
-                # A refusal holds for all attempts before it, though a person may ask again.
+                # A rejection applies to all attempts before it, though an operator may retry.
                 self.zombies = [z for z in self.zombies if z.call.key != call.key]
             return outcome
         base = self.databases.setdefault(call.guard.connection, Database(call.guard.connection))

@@ -15,7 +15,7 @@ from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Marker, Outcome
 
 WRITE = "saga.done"
-"""The action that does nothing: a person has done it by hand, and only the row is written."""
+"""The action without effect: an operator has made the effect, and only the row is written."""
 
 RowOp = Literal["do", "undo", "confirm", "own_undo", "own_confirm"]
 

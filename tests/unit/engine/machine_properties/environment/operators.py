@@ -1,4 +1,4 @@
-"""The person at the desk: decides about what is parked, truthfully, and sometimes asks for what is not allowed."""
+"""The operator: resolves parked entries truthfully, and sometimes tries a decision that is not allowed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.unit.engine.machine_properties.environment.environment import Environ
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger
 
 STUCK_AFTER = 15 * 60
-"""Seconds after which a person may decide about what is only being tried again (cli.md)."""
+"""Seconds after which an operator may decide about an entry that is still retried (cli.md)."""
 
 CORRECTED: Mapping[str, Mapping[str, Any]] = {
     "saga": {"name": "child", "input": {"corrected": True}},
     "wait": {"for": 3.0},
     "require": {"that": True, "message": "corrected"},
 }
-"""What a person gives `retry --with`, by action; everything else takes what it gets."""
+"""The arguments of `retry --with`, by action; other actions accept any."""
 
 
 def decide(
@@ -33,14 +33,14 @@ def decide(
     repaired: Definition,
     at: float,
 ) -> DecisionMade:
-    """A decision about one parked entry, as near to the wish as the truth allows.
+    """A decision about one parked entry, as close to the preference as the facts allow.
 
-    A retry may come with a ``correction``: ``with`` other arguments, with the mended ``definition``, or ``both``.
+    A retry may come with a ``correction``: ``with`` other arguments, with the repaired ``definition``, or ``both``.
     """
     usual = "retry" if "retry" in item["decisions"] else "done"
     decision = preference if preference in item["decisions"] else usual
     entry = item["step"]
-    # Whoever says done about what is sealed makes nothing, for no row can say done any more.
+    # `done` on a sealed entry makes no effect, because no row can be done any more.
     sealed = decision == "done" and entry != "output" and item["op"] == "do" and _sealed(ledger, env, entry)
     if entry != "output" and decision != "retry" and not sealed:
         decision = _truthful(ledger, env, entry, item["op"], decision)
@@ -58,9 +58,9 @@ def decide(
 
 
 def stuck(ledger: Ledger, machine: Machine, in_flight: set[str], at: float) -> list[Mapping[str, Any]]:
-    """What has been tried for so long that a person may decide before it is parked.
+    """Entries retried for so long that an operator may decide before they are parked.
 
-    While an attempt is in flight nobody makes an effect by hand, or vouches that there is none.
+    While an attempt is in flight no operator makes an effect by hand or confirms that there is none.
     """
     found: list[Mapping[str, Any]] = []
     parked = {item["step"] for item in ledger.story["parked"]}
@@ -84,7 +84,7 @@ def _sealed(ledger: Ledger, env: Environment, entry: str) -> bool:
 
 
 def correctable(ledger: Ledger, entry: str, op: str) -> bool:
-    """Other arguments may be given: not for what may have happened under the old ones, where no guard can tell."""
+    """Other arguments are allowed unless an unguarded effect may exist under the old ones."""
     if entry == "output":
         return False
     step = ledger.step(entry)
@@ -99,21 +99,21 @@ def _unsure(ledger: Ledger, entry: str, op: str) -> bool:
 
 
 def corrected(ledger: Ledger, entry: str, op: str) -> Mapping[str, Any]:
-    """Arguments that a person gives, unlike any before."""
+    """Operator-supplied arguments, different from all before."""
     uses = ledger.step(entry).do.uses if op == "do" else ""
     return CORRECTED.get(uses, {"corrected": len(ledger.decisions)})
 
 
 def _truthful(ledger: Ledger, env: Environment, entry: str, op: str, decision: str) -> str:
-    """Make the world fit what the person says: they looked, or did it by hand."""
+    """Make the environment match the decision: the operator checked, or made the effect by hand."""
     step, generation = ledger.step(entry), ledger.entry(entry)["generation"]
     stands = env.log.net(entry, generation) > 0
     if op == "do" and step.pivot and decision == "compensate" and stands and not step.do.guarded:
         decision = "done"
     if decision == "done" or (op == "do" and not step.do.guarded):
-        _silence(env, entry, generation, op)
+        _drop_late_attempts(env, entry, generation, op)
     if decision == "done":
-        # What a person makes there the participant holds, whatever it has said under the key before.
+        # The participant has the manual effect, whatever it answered under the key before.
         env.participant.undone.discard(_key(ledger, entry, generation) if op == "do" else "")
         _by_hand(env, entry, generation, op)
     elif op == "do" and not step.do.guarded:
@@ -125,7 +125,7 @@ def _truthful(ledger: Ledger, env: Environment, entry: str, op: str, decision: s
 
 
 def _by_hand(env: Environment, entry: str, generation: int, op: str) -> None:
-    """The person makes the effect that is missing, before they say that it is there."""
+    """The operator makes the missing effect before declaring it done."""
     stands = env.log.net(entry, generation) > 0
     if env.step(entry).kind == "read":
         return
@@ -134,7 +134,7 @@ def _by_hand(env: Environment, entry: str, generation: int, op: str) -> None:
         env.record(Effect(entry, generation, op, "by hand", by_hand=True))  # pyright: ignore[reportArgumentType]
 
 
-def _silence(env: Environment, entry: str, generation: int, op: str) -> None:
+def _drop_late_attempts(env: Environment, entry: str, generation: int, op: str) -> None:
     """Nobody decides while an attempt may still be under way, unless the guard holds it off."""
     ops = {op, "do"} if not env.step(entry).do.guarded else {op, "seal"}
     env.zombies = [

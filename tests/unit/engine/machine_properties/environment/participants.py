@@ -50,7 +50,7 @@ class Participant:
             outcome = Outcome.done(action(call.action))
         except RolledBack as rolled:
             outcome = rolled.outcome
-        remembered = ("done", "rejected") if call.op == "do" else ("done",)  # a confirm may be asked again
+        remembered = ("done", "rejected") if call.op == "do" else ("done",)  # a confirm may be repeated
         if keyed and outcome.kind in remembered:
             self.answers[call.key] = outcome
         return outcome

@@ -1,7 +1,7 @@
-"""Where all randomness of a run comes from: a tape of bytes, so that a failing run shrinks to a short, calm one.
+"""The source of all randomness of a run: a sequence of bytes, so that a failing run shrinks to a short, simple one.
 
-A zero always means the calmest choice (the first option), and a tape that has run out gives zeros: faults end, and
-the world heals.
+A zero always means the simplest choice (the first option), and an exhausted sequence gives zeros: faults end, and
+the environment recovers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class ChoiceSequence:
         return self._data[self._at - 1]
 
     def below(self, limit: int) -> int:
-        """A number from 0 to ``limit`` - 1; 0 on a calm tape."""
+        """A number from 0 to ``limit`` - 1; 0 on an exhausted sequence."""
         return self.byte() % limit if limit > 1 else 0
 
     def chance(self, percent: int) -> bool:
-        """True in about ``percent`` of 100 cases; never on a calm tape."""
+        """True in about ``percent`` of 100 cases; never on an exhausted sequence."""
         return self.byte() >= 256 - 256 * percent // 100
 
     def pick(self, options: Sequence[Option]) -> Option:
-        """One of the options, the first on a calm tape. Repeat an option to make it likelier."""
+        """One of the options, the first on an exhausted sequence. Repeat an option to make it likelier."""
         return options[self.below(len(options))]

@@ -1,4 +1,4 @@
-"""Definitions with a mistake in them that only shows at run time, and how the author mends it."""
+"""Definitions with a mistake that only shows at run time, and its repair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sagas.definition.model import Definition, Operation, Probe, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 
 LOST = "input.lost."
-"""What a broken expression reads: the input holds no such thing. Mended, it reads the input itself."""
+"""What a broken expression reads: a missing input field. Repaired, it reads the input itself."""
 
 FRAGILE = ".result.id"
 """An expression with this fails where the result is null or has no such field."""
@@ -34,7 +34,7 @@ def fragile(value: Any) -> bool:
 
 
 def forward(step: StepDefinition) -> list[Any]:
-    """Everything that has to be evaluated before the step's own action is asked."""
+    """Everything that has to be evaluated before the step's action is called."""
     return [step.if_, step.for_each, step.do.with_, step.fairness_key]
 
 
@@ -53,5 +53,5 @@ def of(step: StepDefinition, action: str, op: str) -> Operation | None:
 
 
 def understood(probe: Probe) -> bool:
-    """The answers of the probe can be told apart."""
+    """The responses of the probe can be distinguished."""
     return not broken([probe.done, probe.absent, probe.result])

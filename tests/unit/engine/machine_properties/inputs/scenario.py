@@ -1,4 +1,4 @@
-"""Everything about a life that is left to chance."""
+"""All random decisions of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.engine.machine_properties.environment.environment import Fate
 
 
 class Scenario(Protocol):
-    """Everything that is left to chance."""
+    """All random decisions of a run."""
 
     def fate(self, call: Call, attempt: int) -> Fate: ...
     def child(self, flight: ChildFlight) -> ChildFate: ...

@@ -1,4 +1,4 @@
-"""Two ways to decide what happens: from a tape of chance, or exactly one fault at exactly one place."""
+"""Two kinds of scenario: random choices, or exactly one fault at exactly one position."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.unit.engine.machine_properties.environment.environment import CHOICES
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 
 TIMEOUT = 12
-"""Decisions after which the person only tries again: then every saga has to end."""
+"""Decisions after which the operator only retries: then every saga has to end."""
 
 
 class RandomScenario:
-    """Chance decides, from two tapes: one for faults, one for the order of things."""
+    """Random decisions from two choice sequences: one for faults, one for the order of events."""
 
     def __init__(self, faults: ChoiceSequence, order: ChoiceSequence) -> None:
         self.faults, self.order = faults, order

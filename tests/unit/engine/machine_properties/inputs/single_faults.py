@@ -38,7 +38,7 @@ def faults(definition: Definition) -> list[Fault]:
     return found
 
 
-def live(definition: Definition, scenario: SingleFaultScenario) -> Runner:
+def simulate(definition: Definition, scenario: SingleFaultScenario) -> Runner:
     runner = Runner(definition, INPUT, scenario)
     runner.run()
     return runner

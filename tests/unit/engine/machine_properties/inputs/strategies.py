@@ -1,6 +1,6 @@
-"""Random sagas of one to eight steps of every kind, legal by the language, built from a tape.
+"""Random sagas of one to eight steps of every kind, valid in the language, built from a choice sequence.
 
-A calm tape gives one guarded compensatable step; shrinking therefore ends at the smallest saga that fails.
+An exhausted sequence gives one guarded compensatable step; shrinking therefore ends at the smallest saga that fails.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSe
 from tests.unit.engine.machine_properties.inputs.definition_faults import LOST, repaired
 
 DEADLINE = 7_777.0
-"""Seconds; unlike any other duration here, so that the judge recognises the deadline's timer."""
+"""Seconds; unlike any other duration here, so that the oracle recognises the deadline's timer."""
 
 WAIT = 40.0
-"""Seconds that a `wait` has patience for its signal."""
+"""Seconds that a `wait` waits for its signal."""
 
 BEGINNING = 1_800_000_000.0
 """When every random saga starts, seconds since the epoch; 2027-01-15T08:00:00Z."""
@@ -94,7 +94,7 @@ class _Maker:
             digest="sha256:random",
         )
         generation = choices.pick((1, 1, 1, 3))
-        # Last, so that a tape tells the same saga with and without them.
+        # Last, so that a choice sequence gives the same saga with and without them.
         definition = replace(definition, notify=self._notify())
         return Case(definition, self.input, generation, repaired(definition))
 
@@ -198,14 +198,14 @@ class _Maker:
             frozen = each or not self.choices.chance(40)
             with_ = None if frozen else {"mine": f"${{{{ steps.{id}.result }}}}", "why": "${{ saga.reason.kind }}"}
             if self.mistakes and self.choices.chance(self.mistakes):
-                # The second fails when nobody knows the result.
+                # The second fails when the result is unknown.
                 with_ = self.choices.pick(({"n": f"${{{{ {LOST}n }}}}"}, {"id": f"${{{{ steps.{id}.result.id }}}}"}))
             alternates.append(
                 Operation(uses=f"undo.{id}.{n}", with_=with_, connection=place, retry=Retry(max_attempts=2))
             )
         confirmed = None
         if confirm and self.choices.chance(60):
-            # Kept in the step's own place: elsewhere the guard could not choose between the two ways back.
+            # Kept in the step's own database: elsewhere the guard could not choose between the two compensations.
             given = {"n": self._expression("input.n")} if self.mistakes else None
             confirmed = Operation(
                 uses=f"undo_confirmed.{id}", with_=given, connection=do.connection, retry=Retry(max_attempts=2)

@@ -1,4 +1,4 @@
-"""A dozen sagas as people write them, each small enough to try every fault at every place."""
+"""A dozen typical sagas, each small enough to try every fault at every position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INPUT: Mapping[str, Any] = {"n": 1, "items": [10, 20], "yes": True, "no": False}
 
 
 def step(id: str, kind: StepKind = "compensatable", *, connection: str | None = HOME, **changes: Any) -> StepDefinition:
-    """A step with short patience; a compensatable one is undone where it ran."""
+    """A step with short timeouts; a compensatable one is undone where it ran."""
     do = changes.pop("do", None) or operation(f"do.{id}", connection, with_={"n": "${{ input.n }}"})
     if kind == "compensatable":
         changes.setdefault("compensate", Compensation((operation(f"undo.{id}.0", connection),)))

@@ -1,4 +1,4 @@
-"""Mistakes in how the machine decides about effects: each takes one rule out of the running machine."""
+"""Mutations in how the machine decides about effects: each removes one rule from the running machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in how the machine takes what people, definitions, signals and nested sagas say."""
+"""Mutations in how the machine handles decisions, definitions, signals and nested sagas."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _a_mistake_in_a_confirm_confirms(patch: pytest.MonkeyPatch) -> None:
 
 def _forget_corrected_arguments(patch: pytest.MonkeyPatch) -> None:
     whole = decisions.carry_out
-    patch.setattr(decisions, "carry_out", lambda run, entry, said: whole(run, entry, {**said, "arguments": None}))
+    patch.setattr(decisions, "carry_out", lambda run, entry, output: whole(run, entry, {**output, "arguments": None}))
 
 
 def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
-    def retry(run: SagaRun, entry: LedgerEntry, said: Any, guarded: bool) -> None:
-        entry.override, entry.arguments, entry.decision = said.get("arguments"), None, None
+    def retry(run: SagaRun, entry: LedgerEntry, output: Any, guarded: bool) -> None:
+        entry.override, entry.arguments, entry.decision = output.get("arguments"), None, None
         run.post(StartAttempt(entry))
 
     patch.setattr(decisions, "_retry_forward", retry)
@@ -86,8 +86,8 @@ def _what_a_probe_cannot_tell_is_absent(patch: pytest.MonkeyPatch) -> None:
     whole = arguments.probe_verdict
 
     def probed(run: SagaRun, entry: LedgerEntry, probe: Any, answer: Outcome) -> tuple[str, Any]:
-        said, result = whole(run, entry, probe, answer)
-        return ("absent" if said == "unknown" and probe.done is not None else said), result
+        output, result = whole(run, entry, probe, answer)
+        return ("absent" if output == "unknown" and probe.done is not None else output), result
 
     patch.setattr(arguments, "probe_verdict", probed)
 

@@ -1,4 +1,4 @@
-"""What a life has been through, in words: the properties must not pass because the world has become too kind."""
+"""Coverage labels of a run: the properties must not pass because faults have become too rare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACE = re.compile(r"^\w+\.(do|if|for_each|compensate|confirm|probe|fairness_ke
 
 
 def of_event(ledger: Ledger, call: Call | None, event: MachineEvent) -> set[str]:
-    """What this event adds; the book still has the story of before it."""
+    """Labels of this event; the ledger still has the view before it."""
     match event:
         case SagaEnded():
             return {f"child {event.state}"}
@@ -102,9 +102,9 @@ def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> 
 
 
 def of_commands(commands: Sequence[Command]) -> set[str]:
-    """Who was told, and who could not be."""
-    told = [one for one in commands if isinstance(one, Notify)]
-    return {f"told {one.milestone}" for one in told} | {"told nothing" for one in told if one.call is None}
+    """Labels of notifications, sent and failed."""
+    reported = [one for one in commands if isinstance(one, Notify)]
+    return {f"told {one.milestone}" for one in reported} | {"told nothing" for one in reported if one.call is None}
 
 
 def _place(message: str) -> set[str]:

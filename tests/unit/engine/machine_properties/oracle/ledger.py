@@ -1,4 +1,4 @@
-"""What the judge writes down while a run goes on: in-flight work, causes, words heard, decisions."""
+"""What the oracle records during a run: work in flight, causes, outcomes received, decisions."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def operation_of(call: Call) -> str:
 class Ledger:
     """Facts about one run, seen from outside.
 
-    ``given``: the arguments of a person's `retry --with`, by entry and operation (``given_for``: for this action).
+    ``given``: the arguments of `retry --with`, by entry and operation (``given_for``: for this action).
     ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
-    first of each name that still counts; ``absent``: keys of which a probe has said so; ``asked_at``: since when an
-    operation is asked for; ``waiting``: since when a `wait` runs; ``refused``: waits that took a refusal.
+    first of each name that still counts; ``absent``: keys a probe reported absent; ``asked_at``: since when an
+    operation is requested; ``waiting``: since when a `wait` runs; ``refused``: waits that took a rejection.
     ``mistaken``: the definition has an expression that can not be evaluated.
     """
 
@@ -87,7 +87,7 @@ class Ledger:
             self.ancestors[step.id] = frozenset(above)
 
     def adopt(self, definition: Definition) -> None:
-        """A person mended the definition; its steps and their order are the same."""
+        """The definition was repaired; its steps and their order are the same."""
         self.definition = definition
         self.mistaken = definition_faults.broken(to_snapshot(definition))
 
@@ -95,7 +95,7 @@ class Ledger:
         return self.definition.step(step_id(entry))
 
     def later(self, entry: str) -> list[Mapping[str, Any]]:
-        """Story entries whose effects must be gone before this one is undone."""
+        """Entries whose effects must be undone before this one."""
         own = step_id(entry)
         return [
             e
@@ -104,7 +104,7 @@ class Ledger:
         ]
 
     def forward_in_flight(self) -> list[str]:
-        """Everything asked for going forward that has not ended."""
+        """All forward work in flight."""
         calls = [c.id for c in self.calls.values() if c.op == "do"]
         return calls + [s.id for s in self.sagas.values() if isinstance(s, StartSaga)]
 
@@ -120,7 +120,7 @@ class Ledger:
         if parked is not None or id == "output":
             return parked or "do"
         if self.story["phase"] == "backward" and self.entry(id)["state"] == "UNKNOWN":
-            return "undo"  # whether it happened is asked to undo it
+            return "undo"  # the probe is part of its undo
         return {"COMPENSATING": "undo", "CONFIRMING": "confirm"}.get(self.entry(id)["state"], "do")
 
     def last_outcome(self, key: str) -> Outcome | None:

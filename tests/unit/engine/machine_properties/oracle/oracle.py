@@ -1,4 +1,4 @@
-"""The oracle: listens to everything that goes in and out of a machine and knows nothing of its inside."""
+"""The oracle: observes all inputs and outputs of a machine, not its internals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEADS_BACK = {"rejected", "failed", "unknown", "late"}
 
 
 class Oracle:
-    """Feed it each event before the machine sees it, and the machine's answer after. Raises Violation."""
+    """Gets each event before the machine, and the machine's commands after it. Raises Violation."""
 
     def __init__(self, definition: Definition, saga_id: str, log: EffectLog, input: Mapping[str, Any]) -> None:
         self.ledger = Ledger(definition, saga_id, log, input)
@@ -55,7 +55,7 @@ class Oracle:
         """An effect was committed just now."""
         state_rules.check_effect(self.ledger, effect)
 
-    # --- before the machine hears of it -------------------------------------------------------------------------
+    # --- before the machine gets the event ----------------------------------------------------------------------
 
     def before(self, event: MachineEvent) -> None:
         ledger = self.ledger
@@ -100,7 +100,7 @@ class Oracle:
             ledger.adopt(from_snapshot(event.definition))
         parked = any(p["step"] == event.step for p in ledger.story["parked"])
         if not parked and ledger.story["phase"] == "backward" and ledger.entry(event.step)["state"] == "UNKNOWN":
-            return  # from outside nobody can tell whether the seal under way belongs to the undo
+            return  # it is invisible from outside whether the seal in flight belongs to the undo
         if event.arguments is not None:
             op = ledger.op_of(event.step)
             ledger.given[event.step, op] = event.arguments
@@ -122,7 +122,7 @@ class Oracle:
             ledger.causes.append(event.outcome.kind)
 
     def _listen(self, call: Call, event: CallEnded) -> None:
-        """What is known about the key of a forward call: done, or perhaps made by somebody who never told."""
+        """What is known about the key of a forward call: done, or possibly made by an attempt that never reported."""
         ledger, outcome = self.ledger, event.outcome
         step = ledger.step(call.entry)
         if call.op == "probe":
@@ -200,14 +200,14 @@ class Oracle:
                 pass
 
     def _asked_before(self, call: Call) -> bool:
-        """Only asked again in a new run: it was allowed when it was asked first, and has to be the same."""
+        """Only reissued in a new run: it was allowed the first time, and has to be the same."""
         before = self.asked.get(call.id)
         if before is not None and (before.key, before.op, before.arguments) != (call.key, call.op, call.arguments):
             raise Violation("snapshot", f"{call.id} became another call in the new run")
         return before is not None
 
     def continued(self, commands: Sequence[Command], story: Mapping[str, Any]) -> None:
-        """The run goes on in a new one: what the machine asks again replaces all that was in flight."""
+        """Continued as a new run: the reissued commands replace all work in flight."""
         self.asked = dict(self.ledger.calls)
         self.ledger.calls.clear()
         self.ledger.sagas.clear()

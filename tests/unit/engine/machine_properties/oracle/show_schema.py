@@ -29,7 +29,7 @@ def _one_of(values: set[Any]) -> Check:
 
 
 def _is(*types: type) -> Check:
-    """An instance of one of the types; a bool is no number."""
+    """An instance of one of the types; a bool is not a number."""
     return lambda value: isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 

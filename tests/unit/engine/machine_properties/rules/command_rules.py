@@ -1,4 +1,4 @@
-"""Rules that each command must keep at the moment it is given."""
+"""Rules that each command must satisfy when it is issued."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def check_call(ledger: Ledger, call: Call) -> None:
         raise Violation("call id", f"{call.id} is in flight already")
     _check_key(ledger, call)
     if call.action == WRITE:
-        return  # it only puts a person's word into the guard; nobody acts
+        return  # it only records a decision in the guard; no action runs
     if not isinstance(call.retry.max_attempts, int) or call.retry.max_attempts < 1:
         raise Violation("rule 4", f"{call.id} may try {call.retry.max_attempts} times: not finite")
     known = ledger.attempts.get(operation_of(call), 0)
-    marked = call.guard is not None and call.guard.mode == "mark"  # asks the guard only: nothing to be believed or not
+    marked = call.guard is not None and call.guard.mode == "mark"  # calls the guard only
     if call.op in ("do", "undo", "confirm") and not marked and known is not None and call.earlier_attempts != known:
         mine = f"{call.id} says {call.earlier_attempts} earlier attempts, {known} ended"
         raise Violation("earlier attempts", mine)
@@ -195,5 +195,5 @@ def _check_confirm(ledger: Ledger, call: Call) -> None:
 
 
 def _excused(ledger: Ledger, entry: str) -> bool:
-    """A person closed it."""
+    """An operator closed it."""
     return any(e == entry for e, _ in ledger.skipped) or any(r.get("entry") == entry for r in ledger.child_residue)

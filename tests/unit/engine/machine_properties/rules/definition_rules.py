@@ -1,4 +1,4 @@
-"""Rules 7, 10 and §4: what cannot be evaluated is never asked; what a person corrected is taken as given."""
+"""Rules 7, 10 and §4: what cannot be evaluated is never called; corrected values are used as given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
 
 
 def check_call(ledger: Ledger, call: Call) -> None:
-    """A call may only be asked with arguments that the definition, or a person, gives."""
+    """A call may only use arguments from the definition or from an operator."""
     step = ledger.step(call.entry)
     given = ledger.given.get((call.entry, call.op))
     if call.op == "do":
@@ -22,7 +22,7 @@ def check_call(ledger: Ledger, call: Call) -> None:
         return
     asked = definition_faults.of(step, call.action, call.op)
     if asked is None:
-        return  # the guard alone is asked
+        return  # only the guard is called
     mine = given is not None and ledger.given_for.get((call.entry, call.op)) in (None, call.action)
     if mine and dict(call.arguments) != dict(given or {}):
         raise Violation("retry --with", f"{call.id} got {call.arguments}, not {given}, as a person said")
@@ -59,12 +59,17 @@ def check_story(ledger: Ledger) -> None:
         return
     for e in ledger.story["steps"]:
         being_sealed = ledger.step(e["id"]).pivot and ledger.stop_ordered
-        if e["state"] == "RUNNING" and hopeless(ledger, e["id"]) and not ledger.decided(e["id"]) and not being_sealed:
+        if (
+            e["state"] == "RUNNING"
+            and never_evaluable(ledger, e["id"])
+            and not ledger.decided(e["id"])
+            and not being_sealed
+        ):
             raise Violation("rule 10", f"{e['id']} is RUNNING, but nobody can evaluate it")
 
 
-def hopeless(ledger: Ledger, entry: str) -> bool:
-    """This entry's forward action can not be asked as the definition stands."""
+def never_evaluable(ledger: Ledger, entry: str) -> bool:
+    """This entry's forward action cannot be called with the current definition."""
     step = ledger.step(entry)
     if "#" in entry:
         return definition_faults.broken([step.do.with_, step.fairness_key]) and (entry, "do") not in ledger.given
@@ -75,7 +80,7 @@ def check_reason(ledger: Ledger) -> None:
     """`definition` is the reason exactly where an expression has failed."""
     reason = ledger.story["reason"]
     entry = reason["step"]
-    mistaken = entry is not None and hopeless(ledger, entry) and not ledger.decided(entry)
+    mistaken = entry is not None and never_evaluable(ledger, entry) and not ledger.decided(entry)
     if reason["kind"] == "definition":
         parts = definition_faults.forward(ledger.step(entry)) if entry else []
         if not definition_faults.broken(parts) and not definition_faults.fragile(parts):

@@ -1,4 +1,4 @@
-"""Rules about the end: what a final state claims, against what really happened."""
+"""Rules about the end: the final state against what really happened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRIED = {"rejected", "failed", "unknown", "late"}
 
 
 def check_end(ledger: Ledger) -> None:
-    """I2: the final state tells the truth about every effect."""
+    """I2: the final state matches every effect."""
     story = ledger.story
     residue = {r["step"]: r["kind"] for r in story["residue"]}
     if (story["state"] == "RESIDUE") != bool(residue):
@@ -42,7 +42,7 @@ def _check_backward(ledger: Ledger, residue: Mapping[str, str]) -> None:
         undone = e["state"] in ("COMPENSATED", "NOTHING_TO_UNDO", "PENDING", "REJECTED", "FAILED", "SKIPPED")
         if not undone and ledger.definition.step(e["step"]).compensate and not _named(ledger, e["id"], residue):
             raise Violation("states", f"{ledger.story['state']}, but {e['id']} is {e['state']}")
-        acted = ledger.decided(e["id"])  # a person may have undone it by hand
+        acted = ledger.decided(e["id"])  # an operator may have undone it by hand
         if e["state"] == "NOTHING_TO_UNDO" and not acted and ledger.log.count(e["id"], e["generation"], "do"):
             raise Violation("states", f"{e['id']} says there was nothing to undo, but its effect was made")
 

@@ -1,4 +1,4 @@
-"""Who has to be told what: one command for each moment the story comes to, and nothing else changes."""
+"""Notifications: one command for each milestone of the view, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ENDS: Mapping[str, Milestone] = {"COMPLETED": "completed", "COMPENSATED": "compe
 
 
 def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]) -> None:
-    """After each event: exactly those are told who want to hear of what has just happened."""
-    told = [one for one in commands if isinstance(one, Notify)]
+    """After each event exactly the subscribed notifications are sent."""
+    reported = [one for one in commands if isinstance(one, Notify)]
     expected = [
         (number, moment)
         for moment in _moments(before, ledger.story, commands)
@@ -30,11 +30,11 @@ def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]
         name = f"notify-{number}-{moment}"
         earlier = sum(one == name or one.startswith(f"{name}-") for one in known)
         names.append(name if earlier == 0 else f"{name}-{earlier + 1}")
-    if [one.id for one in told] != names:
-        raise Violation("notify", f"told {[one.id for one in told]}, to be told {names}")
+    if [one.id for one in reported] != names:
+        raise Violation("notify", f"told {[one.id for one in reported]}, to be told {names}")
     if [row["id"] for row in ledger.story["notifications"]] != known + names:
         raise Violation("notify", "the story does not name exactly those who were told")
-    for (number, _), one in zip(expected, told, strict=True):
+    for (number, _), one in zip(expected, reported, strict=True):
         _check_one(ledger.definition.notify[number], one)
     ends = [at for at, one in enumerate(commands) if isinstance(one, Finish)]
     if ends and any(isinstance(one, Notify) for one in commands[ends[0] :]):
@@ -46,7 +46,7 @@ def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequ
     found: list[Milestone] = []
     if story["overdue"] and not (before and before["overdue"]):
         found.append("overdue")
-    # It may go on and be parked anew within one event: what people search for says so.
+    # It may continue and park again within one event: the search attributes show it.
     found += ["parked" for one in commands if isinstance(one, RecordState) and one.state == "PARKED"]
     if story["state"] == "PARKED" != was and "parked" not in found:
         raise Violation("notify", "parked, but nobody can find it")
@@ -55,17 +55,19 @@ def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequ
     return found
 
 
-def _check_one(notification: Notification, told: Notify) -> None:
-    if definition_faults.broken(dict(notification.do.with_ or {})) != (told.call is None):
-        raise Violation("notify", f"{told.id} can be made, or it cannot: {told.problem}")
-    if told.call is None and not told.problem:
-        raise Violation("notify", f"{told.id} cannot be made, and nothing says why")
-    if told.call is not None and (not told.call.key.startswith(told.workflow_id.split("~")[0]) or told.call.op != "do"):
-        raise Violation("notify", f"{told.id} is told under the key {told.call.key}")
+def _check_one(notification: Notification, reported: Notify) -> None:
+    if definition_faults.broken(dict(notification.do.with_ or {})) != (reported.call is None):
+        raise Violation("notify", f"{reported.id} can be made, or it cannot: {reported.problem}")
+    if reported.call is None and not reported.problem:
+        raise Violation("notify", f"{reported.id} cannot be made, and nothing says why")
+    if reported.call is not None and (
+        not reported.call.key.startswith(reported.workflow_id.split("~")[0]) or reported.call.op != "do"
+    ):
+        raise Violation("notify", f"{reported.id} is told under the key {reported.call.key}")
 
 
 def makes_no_difference(machine: Machine) -> Machine:
-    """The same machine with nobody to tell: it has to live the same life."""
+    """The same machine without notifications: it has to behave the same."""
     run = machine._run  # pyright: ignore[reportPrivateUsage]
     run.definition = without(run.definition)
     return machine
@@ -80,6 +82,6 @@ def received(commands: Sequence[Command]) -> list[Command]:
     return [one for one in commands if not isinstance(one, Notify)]
 
 
-def told_of(story: Mapping[str, Any]) -> dict[str, Any]:
-    """The story without those who were told, and without the digest, which covers them."""
+def without_notifications(story: Mapping[str, Any]) -> dict[str, Any]:
+    """The view without notifications and without the digest, which covers them."""
     return {name: value for name, value in story.items() if name not in ("notifications", "digest")}

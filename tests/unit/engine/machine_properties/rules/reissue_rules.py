@@ -1,4 +1,4 @@
-"""After a crash: what a new run asks again is what was in flight, no more and no less."""
+"""After a crash a new run reissues exactly what was in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(
     *,
     continuing: bool,
 ) -> None:
-    """What a new run asks again is exactly what is in flight, and timers keep their moment."""
+    """A new run reissues exactly what is in flight, and timers keep their due time."""
     again = restored.reissue(now)
     calls = {c.id: c for c in again if isinstance(c, Call)}
     children = {c.id: c for c in again if isinstance(c, StartSaga | UndoSaga)}

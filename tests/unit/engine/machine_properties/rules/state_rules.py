@@ -1,4 +1,4 @@
-"""Rules about what the story says after each event, and about every effect at the moment it is committed."""
+"""Rules about the view after each event, and about every effect when it is committed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATER = {"retry", "done", "skip"}
 
 
 def check_effect(ledger: Ledger, effect: Effect) -> None:
-    """I3 and I4, at the moment of the commit; ``effect`` is already in the log."""
+    """I3 and I4, at commit time; ``effect`` is already in the log."""
     log, entry, generation = ledger.log, effect.entry, effect.generation
     made, undone = log.count(entry, generation, "do"), log.count(entry, generation, "undo")
     name = f"{entry}@{generation}"
@@ -45,7 +45,7 @@ def check_effect(ledger: Ledger, effect: Effect) -> None:
 
 
 def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> None:
-    """The document itself, its changes, and whether the saga may stand still."""
+    """The document itself, its changes, and whether the saga may be idle."""
     story = ledger.story
     wrong = show_schema.problems(story)
     if wrong:
@@ -96,7 +96,7 @@ def _check_change(ledger: Ledger, before: Mapping[str, Any], story: Mapping[str,
 
 
 def _check_parked(ledger: Ledger, item: Mapping[str, Any]) -> None:
-    """The decisions offered are the table in cli.md, and nothing is parked for trouble of the infrastructure."""
+    """The decisions offered are the table in cli.md, and nothing is parked for infrastructure failures."""
     if item["step"] == "output":
         if set(item["decisions"]) != {"retry", "done"}:
             raise Violation("cli.md decisions", f"output offers {item['decisions']}")
@@ -112,7 +112,7 @@ def _check_parked(ledger: Ledger, item: Mapping[str, Any]) -> None:
         expected = BEFORE_COMMIT
     asked_once = item["op"] == "do" and not step.do.guarded and not step.do.idempotent and step.probe is None
     if asked_once and ledger.entry(item["step"])["outcome"] == "unknown":
-        expected = expected - {"retry"}  # §4: never repeated without a probe that says absent
+        expected = expected - {"retry"}  # §4: never repeated without a probe that reports absent
     if set(item["decisions"]) != expected:
         raise Violation("cli.md decisions", f"{item['step']} {item['op']} offers {item['decisions']}, not {expected}")
     if item["op"] == "undo":
@@ -128,7 +128,7 @@ def _entry_of(ledger: Ledger, operation: str) -> str:
 
 
 def check_commit(ledger: Ledger) -> None:
-    """The moment the story says: committed."""
+    """The transition to committed."""
     pivot = ledger.definition.pivot
     if pivot is not None:
         if ledger.log.net(pivot.id) != 1:
@@ -146,7 +146,7 @@ def check_commit(ledger: Ledger) -> None:
 
 
 def check_turn(ledger: Ledger) -> None:
-    """The moment the story says: backward."""
+    """The transition to backward."""
     pivot = ledger.definition.pivot
     if pivot is not None and not ledger.undo_requested and ledger.log.net(pivot.id) > 0:
         raise Violation("rule 5", f"going backward although the effect of the pivot {pivot.id} is there")
@@ -168,7 +168,7 @@ def check_turn(ledger: Ledger) -> None:
 
 
 def check_finish(ledger: Ledger, finish: Finish, more: list[Any]) -> None:
-    """Nothing runs any more when the saga says it is over."""
+    """Nothing runs any more when the saga has finished."""
     running = [c.id for c in ledger.calls.values() if c.op != "probe"] + list(ledger.sagas)  # a probe changes nothing
     if running or any(isinstance(c, Call | StartSaga) for c in more):
         raise Violation("states", f"{finish.state} although {running} run")

@@ -1,4 +1,4 @@
-"""Rules for `wait` and `require`, which the machine performs itself: the first signal counts, and no timer lies."""
+"""Rules for `wait` and `require`, which the machine performs itself: the first signal counts, and timers are exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def received(ledger: Ledger, event: SignalReceived) -> None:
 
 
 def decided(ledger: Ledger, event: DecisionMade) -> None:
-    """A person lets a wait try again: a refusal that it has already taken must not answer again."""
+    """An operator retries a wait: a rejection that was already used must not apply again."""
     if event.decision == "retry" and event.step in ledger.refused:
         ledger.refused.discard(event.step)
         ledger.signals.pop(str(_arguments(ledger, event.step).get("signal")), None)
@@ -28,7 +28,7 @@ def decided(ledger: Ledger, event: DecisionMade) -> None:
 
 
 def check(ledger: Ledger, before: Mapping[str, Any]) -> None:
-    """What the story says about every wait and every requirement, after each event."""
+    """The view of every wait and every requirement, after each event."""
     old = {e["id"]: e for e in before["steps"]} if before else {}
     for e in ledger.story["steps"]:
         if e["uses"] not in ("wait", "require"):
@@ -74,17 +74,17 @@ def _check_wait(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any]) ->
 def _check_done(
     ledger: Ledger, e: Mapping[str, Any], given: Mapping[str, Any], first: SignalReceived | None, over: float
 ) -> None:
-    id, said = e["id"], e["result"]
+    id, output = e["id"], e["result"]
     if "signal" not in given:
         until = datetime.fromisoformat(given["until"]).timestamp() if "until" in given else None
         early = ledger.now < until if until is not None else over < _seconds(ledger, given["for"])
         if early:
             raise Violation("wait", f"{id} is over after {over} s of {given}")
     elif first is not None:
-        if (said["data"], said["by"]) != (first.data, first.who) or first.reject is not None:
-            raise Violation("wait", f"{id} says {said}, but the first signal was {first}")
-    elif given.get("on_timeout") != "continue" or over < given["timeout"] or said["data"] is not None:
-        raise Violation("wait", f"{id} is DONE with {said}, but no signal came in {over} s of {given}")
+        if (output["data"], output["by"]) != (first.data, first.who) or first.reject is not None:
+            raise Violation("wait", f"{id} says {output}, but the first signal was {first}")
+    elif given.get("on_timeout") != "continue" or over < given["timeout"] or output["data"] is not None:
+        raise Violation("wait", f"{id} is DONE with {output}, but no signal came in {over} s of {given}")
 
 
 def _arguments(ledger: Ledger, entry: str) -> Mapping[str, Any]:
