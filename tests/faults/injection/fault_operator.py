@@ -65,7 +65,7 @@ async def cancelled_before_first_task(env: CellEnvironment) -> None:
 async def cancelled_as_it_completes(env: CellEnvironment) -> None:
     """The cancel and the end of the attempt coincide.
 
-    The next step waits for the cancel's answer: on a slow machine the saga would else pass its pivot first.
+    The next step waits for the response to the cancel: on a slow machine the saga could pass its pivot first.
     """
     worker = await env.worker()
     async with env.breakpoint_at("effect", PREVIOUS[TARGETS["P"]]), env.breakpoint_at("commit") as stop:

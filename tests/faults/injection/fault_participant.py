@@ -145,7 +145,7 @@ async def child_rejects(env: CellEnvironment) -> None:
 
 
 async def child_undone_by_new_worker(env: CellEnvironment) -> None:
-    """The parent fails after its child has completed, and the worker dies while the child is being undone."""
+    """The parent fails after its child has completed, and the worker is killed while the child is compensated."""
     worker = await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()

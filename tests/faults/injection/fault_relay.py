@@ -125,10 +125,10 @@ async def frozen_past_its_transaction(env: CellEnvironment) -> None:
 
 
 async def commit_late(env: CellEnvironment) -> None:
-    """A commit is on the way when the connection breaks. The client sends it again by itself, over another one, and
-    goes on; the first copy arrives in the middle of the next transaction, which must not end by it.
+    """A commit is in flight when the connection breaks. The client resends it over another connection and continues;
+    the first copy arrives during the next transaction, which it must not end.
 
-    With the protocol that the client speaks the broker tells the two apart by the producer's epoch alone.
+    In the client's protocol version the broker distinguishes the two by the producer epoch alone.
     """
     shared = messaging(env)
     end = await stop_at_commit(env, "hold")

@@ -87,7 +87,7 @@ async def session_terminated(env: CellEnvironment) -> None:
 
 
 async def no_session_free(env: CellEnvironment) -> None:
-    """The database takes no more connections (its workers are no superusers) and ends those it has."""
+    """The database accepts no more connections (its workers are not superusers) and terminates existing ones."""
     worker = await env.worker()
     name = env.database
     async with env.breakpoint_at("effect") as stop:
@@ -112,7 +112,7 @@ async def pool_exhausted(env: CellEnvironment) -> None:
             occupying_saga = client.temporal.get_workflow_handle(others.id)
             await env.until(lambda: _has_pending_attempts(occupying_saga, env.pool), "the others' attempts")
             workflow_worker.freeze()
-        # The previous operation has given its connection back, and nobody has asked for the next one yet.
+        # The previous operation has released its connection, and the next one has not requested it yet.
         waiting = "select 1 where %s = (select count(*) from pg_stat_activity where application_name = %s"
         waiting += " and wait_event_type = 'Lock')"
         await env.until(lambda: env.admin(waiting, env.pool, f"saga-worker-{worker.pid}"), "a full pool")

@@ -88,7 +88,7 @@ async def frozen_before_insert(env: CellEnvironment) -> None:
     env.fault_is_over()
     await env.finished()
     proxy.release()
-    await asyncio.sleep(0.2)  # the late statement is carried out while its worker still cannot hear the answer
+    await asyncio.sleep(0.2)  # the late statement runs while its worker is still frozen
     worker.thaw()
     await env.sessions_are_over(worker.pid)
 

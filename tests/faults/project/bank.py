@@ -15,7 +15,7 @@ BIG = 3 * 1024 * 1024
 
 
 ENTER = """
-select enter(:saga_id, :step, :op) as scripted_attempts, (
+select enter(:saga_id, :step, :op) as behaviour, (
     select topic from channels c where c.step is null or (c.step = :step and c.op = :op) order by c.step limit 1
 ) as topic
 """
@@ -23,14 +23,14 @@ select enter(:saga_id, :step, :op) as scripted_attempts, (
 
 async def enter(step: Step, amount: int) -> dict[str, Any]:
     row = await step.sql.one_or_none(ENTER, saga_id=step.saga_id, step=step.id, op=step.op)
-    scripted_attempts = row.scripted_attempts if row is not None else ""
+    behaviour = row.behaviour if row is not None else ""
     if row is not None and row.topic is not None:
         step.emit(row.topic, key=step.saga_id, value={"step": step.id, "op": step.op})
-    if scripted_attempts == "reject":
+    if behaviour == "reject":
         raise Rejected(f"the test refuses {step.op} {step.id}")
-    if scripted_attempts == "fail":
+    if behaviour == "fail":
         raise RuntimeError(f"the test breaks {step.op} {step.id}")
-    return {"amount": amount, **({"big": "x" * BIG} if scripted_attempts == "big" else {})}
+    return {"amount": amount, **({"big": "x" * BIG} if behaviour == "big" else {})}
 
 
 async def move(step: Step, source: str, target: str, amount: int) -> dict[str, Any]:

@@ -140,7 +140,7 @@ async def test_cancel_applies_to_many_sagas(cli: CommandLine) -> None:
     for id in ids:
         await cli.saga("start", "ask", "--id", id)
     await until(cli, ("list", "--state", "RUNNING"), lambda rows: len(rows) == 3)
-    assert (await cli.saga("cancel", "--where", "WorkflowType = 'ask'")).code == 2  # nobody can say yes
+    assert (await cli.saga("cancel", "--where", "WorkflowType = 'ask'")).code == 2  # nothing can approve it
     answer = await cli.saga("--json", "cancel", "--where", "WorkflowType = 'ask'", "--yes")
     assert {row["id"] for row in answer.json} == ids
     for id in ids:

@@ -14,7 +14,7 @@ from tests.integration.cli.conftest import CommandLine, fresh
 from tests.integration.cli.test_start_and_show import until
 
 WITHIN = 45.0
-"""Seconds from the death of the worker: six on an idle machine; the server lists a dead worker for ninety."""
+"""Seconds after the worker is killed: six on an idle machine; the server lists a dead worker for ninety."""
 
 
 async def waiting(cli_with_worker_process: CommandLine) -> str:

@@ -219,7 +219,7 @@ def test_a_non_root_user_can_run_the_stack(project: Project) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming the user nobody needs root")
 def test_root_without_user_namespaces_gets_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL runs as `nobody` then, who must be able to reach the project's folder."""
+    """PostgreSQL then runs as `nobody`, which needs access to the project's folder."""
     with tempfile.TemporaryDirectory(prefix="saga nobody ") as name:
         project = Project(Path(name))
         project.root.chmod(0o755)

@@ -146,7 +146,9 @@ async def test_the_printed_sql_makes_the_same_tables(empty: tuple[str, AsyncEngi
         await _version_2(kind, engine)
     sql = ddl({"postgres": "postgresql"}.get(kind, kind))
     if before == "version 2" and kind == "sqlite":
-        sql = sql.replace("-- ALTER", "ALTER").replace("-- DROP", "DROP")  # as its comment tells the administrator
+        sql = sql.replace("-- ALTER", "ALTER").replace(
+            "-- DROP", "DROP"
+        )  # as its comment explains to the administrator
     async with engine.connect() as connection:
         for _ in range(1 if kind == "sqlite" and before == "version 2" else 2):
             for statement in sql.split(";\n"):

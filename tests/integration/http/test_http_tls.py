@@ -74,7 +74,7 @@ async def test_mutual_tls(certificates: Path, connect: Any, monkeypatch: pytest.
     with serve(certificates, "--client-ca", verify) as server:
         assert (await call(connect(server.url, verify=verify, auth={"mtls": plain}))).kind == "done"
         assert (await call(connect(server.url, verify=verify, auth={"mtls": locked}), attempt=2)).kind == "done"
-        # TLS 1.3 tells a client that it was refused only after its request has left.
+        # With TLS 1.3 a client learns of its refusal only after sending its request.
         anonymous = await call(connect(server.url, verify=verify), key="checkout-2/charge")
         assert anonymous.kind in ("failed", "unknown")
         assert len(server.ledger()["charges"]) == 1

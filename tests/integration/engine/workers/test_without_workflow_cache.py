@@ -12,8 +12,8 @@ PLAYED = [one for one in SCENARIOS if one.name != "forward" and not one.long]
 """Not one whose fourteen attempts Temporal puts a second apart; test_continue_as_new.py has the server of the long."""
 
 OVERTAKEN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
-"""The server's word for a task that would end the run while news for it came in (here: a notification's child has
-ended); it gives the task out again. Nothing is wrong with the code or its replay."""
+"""The server's failure of a task that would close the run while new events exist (here: a notification's child has
+ended); it schedules the task again. The code and its replay are correct."""
 
 
 @pytest.mark.parametrize("scenario", PLAYED, ids=lambda scenario: scenario.name)

@@ -88,7 +88,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Broker]:
-    """Users with ACLs at one address; at ``tls`` (below) anybody who speaks TLS."""
+    """Users with ACLs at one address; at ``tls`` (below) any TLS client."""
     port = choose_ports({"port": None}, {}, ())["port"]
     tls = {
         "listeners": f"PLAINTEXT://127.0.0.1:{{port}},TLS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{{controller}}",

@@ -1,7 +1,7 @@
 """The relay, its broker and its database are killed or frozen at the critical points; each event is published once.
 
 The points: P9 a row is committed and nothing of it is sent; P10 a transaction is open with some events in it; P11 the
-end of a transaction was sent and its answer is lost; P12 the transaction is committed and the rows are not marked.
+end of a transaction was sent and its response is lost; P12 the transaction is committed and the rows are not marked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A participant as anybody may write it: a process of its own that knows confluent-kafka and the message format alone.
+"""An example participant: a process that depends only on confluent-kafka and the message format.
 
     python participant.py BROKER FOLDER GROUP COMMANDS...
 
-It keeps what it did in FOLDER/participant.db: ``commands`` (every message, in order), ``answers`` (what it said under
-which key) and ``effects``. How it behaves is in the value of the command, under ``do`` or ``undo`` or ``confirm``:
+It keeps what it did in FOLDER/participant.db: ``commands`` (every message, in order), ``answers`` (its replies by
+key) and ``effects``. How it behaves is in the value of the command, under ``do`` or ``undo`` or ``confirm``:
 
     done, reject   answers so
     silent         never answers

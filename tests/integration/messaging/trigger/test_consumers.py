@@ -125,7 +125,7 @@ async def test_a_cancel_that_arrives_before_its_create_wins(kafka: Broker, shop:
 
 
 async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
-    """Fault row 20: n tries, a dead letter with the reason, a reply; what is behind it goes on, of the same key too."""
+    """Fault row 20: n attempts, a dead letter with the reason, a reply; later messages are processed."""
     topic, tries = kafka.create_topic(), []
 
     @consumer(topic, connection="shop", name="picky", max_attempts=3)

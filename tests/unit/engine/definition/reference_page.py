@@ -12,7 +12,8 @@ from sagas.definition.diagnostics import DIAGNOSTIC_CODES
 from sagas.definition.field_types import Field
 from sagas.definition.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
 from sagas.definition.loader import parse_text
-from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS, MISTAKES
+from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
+from tests.unit.engine.definition.mistakes import MISTAKES
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/diagnostics.md"
 

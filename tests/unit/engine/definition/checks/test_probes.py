@@ -10,7 +10,7 @@ import pytest
 from sagas.actions import Absent, Action, Actions, Done, Unknown
 from sagas.definition.loader import parse_text
 from sagas.simulation import Script, simulate
-from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS, Price
+from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Price
 
 CHARGE = "uses: bank.charge, with: {amount: '1'}"
 

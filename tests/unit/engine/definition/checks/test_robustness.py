@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sagas.definition.loader import parse_text
-from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS
+from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 FULL: dict[str, Any] = {
     "saga": "shop",

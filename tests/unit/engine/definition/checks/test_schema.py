@@ -11,7 +11,8 @@ from sagas.definition.diagnostics import Report
 from sagas.definition.language import language_schema
 from sagas.definition.yaml_nodes import load_yaml
 from tests.unit.engine.definition.language.test_digest import BASE, SAME
-from tests.unit.engine.definition.mistakes import ACTIONS, MISTAKES, Mistake
+from tests.unit.engine.definition.mistake import ACTIONS, Mistake
+from tests.unit.engine.definition.mistakes import MISTAKES
 
 PLAIN = Draft202012Validator(language_schema())
 WITH_ACTIONS = Draft202012Validator(language_schema(ACTIONS))

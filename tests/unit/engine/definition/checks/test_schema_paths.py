@@ -10,7 +10,7 @@ from sagas.definition.input_schema import ANY_ELEMENT, UndeclaredProperty, both,
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.simulation import sample_input
-from tests.unit.engine.definition.mistakes import ACTIONS
+from tests.unit.engine.definition.mistake import ACTIONS
 
 TEXT = {"type": "string"}
 ORDER = {

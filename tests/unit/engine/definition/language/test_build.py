@@ -11,7 +11,7 @@ from sagas.actions import Action, Actions
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Retry, StepDefinition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
-from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS
+from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 
 def definition(steps: str, top: str = "", actions: Actions = ACTIONS) -> Definition:

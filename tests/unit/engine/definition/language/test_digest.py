@@ -6,7 +6,7 @@ import pytest
 
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
-from tests.unit.engine.definition.mistakes import ACTIONS
+from tests.unit.engine.definition.mistake import ACTIONS
 
 BASE = """
 saga: shop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagas.definition.loader import parse_text
-from tests.unit.engine.definition.mistakes import ACTIONS, CONNECTIONS
+from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 CHARGE = "method: POST, path: /charges, json: {id: '${{ step.key }}'}"
 INSERT = "insert into entry values (:id)"
