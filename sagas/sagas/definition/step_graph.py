@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from sagas.expressions import Template, compile_value
 
 
 class CycleError(Exception):
-    """Steps need each other in a circle; ``steps`` lists it, first step not repeated."""
+    """Steps need each other in a circle; ``steps`` lists it, beginning with the step that is written first."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         super().__init__(" → ".join((*steps, steps[0])))
@@ -64,34 +65,22 @@ def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
 
 
 def _topological(wanted: Mapping[str, Sequence[str]], position: Mapping[str, int]) -> list[str]:
-    waiting = {id: len(some) for id, some in wanted.items()}
-    dependants: dict[str, list[str]] = {id: [] for id in wanted}
-    for id, some in wanted.items():
-        for need in some:
-            dependants[need].append(id)
-    ready = [(position[id], id) for id, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
+    sorter = graphlib.TopologicalSorter(wanted)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        cycle = error.args[1][:0:-1]  # from each step to one that it needs
+        # The step that is written first needs a later one, so its `needs` are written.
+        start = min(range(len(cycle)), key=lambda index: position[cycle[index]])
+        raise CycleError(cycle[start:] + cycle[:start]) from None
+    order, ready = [], []
+    while sorter.is_active():
+        for id in sorter.get_ready():
+            heapq.heappush(ready, (position[id], id))
         _, id = heapq.heappop(ready)
         order.append(id)
-        for dependant in dependants[id]:
-            waiting[dependant] -= 1
-            if waiting[dependant] == 0:
-                heapq.heappush(ready, (position[dependant], dependant))
-    if len(order) < len(wanted):
-        raise CycleError(_cycle(wanted, set(order)))
+        sorter.done(id)
     return order
-
-
-def _cycle(wanted: Mapping[str, Sequence[str]], done: set[str]) -> list[str]:
-    """One cycle among the steps that never became ready: follow needs until a step repeats."""
-    path: list[str] = [next(id for id in wanted if id not in done)]
-    while True:
-        following = next(need for need in wanted[path[-1]] if need not in done)
-        if following in path:
-            return path[path.index(following) :]
-        path.append(following)
 
 
 # Execution plan
