@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from saga_activities.cancellation import uncancellable
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.step import Step
 
@@ -34,22 +35,9 @@ async def run_python_action(action: Action, step: Step, arguments: Mapping[str, 
         result = await action.function(*positional, **arguments)
     else:
         call = functools.partial(contextvars.copy_context().run, action.function, *positional, **arguments)
-        result = await _uncancellable(asyncio.get_running_loop().run_in_executor(threads, call))
+        # A thread cannot be interrupted: if its attempt ended earlier, a compensation could start while it still runs.
+        result = await uncancellable(asyncio.get_running_loop().run_in_executor(threads, call))
     return jsonable(result)
-
-
-async def _uncancellable(thread: asyncio.Future[Any]) -> Any:
-    """Wait for a thread, which cannot be interrupted: a cancelled attempt ends with its thread, whose result counts.
-
-    Ending earlier would let a compensation start while the action still runs.
-    """
-    while not thread.done():
-        try:
-            await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            if thread.cancelled():
-                raise
-    return thread.result()
 
 
 def jsonable(value: Any) -> Any:

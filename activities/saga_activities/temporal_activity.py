@@ -24,6 +24,7 @@ from saga_activities.attempt_context import (
     ReplyPending,
     repeat_heartbeats,
 )
+from saga_activities.cancellation import uncancellable
 from saga_activities.dispatcher import ActionNotRegistered, Dispatcher
 from sagas.definition.input_schema import validate_input
 from sagas.definition.snapshot import to_snapshot
@@ -78,11 +79,10 @@ class SagaActivities:
         try:
             if not invocation.beats:
                 work = self._dispatcher.perform(invocation, attempt)
-                return await (_uncancellable(work) if invocation.ignores_cancel else work)
+                return await (uncancellable(work) if invocation.ignores_cancel else work)
             async with repeat_heartbeats(attempt) as beaten:
-                return await _uncancellable(
-                    self._dispatcher.perform(invocation, beaten), only_to_cancel=not invocation.ignores_cancel
-                )
+                work = self._dispatcher.perform(invocation, beaten)
+                return await uncancellable(work, unless=None if invocation.ignores_cancel else _must_end)
         except ActionNotRegistered as error:
             raise _not_registered_error(str(error), invocation, attempt.number) from None
         except ReplyPending:
@@ -143,23 +143,13 @@ def _heartbeat() -> Callable[[Any], None]:
     return beat
 
 
-async def _uncancellable(work: Any, *, only_to_cancel: bool = False) -> Outcome:
-    """Run to completion despite cancellation: only the pivot's own row decides its outcome.
+def _must_end() -> bool:
+    """Whether the worker stops or the attempt has timed out.
 
-    ``only_to_cancel``: ignore only the saga's cancellation, as an attempt without heartbeats does, which never receives
-    it; but end when the worker stops or the attempt has timed out.
+    The saga's own cancellation is ignored, as by an attempt without heartbeats, which never receives it.
     """
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-            why = activity.cancellation_details()
-            if only_to_cancel and not (why is not None and why.cancel_requested):
-                task.cancel()
-    return task.result()
+    why = activity.cancellation_details()
+    return why is None or not why.cancel_requested
 
 
 def _temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> Any:

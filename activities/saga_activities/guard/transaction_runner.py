@@ -13,6 +13,7 @@ from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.cancellation import uncancellable
 from saga_activities.guard import database_errors, rules
 from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqliteTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
@@ -67,7 +68,8 @@ class TransactionRunner:
         if not verdict.commit:
             await _roll_back(tx)
             return verdict.outcome
-        return await _uncancellable(self._commit(tx, verdict, entry_key, op, scheduled_at, args_hash))
+        # Once COMMIT is sent, only its response tells the outcome.
+        return await uncancellable(self._commit(tx, verdict, entry_key, op, scheduled_at, args_hash))
 
     async def _run_script(
         self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float, idle_limit: float | None
@@ -159,18 +161,6 @@ class _StaleConnection:
     """The pool returned a dead connection."""
 
     error: database_errors.ClassifiedError
-
-
-async def _uncancellable(commit: Awaitable[Outcome]) -> Outcome:
-    """Wait for a COMMIT despite cancellation: once it is sent, only its response tells the outcome."""
-    task = asyncio.ensure_future(commit)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-    return task.result()
 
 
 async def _roll_back(tx: GuardTransaction | None) -> None:

@@ -1,0 +1,49 @@
+"""Work that is shielded from the cancellation of its attempt."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from saga_activities.cancellation import uncancellable
+
+
+async def test_the_result_counts_despite_cancellations() -> None:
+    end = asyncio.Event()
+
+    async def work() -> str:
+        await end.wait()
+        return "done"
+
+    task = asyncio.create_task(uncancellable(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    end.set()
+    assert await task == "done"
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    async def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await uncancellable(work())
+
+
+async def test_a_cancellation_that_counts_cancels_the_work() -> None:
+    counts = False
+    work = asyncio.create_task(asyncio.sleep(3600))
+    task = asyncio.create_task(uncancellable(work, unless=lambda: counts))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not work.done()
+    counts = True
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.cancelled()
