@@ -8,24 +8,21 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from saga_workers.runtime.http_server import (
-    HealthServer,
-    HttpServer,
-    PageContent,
-    ServerRequest,
-    ServerResponse,
-    error_response,
-    json_response,
-    live_page,
-    temporal_ready_page,
-)
+from saga_workers.runtime.health import health_server, temporal_readiness
+from saga_workers.runtime.http_server import HttpServer, error_response, json_response, read_only_app
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
@@ -69,33 +66,26 @@ class OutcomeApi:
         self._temporal = temporal
         self._token = token
         self._query_slots = asyncio.Semaphore(MAX_CONCURRENT_QUERIES)
-        self._registry = CollectorRegistry()
-        self._requests = requests_counter(self._registry)
+        self.requests = requests_counter(CollectorRegistry())
+        self.app = read_only_app(
+            [Route("/sagas/{id}", self._show_outcome), Route("/sagas/{id}/notifications", self._show_notifications)],
+            [Middleware(BaseHTTPMiddleware, dispatch=self._authorize_and_count)],
+        )
 
-    async def handle(self, request: ServerRequest) -> ServerResponse:
-        response = await self._route(request)
-        self._requests.labels(str(response.status)).inc()
+    async def _authorize_and_count(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = self._refusal(request.headers.get("authorization", "")) or await call_next(request)
+        self.requests.labels(str(response.status_code)).inc()
         return response
 
-    async def metrics(self) -> PageContent:
-        """The page /metrics."""
-        return 200, generate_latest(self._registry).decode()
-
-    async def _route(self, request: ServerRequest) -> ServerResponse:
+    def _refusal(self, authorization: str) -> Response | None:
         try:
-            welcome = self._is_authorized(request.headers.get("authorization", ""))
+            if self._is_authorized(authorization):
+                return None
         except UsageError as error:
             log.error("nobody is answered: %s", error.message)
             return error_response(503, "the token of this endpoint cannot be read; its log has more")
-        if not welcome:
-            sentence = "this needs the header Authorization: Bearer TOKEN, with the token of [serve] in saga.toml"
-            return error_response(401, sentence, {"WWW-Authenticate": "Bearer"})
-        match [unquote(part) for part in request.path.split("/")[1:]]:
-            case ["sagas", saga_id] if saga_id:
-                return await self._respond(saga_id, _outcome)
-            case ["sagas", saga_id, "notifications"] if saga_id:
-                return await self._respond(saga_id, lambda story: story["notifications"])
-        return error_response(404, "there is no such page; there are /sagas/ID and /sagas/ID/notifications")
+        sentence = "this needs the header Authorization: Bearer TOKEN, with the token of [serve] in saga.toml"
+        return error_response(401, sentence, {"WWW-Authenticate": "Bearer"})
 
     def _is_authorized(self, authorization: str) -> bool:
         scheme, _, given = authorization.partition(" ")
@@ -103,7 +93,14 @@ class OutcomeApi:
         right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token().encode())
         return scheme.lower() == "bearer" and right
 
-    async def _respond(self, saga_id: str, select: Callable[[Mapping[str, Any]], Any]) -> ServerResponse:
+    async def _show_outcome(self, request: Request) -> Response:
+        return await self._respond(request, lambda story: {name: story.get(name) for name in OUTCOME_FIELDS})
+
+    async def _show_notifications(self, request: Request) -> Response:
+        return await self._respond(request, lambda story: story["notifications"])
+
+    async def _respond(self, request: Request, select: Callable[[Mapping[str, Any]], Any]) -> Response:
+        saga_id = unquote(request.path_params["id"])
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT), self._query_slots:
                 story = await read_view(self._temporal, saga_id, timeout=_QUERY_TIMEOUT)
@@ -114,10 +111,6 @@ class OutcomeApi:
         except TimeoutError:
             return error_response(503, "Temporal does not answer in time", {"Retry-After": "5"})
         return json_response(200, select(story))
-
-
-def _outcome(story: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: story.get(name) for name in OUTCOME_FIELDS}
 
 
 def token_reader(settings: Settings) -> Callable[[], str]:
@@ -150,13 +143,13 @@ async def run_outcome_api(settings: Settings, listen: str, *, health: str | None
     token = token_reader(settings)
     stop = stop_on_signals()
     client = await connect(settings)
-    server = OutcomeApi(client, token)
+    api = OutcomeApi(client, token)
     async with AsyncExitStack() as stack:
         if health is not None:
-            pages = {"/livez": live_page, "/readyz": lambda: temporal_ready_page(client), "/metrics": server.metrics}
-            await stack.enter_async_context(HealthServer(health, pages))
+            ready = partial(temporal_readiness, client)
+            await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))
         listening = await stack.enter_async_context(
-            HttpServer(listen, server.handle, option="--listen", description="the query endpoint")
+            HttpServer(listen, api.app, option="--listen", description="the query endpoint")
         )
         log.info("serving the outcomes of sagas of %s on port %d", client.namespace, listening.port)
         await stop.wait()

@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from saga_workers.runtime import http_server
-from saga_workers.runtime.http_server import HttpServer, ServerRequest, ServerResponse, json_response
+from saga_workers.runtime.http_server import HttpServer, json_response, read_only_app
 from sagas.errors import UsageError
 from tests.helpers.database_servers import free_port
 from tests.integration.engine.environment import until
@@ -20,17 +23,24 @@ HOST = "127.0.0.1"
 
 @contextlib.asynccontextmanager
 async def serving(wait: asyncio.Event | None = None) -> AsyncIterator[HttpServer]:
-    async def handle(request: ServerRequest) -> ServerResponse:
-        if request.path == "/slow" and wait is not None:
+    async def handle(request: Request) -> Response:
+        path = request.scope["path"]
+        if path == "/slow" and wait is not None:
             await wait.wait()
-        if request.path == "/bug":
+        if path == "/bug":
             raise ZeroDivisionError
-        if request.path == "/large":
-            return ServerResponse(200, b"x" * 50_000_000, "text/plain")
-        return json_response(200, {"path": request.path, "a": request.headers.get("a")})
+        if path == "/large":
+            return PlainTextResponse(b"x" * 50_000_000)
+        return json_response(200, {"path": path, "a": request.headers.get("a")})
 
-    async with HttpServer(f"{HOST}:0", handle, option="--listen", description="the endpoint") as server:
+    app = read_only_app([Route("/{path:path}", handle)])
+    async with HttpServer(f"{HOST}:0", app, option="--listen", description="the endpoint") as server:
         yield server
+
+
+def head(request_line: str, *headers: str) -> bytes:
+    """The head of a request, with the Host that HTTP/1.1 demands."""
+    return "\r\n".join([request_line, "Host: a", *headers, "", ""]).encode()
 
 
 async def raw(server: HttpServer, sent: bytes, timeout: float = 20.0) -> bytes:
@@ -45,14 +55,13 @@ async def raw(server: HttpServer, sent: bytes, timeout: float = 20.0) -> bytes:
 
 async def test_one_connection_takes_many_requests() -> None:
     async with serving() as server:
-        sent = (
-            b"GET /a?x=1 HTTP/1.1\r\nA: b\r\n\r\nHEAD /b HTTP/1.1\r\n\r\nGET /c HTTP/1.1\r\nConnection: close\r\n\r\n"
-        )
+        sent = head("GET /a?x=1 HTTP/1.1", "A: b") + head("HEAD /b HTTP/1.1")
+        sent += head("GET /c HTTP/1.1", "Connection: close")
         answer = await raw(server, sent)
         assert answer.count(b"HTTP/1.1 200 OK") == 3
         assert b'{"path": "/a", "a": "b"}' in answer
         assert b'"/b"' not in answer, "HEAD has no body"
-        assert answer.count(b"Connection: keep-alive") == 2
+        assert answer.lower().count(b"connection: close") == 1
         old = await raw(server, b"GET /a HTTP/1.0\r\n\r\n")
         assert b"Connection: close" in old
 
@@ -60,15 +69,15 @@ async def test_one_connection_takes_many_requests() -> None:
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 405),
-        (b"DELETE /a HTTP/1.1\r\n\r\n", 405),
-        (b"GET /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400),
-        (b"GET /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (head("POST /a HTTP/1.1", "Content-Length: 5") + b"hello", 405),
+        (head("DELETE /a HTTP/1.1"), 405),
+        (head("GET /a HTTP/1.1", "Content-Length: 5") + b"hello", 400),
+        (head("GET /a HTTP/1.1", "Transfer-Encoding: chunked"), 400),
         (b"\x16\x03\x01 hello\r\n\r\n", 400),
-        (b"GET a HTTP/1.1\r\n\r\n", 400),
-        (b"GET /a HTTP/1.1\r\nno colon\r\n\r\n", 400),
-        (b"GET /a HTTP/1.1\r\nX: " + b"y" * 40_000 + b"\r\n\r\n", 431),
-        (b"GET /bug HTTP/1.1\r\nConnection: close\r\n\r\n", 500),
+        (head("GET a HTTP/1.1"), 400),
+        (head("GET /a HTTP/1.1", "no colon"), 400),
+        (head("GET /a HTTP/1.1", "X: " + "y" * 40_000), 431),
+        (head("GET /bug HTTP/1.1", "Connection: close"), 500),
     ],
 )
 async def test_a_malformed_request_is_refused(sent: bytes, status: int) -> None:
@@ -76,9 +85,9 @@ async def test_a_malformed_request_is_refused(sent: bytes, status: int) -> None:
         answer = await raw(server, sent)
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
         assert b'"error": "' in answer
-        assert b"Connection: close" in answer
+        assert b"connection: close" in answer.lower()
         assert b"Traceback" not in answer
-        assert b"200 OK" in await raw(server, b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"), "it serves others"
+        assert b"200 OK" in await raw(server, head("GET /a HTTP/1.1", "Connection: close")), "it serves others"
 
 
 async def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,17 +95,64 @@ async def test_a_silent_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) 
     async with serving() as server:
         assert await raw(server, b"") == b""
         assert await raw(server, b"GET /a HTT") == b""
-        assert (await raw(server, b"GET /a HTTP/1.1\r\n\r\n")).count(b"200 OK") == 1
+        assert (await raw(server, head("GET /a HTTP/1.1"))).count(b"200 OK") == 1
 
 
 async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT", 0.3)
     async with serving() as server:
         _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
-        writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+        writer.write(head("GET /large HTTP/1.1"))
         await until(lambda: server.busy == 1)
         await until(lambda: server.busy == 0)
         writer.transport.abort()
+
+
+async def test_a_head_that_grows_without_end_is_refused() -> None:
+    async with serving() as server:
+        answer = await raw(server, b"GET /a HTTP/1.1\r\nX: " + b"y" * 20_000)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert b"connection: close" in answer.lower()
+
+
+async def test_a_head_that_arrives_byte_by_byte_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.5)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        writer.write(head("GET /a HTTP/1.1"))  # the first request of the connection is in time
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+
+        async def send_slowly() -> None:
+            with contextlib.suppress(ConnectionError):
+                for _ in range(600):
+                    writer.write(b"X")
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+
+        sending = asyncio.create_task(send_slowly())
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 20)
+        assert not sending.done(), "the server closed the connection while bytes arrived"
+        sending.cancel()
+        writer.close()
+
+
+async def test_a_malformed_body_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as server:
+        answer = await raw(server, head("GET /a HTTP/1.1", "Transfer-Encoding: chunked") + b"zzzz\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"200 OK" in await raw(server, head("GET /a HTTP/1.1", "Connection: close"))
+    assert not [record for record in caplog.records if record.name.startswith(("saga", "uvicorn"))]
+
+
+@pytest.mark.parametrize(("method", "status"), [("POST", 405), ("GET", 400)])
+async def test_a_large_body_is_refused_unread(method: str, status: int) -> None:
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        writer.write(head(f"{method} /a HTTP/1.1", "Content-Length: 1000000000", "Expect: 100-continue"))
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        writer.close()
 
 
 async def test_too_many_connections_get_503_until_some_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,14 +160,14 @@ async def test_too_many_connections_get_503_until_some_close(monkeypatch: pytest
     async with serving() as server:
         held = [await asyncio.open_connection(HOST, server.port) for _ in range(3)]
         for _, writer in held:
-            writer.write(b"GET /a HTTP/1.1\r\n\r\n")
+            writer.write(head("GET /a HTTP/1.1"))
         for reader, _ in held:
             await reader.readuntil(b"\r\n\r\n")
-        assert (await raw(server, b"GET /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+        assert (await raw(server, head("GET /a HTTP/1.1"))).startswith(b"HTTP/1.1 503 ")
         for _, writer in held:
             writer.close()
         for _ in range(100):
-            answer = await raw(server, b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n")
+            answer = await raw(server, head("GET /a HTTP/1.1", "Connection: close"))
             if answer.startswith(b"HTTP/1.1 200 "):
                 break
             await asyncio.sleep(0.05)
@@ -121,7 +177,7 @@ async def test_too_many_connections_get_503_until_some_close(monkeypatch: pytest
 async def test_requests_in_progress_are_answered_before_shutdown() -> None:
     wait = asyncio.Event()
     async with serving(wait) as server:
-        asked = asyncio.create_task(raw(server, b"GET /slow HTTP/1.1\r\n\r\n"))
+        asked = asyncio.create_task(raw(server, head("GET /slow HTTP/1.1")))
         resting = asyncio.create_task(raw(server, b""))
         await until(lambda: server.busy == 1)
         asyncio.get_running_loop().call_later(0.2, wait.set)
@@ -136,9 +192,7 @@ async def test_hundreds_of_concurrent_requests() -> None:
 
 
 async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
-    async def nothing(request: ServerRequest) -> ServerResponse:
-        return json_response(200, None)
-
+    nothing = read_only_app([])
     for address in ("127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ""):
         with pytest.raises(UsageError, match="--listen takes HOST:PORT"):
             HttpServer(address, nothing, option="--listen", description="the endpoint")

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox_table import OutboxIdentity, OutboxTable
-from saga_workers.runtime.http_server import without_created
+from saga_workers.runtime.metrics import without_created
 from sagas.settings import KafkaSettings
 
 ShardPhase = Literal["standby", "starting", "publishing", "trouble", "fenced"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
-from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import inspect
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -24,7 +24,7 @@ from saga_workers.relay.outbox_table import OutboxTable
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Backoff, Shard
 from saga_workers.runtime.databases import driver_message, open_databases
-from saga_workers.runtime.http_server import HealthServer, PageContent, PageHandler
+from saga_workers.runtime.health import health_server
 from saga_workers.runtime.shutdown import stop_on_signals
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings
@@ -65,8 +65,15 @@ async def run_relay(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(databases.close)
         if health is not None:
+            gauges = OutboxGauges(outboxes)
             await stack.enter_async_context(
-                HealthServer(health, _health_pages(databases.names(), outboxes, metrics, stop))
+                health_server(
+                    health,
+                    stop=stop,
+                    ready=partial(_readiness, set(databases.names()), outboxes),
+                    metrics=(metrics, gauges),
+                    refresh=gauges.refresh,
+                )
             )
         serving = [
             asyncio.create_task(
@@ -167,35 +174,15 @@ async def _wait_for_outbox(
     return None
 
 
-def _health_pages(
-    names: Iterable[str], outboxes: Sequence[Outbox], metrics: RelayMetrics, stop: asyncio.Event
-) -> dict[str, PageHandler]:
-    standing = OutboxGauges(outboxes)
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    registry.register(standing)
-    wanted = set(names)
-
-    async def live() -> PageContent:
-        return 200, "ok\n"
-
-    async def ready() -> PageContent:
-        if stop.is_set():
-            return 503, "stopping\n"
-        waiting = wanted - {outbox.name for outbox in outboxes}
-        lines = [f"{name}: no outbox yet" for name in sorted(waiting)] if not outboxes else []
-        shards = [(outbox, number, told) for outbox in outboxes for number, told in outbox.states.items()]
-        if any(told.state in ("trouble", "fenced", "starting") for *_, told in shards):
-            lines += [
-                f"{outbox.name} shard {number}: {told.state} {told.reason}".rstrip() for outbox, number, told in shards
-            ]
-        return (503, "\n".join(lines) + "\n") if lines else (200, "ready\n")
-
-    async def show() -> PageContent:
-        await standing.refresh()
-        return 200, generate_latest(registry).decode()
-
-    return {"/livez": live, "/readyz": ready, "/metrics": show}
+async def _readiness(names: Set[str], outboxes: Sequence[Outbox]) -> str | None:
+    waiting = names - {outbox.name for outbox in outboxes}
+    lines = [f"{name}: no outbox yet" for name in sorted(waiting)] if not outboxes else []
+    shards = [(outbox, number, told) for outbox in outboxes for number, told in outbox.states.items()]
+    if any(told.state in ("trouble", "fenced", "starting") for *_, told in shards):
+        lines += [
+            f"{outbox.name} shard {number}: {told.state} {told.reason}".rstrip() for outbox, number, told in shards
+        ]
+    return "\n".join(lines) or None
 
 
 def _log_crash(task: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server (GET and HEAD only) for long-running processes, with health, readiness and metrics pages.
+"""The HTTP server of long-running processes: Starlette routes on uvicorn, for GET and HEAD only.
 
 Clients are untrusted: request heads are limited in size and time, responses have to be read in time, connections are
-limited in number, and bodies are never read. Connections are reused.
+limited in number, and bodies are never read. uvicorn limits the size; :class:`_BoundedProtocol` adds the rest.
 """
 
 from __future__ import annotations
@@ -10,15 +10,22 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from http import HTTPStatus
+import math
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
-from temporalio.client import Client
-from temporalio.service import RPCError
+import h11
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.server import Server
 
 from sagas.errors import UsageError
 
@@ -36,250 +43,220 @@ SEND_TIMEOUT = 15.0
 MAX_CONNECTIONS = 512
 """At the same time; further ones get 503."""
 
-SHUTDOWN_GRACE = 5.0
+SHUTDOWN_GRACE = 5
 """Seconds that responses under way have to end when the server stops."""
 
-JSON = "application/json"
+_LINGER = 1.0
+"""Seconds that a refused client has to read why: closing at once would reset the connection while it still sends."""
+
+_CLOSE = {"Connection": "close"}
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRequest:
-    """``path`` as it was sent, percent-encoded and without the query; header names are in lower case."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(value, ensure_ascii=False) + "\n", status, headers, "application/json")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerResponse:
-    """A response; ``headers`` are those besides type and length."""
-
-    status: int
-    content: bytes
-    type: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-RequestHandler = Callable[[ServerRequest], Awaitable[ServerResponse]]
-
-
-def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> ServerResponse:
-    return ServerResponse(status, json.dumps(value, ensure_ascii=False).encode() + b"\n", headers=headers or {})
-
-
-def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> ServerResponse:
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """A response with an error message."""
     return json_response(status, {"error": message}, headers)
+
+
+def read_only_app(routes: Sequence[Route], middleware: Sequence[Middleware] = ()) -> Starlette:
+    """An application that answers GET and HEAD; every error is a JSON object with a message.
+
+    Path parameters are percent-encoded, as they were sent: a ``%2F`` is no separator.
+    """
+    pages = ", ".join(sorted(route.path for route in routes))
+
+    async def not_found(_: Request, __: Exception) -> Response:
+        return error_response(404, f"there is no such page; there are {pages}")
+
+    async def failed(request: Request, error: Exception) -> Response:
+        log.error("a request for %s could not be answered: this is a bug in saga", request.url.path, exc_info=error)
+        return error_response(500, "this is a bug in saga; its log has more")
+
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=_check_request), *middleware],
+        exception_handlers={404: not_found, Exception: failed},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _check_request(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    path: bytes = request.scope["raw_path"]
+    # uvicorn's limit only stops a head that has not arrived completely.
+    if (
+        len(path) + len(request.scope["query_string"]) + sum(len(k) + len(v) for k, v in request.headers.raw)
+        > MAX_HEAD_BYTES
+    ):
+        return error_response(431, _HEAD_TOO_LARGE, _CLOSE)
+    if request.method not in ("GET", "HEAD"):
+        return error_response(405, "this endpoint is read-only: GET and HEAD", {"Allow": "GET, HEAD", **_CLOSE})
+    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+        return error_response(400, f"a {request.method} request has no body here", _CLOSE)
+    if not path.startswith(b"/"):
+        return error_response(400, _NOT_HTTP, _CLOSE)
+    request.scope["path"] = path.decode("ascii")
+    return await call_next(request)
+
+
+_NOT_HTTP = "this is no HTTP request"
+_HEAD_TOO_LARGE = f"the head of a request may have {MAX_HEAD_BYTES} bytes"
 
 
 class HttpServer:
     """Listens on ``address`` (HOST:PORT) while it is open. ``option`` names the source of the address in errors."""
 
-    def __init__(self, address: str, handle: RequestHandler, *, option: str, description: str) -> None:
+    def __init__(self, address: str, app: ASGIApp, *, option: str, description: str) -> None:
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > 65_535:
             raise UsageError(f"{option} takes HOST:PORT, not {address!r}", help=f"for example {option} 127.0.0.1:8080")
         self._host, self._port = host.strip("[]") or "127.0.0.1", int(port)
-        self._handle = handle
         self._option = option
         self._description = description
-        self._server: asyncio.Server | None = None
-        self._idle: set[asyncio.Task[Any]] = set()
-        self._in_progress: set[asyncio.Task[Any]] = set()
-        self._closing = False
+        self._sockets: list[socket.socket] = []
+        self._server = _Server(
+            Config(
+                app,
+                interface="asgi3",
+                http=_BoundedProtocol,
+                ws="none",
+                lifespan="off",
+                workers=1,  # otherwise taken from the environment
+                backlog=MAX_CONNECTIONS,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+                timeout_keep_alive=math.ceil(HEAD_TIMEOUT),
+                timeout_graceful_shutdown=SHUTDOWN_GRACE,
+                proxy_headers=False,
+                server_header=False,
+                access_log=False,
+                log_config=None,
+                # It logs the mistakes of clients, and once more what is in our own log.
+                log_level=logging.CRITICAL,
+            )
+        )
 
     @property
     def port(self) -> int:
         """The port it listens on; the assigned one if the address has port 0."""
-        assert self._server is not None
-        return self._server.sockets[0].getsockname()[1]
+        return self._sockets[0].getsockname()[1]
 
     @property
     def busy(self) -> int:
         """The number of requests being answered."""
-        return len(self._in_progress)
+        return sum(one.busy for one in self._connections())
 
     async def __aenter__(self) -> HttpServer:
         try:
-            self._server = await asyncio.start_server(
-                self._handle_connection, self._host, self._port, limit=MAX_HEAD_BYTES, backlog=MAX_CONNECTIONS
-            )
+            found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            for family, _, _, _, address in dict.fromkeys(found):
+                self._sockets.append(socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS))
         except OSError as error:
             raise UsageError(
                 f"{self._description} cannot listen on {self._host}:{self._port}: {error.strerror or error}",
                 help=f"choose another port with {self._option} HOST:PORT",
             ) from error
+        self._task = asyncio.create_task(self._server.serve(self._sockets), name=self._description)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._closing = True
-        assert self._server is not None
-        self._server.close()
-        for task in tuple(self._idle):
-            task.cancel()
-        if self._in_progress:
-            await asyncio.wait(self._in_progress, timeout=SHUTDOWN_GRACE)
-        for task in tuple(self._in_progress):
-            task.cancel()
+        self._server.should_exit = True
+        await self._task
+        for connection in self._connections():
+            connection.transport.abort()
 
-    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            if len(self._idle) + len(self._in_progress) >= MAX_CONNECTIONS:
-                await _send(writer, error_response(503, "too many connections at once; try again"), keep=False)
-                return
-            keep = True
-            while keep and not self._closing:
-                self._idle.add(task)
-                try:
-                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_TIMEOUT)
-                finally:
-                    self._idle.discard(task)
-                self._in_progress.add(task)
-                keep = await self._handle_request(head, writer)
-                self._in_progress.discard(task)
-        except asyncio.LimitOverrunError:
-            sentence = f"the head of a request may have {MAX_HEAD_BYTES} bytes"
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                await _send(writer, error_response(431, sentence), keep=False)
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            return  # the client has gone or was too slow: nobody waits for a response
-        except asyncio.CancelledError:
-            if not self._closing:
-                raise
-        finally:
-            self._in_progress.discard(task)
-            writer.close()
+    def _connections(self) -> list[_BoundedProtocol]:
+        return [one for one in self._server.server_state.connections if isinstance(one, _BoundedProtocol)]
 
-    async def _handle_request(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; True if the connection may be reused."""
-        request = _parse(head)
-        if request is None:
-            await _send(writer, error_response(400, "this is no HTTP request"), keep=False)
-            return False
-        keep = _keeps_alive(request, head) and not self._closing
-        if request.method not in ("GET", "HEAD"):
-            response = error_response(405, "this endpoint is read-only: GET and HEAD", {"Allow": "GET, HEAD"})
-            keep = False  # its body, if there is one, is not read
-        elif request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
-            response, keep = error_response(400, f"a {request.method} request has no body here"), False
+
+class _Server(Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave SIGTERM and SIGINT to the process, which stops the server with the rest of its work."""
+        yield
+
+
+class _BoundedProtocol(H11Protocol):
+    """A connection. uvicorn has no limit for the time of a request's head, of an unread response, or of connections."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
+    refused = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered, or its response is not read yet."""
+        return self._answering or self.flow.write_paused
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # so that writing is paused as long as anything is not sent
+        if len(self.connections) > 2 * MAX_CONNECTIONS:
+            transport.abort()
+        elif sum(isinstance(one, _BoundedProtocol) and not one.refused for one in self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, "too many connections at once; try again")
         else:
-            try:
-                response = await self._handle(request)
-            except Exception:
-                log.exception("a request for %s could not be answered: this is a bug in saga", request.path)
-                response = error_response(500, "this is a bug in saga; its log has more")
-        await _send(writer, response, keep=keep, body=request.method != "HEAD")
-        return keep
+            self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        _cancel(self._head_timer)
+        _cancel(self._send_timer)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.refused:
+            super().data_received(data)
+            self._watch_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # close() would wait until the client has read everything.
+        self._send_timer = self.loop.call_later(SEND_TIMEOUT, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._send_timer)
+
+    def send_400_response(self, msg: str) -> None:
+        unread, _ = self.conn.trailing_data
+        if len(unread) > MAX_HEAD_BYTES:
+            self._refuse(431, _HEAD_TOO_LARGE)
+        else:
+            self._refuse(400, _NOT_HTTP)
+
+    def _watch_head(self) -> None:
+        """Bound the time from the start of the connection, or the last response, to the next complete head."""
+        if self._answering or self.refused:
+            _cancel(self._head_timer)
+            self._head_timer = None
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.close)
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.refused = True
+        if self._answering:  # the request turns out to be malformed in its body
+            self.cycle.disconnected = True
+        response = error_response(status, message, _CLOSE)
+        head = h11.Response(status_code=status, headers=response.raw_headers, reason=STATUS_PHRASES[status])
+        try:
+            for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self.transport.write_eof()
+        except h11.LocalProtocolError:  # a part of its response is sent already
+            self.transport.abort()
+        self.loop.call_later(_LINGER, self.transport.abort)
 
 
-def _parse(head: bytes) -> ServerRequest | None:
-    """The request of a head; None if it is malformed."""
-    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        return None
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
-            return None
-        headers[name.lower()] = value.strip()
-    return ServerRequest(words[0], words[1].partition("?")[0], headers)
-
-
-def _keeps_alive(request: ServerRequest, head: bytes) -> bool:
-    """HTTP/1.1 keeps a connection by default, HTTP/1.0 closes it."""
-    said = request.headers.get("connection", "").lower()
-    old = head.split(b"\r\n", 1)[0].endswith(b"HTTP/1.0")
-    return said == "keep-alive" if old else said != "close"
-
-
-async def _send(writer: asyncio.StreamWriter, response: ServerResponse, *, keep: bool, body: bool = True) -> None:
-    lines = [
-        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
-        f"Content-Type: {response.type}",
-        f"Content-Length: {len(response.content)}",
-        f"Connection: {'keep-alive' if keep else 'close'}",
-        *(f"{name}: {value}" for name, value in response.headers.items()),
-    ]
-    writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (response.content if body else b""))
-    try:
-        await asyncio.wait_for(writer.drain(), SEND_TIMEOUT)
-    except TimeoutError:
-        writer.transport.abort()  # close() would wait until the client has read everything
-        raise
-
-
-# The standard pages: /livez, /readyz, /metrics.
-
-
-PageContent = tuple[int, str]
-PageHandler = Callable[[], Awaitable[PageContent]]
-PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-"""The version of Prometheus' text format, for /metrics; harmless on other pages."""
-
-
-class HealthServer(HttpServer):
-    """Serves plain-text pages. ``pages``: path → handler that returns (status, text)."""
-
-    def __init__(self, address: str, pages: Mapping[str, PageHandler]) -> None:
-        super().__init__(address, self._serve_page, option="--health", description="the health endpoint")
-        self._pages = pages
-
-    async def _serve_page(self, request: ServerRequest) -> ServerResponse:
-        page = self._pages.get(request.path)
-        if page is None:
-            return _text_response(404, f"there is no page {request.path}; there are {', '.join(sorted(self._pages))}\n")
-        return _text_response(*await page())
-
-
-def _text_response(status: int, text: str) -> ServerResponse:
-    return ServerResponse(status, text.encode(), PROMETHEUS_TEXT)
-
-
-async def live_page() -> PageContent:
-    """The page /livez: the process answers."""
-    return 200, "ok\n"
-
-
-async def temporal_ready_page(client: Client) -> PageContent:
-    """The page /readyz of a process that needs Temporal and nothing else."""
-    try:
-        await client.service_client.check_health(timeout=timedelta(seconds=2))
-    except RPCError as error:
-        return 503, f"Temporal does not answer: {error.message}\n"
-    return 200, "ready\n"
-
-
-# Pages of a process that consists of several tasks.
-
-
-ReadinessCheck = Callable[[], Awaitable[str | None]]
-"""Why the process cannot work at present, as a message; None if it can."""
-
-
-def health_pages(stop: asyncio.Event, ready: ReadinessCheck, registry: CollectorRegistry) -> dict[str, PageHandler]:
-    """/livez, /readyz and /metrics."""
-
-    async def live() -> PageContent:
-        return 200, "ok\n"
-
-    async def answer_ready() -> PageContent:
-        why = "stopping" if stop.is_set() else await ready()
-        return (200, "ready\n") if why is None else (503, f"{why}\n")
-
-    async def metrics() -> PageContent:
-        return 200, generate_latest(registry).decode()
-
-    return {"/livez": live, "/readyz": answer_ready, "/metrics": metrics}
-
-
-def without_created(registry: CollectorRegistry) -> Iterator[Metric]:
-    """The metrics of a registry without the ``_created`` samples that Prometheus' client adds to every counter."""
-    for metric in registry.collect():
-        shown = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-        shown.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-        yield shown
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

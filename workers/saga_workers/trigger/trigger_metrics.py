@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 
+from saga_workers.runtime.metrics import without_created
+
 PartitionLag = tuple[str, str, int, int]
 """Group, topic, partition, and the number of offsets the group is behind."""
 
@@ -41,15 +43,12 @@ class TriggerMetrics:
         self._lags.append(lags)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, as Prometheus collectors return them, without the client's ``_created`` samples."""
+        """The metrics, as Prometheus collectors return them."""
         self._lag.clear()
         for lags in self._lags:
             for group, topic, partition, behind in lags():
                 self._lag.labels(group, topic, str(partition)).set(behind)
-        for metric in self._registry.collect():
-            shown = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            shown.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield shown
+        return without_created(self._registry)
 
     def started(self, saga: str, topic: str) -> None:
         self._started.labels(saga, topic).inc()

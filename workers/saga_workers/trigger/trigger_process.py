@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from sqlalchemy.exc import SQLAlchemyError
-from temporalio.service import RPCError
 
 from saga_activities import inbox
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.config import require_client
 from saga_workers.client import Client
 from saga_workers.replies import ReplyListener, reply_topics
-from saga_workers.runtime.http_server import HealthServer, health_pages
+from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
 from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
@@ -116,9 +114,9 @@ async def run_trigger(
         stack.callback(leaving.cancel)
         parts = TriggerTasks(project, client, stop, stack)
         if health is not None:
-            registry = CollectorRegistry()
-            registry.register(parts.metrics)
-            await stack.enter_async_context(HealthServer(health, health_pages(stop, parts.ready, registry)))
+            await stack.enter_async_context(
+                health_server(health, stop=stop, ready=parts.ready, metrics=(parts.metrics,))
+            )
         log.info(
             "%d triggers, %d consumers, %d bridges; Kafka at %s",
             len(todo.triggers),
@@ -166,11 +164,8 @@ class TriggerTasks:
         return parts
 
     async def ready(self) -> str | None:
-        if self._client is not None:
-            try:
-                await self._client.temporal.service_client.check_health(timeout=timedelta(seconds=2))
-            except RPCError as error:
-                return f"Temporal does not answer: {error.message}"
+        if self._client is not None and (why := await temporal_readiness(self._client.temporal)):
+            return why
         if self._listener is not None and (why := self._listener.health()):
             return f"replies: {why}"
         return next((why for one in self._readers if (why := one.health())), None)

@@ -33,7 +33,7 @@ from temporalio.worker import (
 )
 
 from saga_activities.attempt_context import ObservedAttempt
-from saga_workers.runtime.http_server import without_created
+from saga_workers.runtime.metrics import without_created
 from sagas.definition.model import Definition
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.workflow import NotifyWorkflow, SagaWorkflow

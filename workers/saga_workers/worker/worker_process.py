@@ -10,23 +10,23 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
-from saga_workers.runtime.http_server import HealthServer, PageContent, PageHandler, live_page, temporal_ready_page
+from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.spark_support import missing_package, uses_spark
-from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
+from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.settings.project import Project
 
 log = logging.getLogger("saga.worker")
@@ -55,9 +55,16 @@ async def run_worker(
     stop = stop_on_signals()
     async with AsyncExitStack() as stack:
         if health is not None:
-            standing = SagaGauges(client, project.definitions.values())
-            pages = {**_health_pages(worker, client, stop), "/metrics": _metrics_page(plugin.metrics, standing)}
-            await stack.enter_async_context(HealthServer(health, pages))
+            gauges = SagaGauges(client, project.definitions.values())
+            await stack.enter_async_context(
+                health_server(
+                    health,
+                    stop=stop,
+                    ready=partial(_readiness, worker, client),
+                    metrics=(plugin.metrics, gauges),
+                    refresh=gauges.refresh,
+                )
+            )
         log.info(
             "serving %d sagas and %d actions on task queue %s of %s",
             len(project.definitions),
@@ -125,25 +132,8 @@ def _log_crash(task: asyncio.Task[None]) -> None:
         log.error("%s no longer cleaned up: this is a bug in saga", task.get_name(), exc_info=task.exception())
 
 
-def _metrics_page(metrics: WorkerMetrics, standing: SagaGauges) -> PageHandler:
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    registry.register(standing)
-
-    async def show() -> PageContent:
-        await standing.refresh()
-        return 200, generate_latest(registry).decode()
-
-    return show
-
-
-def _health_pages(worker: Worker, client: Client, stop: asyncio.Event) -> dict[str, PageHandler]:
-    async def ready() -> PageContent:
-        if stop.is_set() or not worker.is_running:
-            return 503, "stopping\n" if stop.is_set() else "starting\n"
-        return await temporal_ready_page(client)
-
-    return {"/livez": live_page, "/readyz": ready}
+async def _readiness(worker: Worker, client: Client) -> str | None:
+    return await temporal_readiness(client) if worker.is_running else "starting"
 
 
 def make_worker(
