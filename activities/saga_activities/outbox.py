@@ -20,6 +20,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.backoff import Backoff
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
@@ -160,9 +161,8 @@ _EVENT_FIELDS = ("topic", "key", "value", "headers", "hold")
 _SELECT_STATUS = text("SELECT event_id, topic, status, note FROM saga_outbox WHERE event_id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
-_FIRST_POLL_INTERVAL = 0.02
-_MAX_POLL_INTERVAL = 0.5
-"""Maximum seconds between two polls of the outbox while a step waits for the relay."""
+_POLL_INTERVALS = Backoff(0.02, 0.5, factor=1.5)
+"""Seconds between two polls of the outbox while a step waits for the relay."""
 
 _STATUS_BATCH = 500
 
@@ -240,8 +240,8 @@ async def wait_until_published(
     # An operator may have recorded another result.
     stored = result.get("events") if isinstance(result, Mapping) else None
     wanted = {event["id"]: event["topic"] for event in stored or ()}
-    pause, open_ids, why = _FIRST_POLL_INTERVAL, list(wanted), ""
-    while True:
+    open_ids, why = list(wanted), ""
+    for pause in _POLL_INTERVALS:
         try:
             open_ids, why = await _unpublished(engine, open_ids)
         except Exception as error:
@@ -258,7 +258,6 @@ async def wait_until_published(
             return Outcome("unknown", failure=Failure("NotPublished", f"{sentence}{why and ': '}{why}"))
         attempt.heartbeat({"waiting_for": "the relay", "events": len(open_ids), "topics": topics})
         await asyncio.sleep(pause)
-        pause = min(pause * 1.5, _MAX_POLL_INTERVAL)
 
 
 async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], str]:

@@ -59,6 +59,7 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
     """
     from temporalio.client import WorkflowFailureError
 
+    from saga_activities.backoff import Backoff
     from saga_workers.temporal.temporal_runs import describe_run
     from saga_workers.views.saga_view import FINAL_STATES, read_view, with_blocking_checked
     from sagas.protocol.payloads import UNDO_SUFFIX
@@ -72,9 +73,8 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
             return  # how it ended is in the story
 
     closed = asyncio.ensure_future(end())
-    pause = _FIRST_POLL
     try:
-        while True:
+        for poll, pause in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
             story = await with_blocking_checked(temporal, await read_view(temporal, saga_id, web_ui=web_ui))
             yield story
             if story["state"] in FINAL_STATES:
@@ -82,8 +82,7 @@ async def follow_saga(temporal: Temporal, saga_id: str, *, web_ui: str | None) -
             await asyncio.wait({closed}, timeout=pause)
             if closed.done():
                 closed.result()
-                await asyncio.sleep(0 if pause == _FIRST_POLL else _FIRST_POLL)
-            pause = min(pause * 1.3, _MAX_POLL)
+                await asyncio.sleep(_FIRST_POLL if poll else 0)
     finally:
         closed.cancel()
         await asyncio.gather(closed, return_exceptions=True)

@@ -22,6 +22,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities import kafka_request
+from saga_activities.backoff import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
 from saga_activities.guard.tables import outbox_home_table
@@ -59,8 +60,8 @@ MAX_CONCURRENT_REPLIES = 8
 """Replies recorded at the same time; each briefly needs a connection."""
 
 _POLL_TIMEOUT = 0.5
-_BACKOFFS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds until the listener restarts after an error; the last value repeats."""
+_BACKOFF = Backoff(0.2, 10.0)
+"""Seconds until the listener restarts after an error."""
 
 REPLY_PARTITIONS = 4
 
@@ -131,7 +132,7 @@ class ReplyListener:
                     log.warning("replies are not heard: %s", sentence)
                 self._error = sentence or f"{type(error).__name__}: {error}"
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _BACKOFFS[min(failures, len(_BACKOFFS) - 1)])
+                    await asyncio.wait_for(self._stopping.wait(), _BACKOFF.delay(failures))
 
     async def _consume(self) -> None:
         """Consume until stopped. Raises whatever fails."""

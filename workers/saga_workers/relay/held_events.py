@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
+from saga_activities.backoff import Backoff
 from saga_activities.guard import EntryKey, Guard
 from saga_activities.guard.tables import now_sql
 from saga_activities.outbox import DROPPED, HELD, NEW, REFUSED
@@ -31,11 +32,8 @@ from sagas.settings import Settings
 
 log = logging.getLogger("saga.relay")
 
-FIRST_CHECK = 60.0
-"""Seconds an event is held before its saga is asked; most sagas are over by then."""
-
-LONGEST_INTERVAL = 3600.0
-"""Maximum number of seconds between two checks of one event."""
+CHECK_INTERVALS = Backoff(60.0, 3600.0)
+"""Seconds an event is held before its saga is asked, and between two checks; most sagas are over before the first."""
 
 MAX_UNANSWERED = 15
 """Consecutive checks without an answer before the event is listed for an operator: about half a day."""
@@ -47,23 +45,15 @@ _ATTEMPT_TIMEOUT = 30.0
 _DUE = "status = 'HELD' AND COALESCE(next_check_at, created_at + :first) <= {now}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckIntervals:
-    """Seconds until the first check, and the maximum between two checks."""
-
-    first: float = FIRST_CHECK
-    longest: float = LONGEST_INTERVAL
-
-
 class CheckBack:
     """Asks the sagas about the held events of one project's outboxes.
 
     ``connect`` opens the Temporal client; it is called only when an event is due.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Temporal]], intervals: CheckIntervals | None = None) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Temporal]], intervals: Backoff = CHECK_INTERVALS) -> None:
         self._connect = connect
-        self._intervals = intervals or CheckIntervals()
+        self._intervals = intervals
         self._temporal: Temporal | None = None
 
     async def check(self, name: str, engine: AsyncEngine) -> int:
@@ -137,16 +127,16 @@ class CheckBack:
 
     async def _reschedule(self, engine: AsyncEngine, event: Any, status: SagaStatus) -> None:
         """Set the next check: after as long as the event has been held; doubling if there was no answer."""
-        first, longest = self._intervals.first, self._intervals.longest
+        intervals = self._intervals
         checks = event.checks + 1 if status.kind == "unknown" else 0
-        pause = first * 2 ** min(checks, 30) if checks else max(first, time.time() - event.created_at)
+        pause = intervals.delay(checks) if checks else max(intervals.first, time.time() - event.created_at)
         statement = text(
             "UPDATE saga_outbox SET next_check_at = :at, checks = :checks, note = :note "
             "WHERE id = :id AND status = 'HELD'"
         )
         values = {
             "id": event.id,
-            "at": time.time() + min(longest, pause),
+            "at": time.time() + min(intervals.longest, pause),
             "checks": checks,
             "note": status.reason or None,
         }

@@ -11,6 +11,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Metric
 from sqlalchemy.exc import SQLAlchemyError
 
+from saga_activities.backoff import Backoff
 from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox_table import OutboxIdentity, OutboxTable
 from saga_workers.runtime.metrics import without_created
@@ -27,6 +28,10 @@ class ShardState:
     reason: str = ""
 
 
+_TOPIC_BACKOFF = Backoff(2.0, 30.0)
+"""Seconds until a suspended topic is retried."""
+
+
 class SuspendedTopics:
     """Topics that one outbox cannot publish to at present, and why.
 
@@ -39,8 +44,8 @@ class SuspendedTopics:
     def suspend(self, topic: str, reason: str) -> bool:
         """Leave a topic out until its backoff is over; True if it was not suspended before, or for another reason."""
         known = self._topics.get(topic)
-        pause = FIRST_RETRY if known is None else min(LONGEST_RETRY, known.backoff * 2)
-        self._topics[topic] = _SuspendedTopic(reason, pause, time.monotonic() + pause)
+        failures = 0 if known is None else known.failures + 1
+        self._topics[topic] = _SuspendedTopic(reason, failures, time.monotonic() + _TOPIC_BACKOFF.delay(failures))
         return known is None or known.reason != reason
 
     def resume(self, topic: str) -> bool:
@@ -127,14 +132,10 @@ class Wakeup:
                 self._waiting[shard].set()
 
 
-FIRST_RETRY, LONGEST_RETRY = 2.0, 30.0
-"""Seconds until a suspended topic is retried: doubles from the first to the second value."""
-
-
 @dataclass(slots=True)
 class _SuspendedTopic:
     reason: str
-    backoff: float
+    failures: int
     retry_at: float
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from sqlalchemy import inspect
 from sqlalchemy.exc import SQLAlchemyError
 
+from saga_activities.backoff import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin
@@ -22,7 +23,7 @@ from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox import Outbox, RelayMetrics, Wakeup
 from saga_workers.relay.outbox_table import OutboxTable
 from saga_workers.relay.relay_status import OutboxGauges
-from saga_workers.relay.shard import Backoff, Shard
+from saga_workers.relay.shard import Shard
 from saga_workers.runtime.databases import driver_message, open_databases
 from saga_workers.runtime.health import health_server
 from saga_workers.runtime.shutdown import stop_on_signals
@@ -150,7 +151,7 @@ async def _wait_for_outbox(
     once: bool,
 ) -> Outbox | None:
     """Wait until the database answers, then return its outbox; None if it has none or the relay stops."""
-    pauses, said = Backoff(0.2, 5.0), ""
+    pauses, said = iter(Backoff(0.2, 5.0)), ""
     rows = OutboxTable(databases.engine(name))
     while not stop.is_set():
         try:
@@ -167,7 +168,7 @@ async def _wait_for_outbox(
             if sentence != said:
                 log.warning("%s", sentence)
                 said = sentence
-            await asyncio.sleep(pauses.next())
+            await asyncio.sleep(next(pauses))
             continue
         leases = Leases(rows.engine, process_identity())
         return Outbox(name, settings.kafka, home, rows, leases, Wakeup(rows), metrics, stop, once)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from saga_activities.backoff import Backoff
 from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError
@@ -88,7 +88,7 @@ class Shard:
 
         True: the relay stops, or (with ``once``) all new events are published.
         """
-        pauses, fences = Backoff(0.2, 5.0), Backoff(1.0, 30.0)
+        pauses, fences = Backoff(0.2, 5.0).restarting(), Backoff(1.0, 30.0).restarting()
         while not (lease_lost.is_set() or self._outbox.stop.is_set()):
             watching, self._track_delivery = self._track_delivery, False
             publisher = Publisher(self._outbox.settings, self._outbox.identity, self._number, track_delivery=watching)
@@ -101,12 +101,12 @@ class Shard:
                 pause = await self._handle_error(trouble, publisher, pauses, fences)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._set_error(f"the database does not answer: {driver_message(error)}")
-                pause = pauses.next()
+                pause = next(pauses)
             except SagaError as error:
                 if self._outbox.once and (isinstance(error, NewerRelay) or _needs_operator(error)):
                     raise
                 self._set_error(error.message)
-                pause = pauses.next()
+                pause = next(pauses)
             finally:
                 giving_up.cancel()
                 await self._in_thread(publisher.close)
@@ -139,7 +139,7 @@ class Shard:
         await pipeline.run(done.batch)
 
     async def _handle_error(
-        self, error: KafkaTransactionError, publisher: Publisher, backoff: Backoff, fence_backoff: Backoff
+        self, error: KafkaTransactionError, publisher: Publisher, pauses: Iterator[float], fences: Iterator[float]
     ) -> float:
         """Handle a Kafka error; returns the backoff in seconds before the next producer."""
         verdict, row = error.verdict, error.opaque
@@ -148,7 +148,7 @@ class Shard:
             if self._state.state != "fenced":
                 log.warning("%s: fenced: %s", self._name, verdict.reason)
             self._set_state("fenced", "another relay has published it, or Kafka has ended a transaction of this one")
-            return fence_backoff.next()
+            return next(fences)
         if verdict.action == "refused" and row is not None and verdict.scope == "topic":
             if self._outbox.suspended_topics.suspend(row.topic, verdict.reason):
                 log.warning("%s: the topic %s is left out: %s", self._name, row.topic, verdict.reason)
@@ -162,7 +162,7 @@ class Shard:
             self._track_delivery = True
             return 0.0
         self._set_error(f"Kafka: {verdict.reason}")
-        return backoff.next()
+        return next(pauses)
 
     async def _refuse_event(self, cause: KafkaTransactionError) -> float:
         row = cause.opaque
@@ -219,19 +219,3 @@ def _needs_operator(error: SagaError) -> bool:
     """Whether Kafka refuses something that only an operator can change."""
     failure = error.error_info if isinstance(error, KafkaOperationError) else None
     return failure is not None and classify_kafka_error(failure).action == "refused"
-
-
-class Backoff:
-    """Delays that double from ``first`` to ``longest`` seconds, and start again after 2 × ``longest`` quiet seconds."""
-
-    def __init__(self, first: float, longest: float) -> None:
-        self._first, self._longest = first, longest
-        self._next, self._last = first, 0.0
-
-    def next(self) -> float:
-        now = time.monotonic()
-        if now - self._last > 2 * self._longest:
-            self._next = self._first
-        pause, self._next = self._next, min(self._longest, self._next * 2)
-        self._last = now
-        return pause

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from saga_activities.backoff import Backoff
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
@@ -43,6 +44,7 @@ BATCH_SIZE = 750
 """Messages per transaction, as in Kafka's own transaction test."""
 _POLL_TIMEOUT = 0.2
 _FILL_TIMEOUT = 0.05
+_BACKOFF = Backoff(0.2, 5.0)
 
 SOURCE_HEADER = "sagabridge"
 """Header of a record that a bridge has written: group/topic/partition/offset of its source record."""
@@ -113,7 +115,7 @@ class BridgeRunner:
             except (KafkaException, KafkaOperationError, KafkaTransactionError) as error:
                 troubles = 0 if time.monotonic() - began > 60 else troubles + 1
                 log.warning("%s begins again: %s", self.group, _error_message(error))
-                self._stop.wait(min(0.2 * 2**troubles, 5.0))
+                self._stop.wait(_BACKOFF.delay(troubles))
 
     def _run_session(self) -> None:
         """Process batches until stopped. Raises KafkaException, KafkaTransactionError or KafkaOperationError whenever

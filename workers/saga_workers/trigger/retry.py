@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from saga_activities.backoff import Backoff
 from sagas.errors import SagaError
 
 log = logging.getLogger("saga.trigger")
 
-MAX_BACKOFF = 10.0
+_BACKOFF = Backoff(0.2, 10.0)
 
 
 class AttemptFailed(Exception):
@@ -35,7 +36,6 @@ async def retry_until_done(
     *,
     stop: asyncio.Event,
     max_attempts: int,
-    first_backoff: float = 0.2,
 ) -> str | None:
     """Call ``attempt`` (with its number, from 1) until it succeeds; returns None then, else why the message is poison.
 
@@ -56,14 +56,14 @@ async def retry_until_done(
             # Log the first wait at once, and later ones ever more rarely.
             if waits & (waits - 1) == 0:
                 log.warning("%s waits: %s", description, error)
-            pause = min(first_backoff * 2 ** (waits - 1), MAX_BACKOFF)
+            pause = _BACKOFF.delay(waits - 1)
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
             sentence = error_message(error)
             if failures >= max_attempts:
                 return sentence
             log.warning("%s: attempt %d of %d failed: %s", description, failures, max_attempts, sentence)
-            pause = min(first_backoff * 2 ** (failures - 1), MAX_BACKOFF)
+            pause = _BACKOFF.delay(failures - 1)
         else:
             return None
         await sleep_or_stop(pause, stop)

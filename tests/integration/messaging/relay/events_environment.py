@@ -14,10 +14,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
+from saga_activities.backoff import Backoff
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
-from saga_workers.relay.held_events import CheckBack, CheckIntervals
+from saga_workers.relay.held_events import CheckBack
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.settings import load_settings
@@ -94,7 +95,7 @@ class EventsEnvironment:
 
     def check_back(self, temporal: str | None = None, *, first: float = 0.0) -> CheckBack:
         """The relay's check-back; events are due ``first`` seconds after they were written."""
-        return CheckBack(lambda: Temporal.connect(temporal or self.temporal), CheckIntervals(first, 3600.0))
+        return CheckBack(lambda: Temporal.connect(temporal or self.temporal), Backoff(first, 3600.0))
 
     async def rows(self, saga_id: str, connection: str = "shop") -> list[Any]:
         """The events of a saga, in the order they were written."""
