@@ -1,8 +1,13 @@
 """OpenTelemetry spans: one per saga, with one child per attempt of a step.
 
 A saga outlives every process, so the worker that sees its end creates its span. The ids are derived from the run (or
-taken from the starter's trace), so attempts on any worker can name it as their parent long before. The trace context
-travels in the header that Temporal's own OpenTelemetry interceptors use, in every language.
+taken from the starter's trace), so attempts on any worker can name it as their parent long before.
+
+The trace context travels in the header of Temporal's own OpenTelemetry interceptors, in every language.
+``temporalio.contrib.opentelemetry`` carries it from the caller into the start, and from an attempt's header into the
+context of the action. It cannot carry the spans: those of a workflow have no duration, and random ids, which neither a
+worker that takes the run over nor the next run of the saga knows; and each attempt would hang below a span of its own
+for the scheduling. So its own spans are switched off, and the part within workflows is here.
 """
 
 from __future__ import annotations
@@ -18,10 +23,11 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import Status, StatusCode, get_current_span
+from opentelemetry.trace import NoOpTracer, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from temporalio import client, worker, workflow
+from temporalio import worker, workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.contrib import opentelemetry as contrib
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import FailureError
 
@@ -98,7 +104,6 @@ class Tracing:
         invocation = observed.invocation
         span = self._tracer.start_as_current_span(
             f"{invocation.op} {observed.step}",
-            context=_W3C.extract(_parent_carrier.get() or {}, Context()),
             attributes={
                 "saga.id": invocation.saga_id,
                 "saga.name": observed.saga,
@@ -129,34 +134,14 @@ class Tracing:
         self._provider.force_flush(_FLUSH_TIMEOUT_MS)
 
 
-_parent_carrier: ContextVar[Carrier | None] = ContextVar("saga_trace_above", default=None)
-
-
-@contextmanager
-def with_parent(carrier: Carrier) -> Iterator[None]:
-    """Make attempts inside the block children of the span in ``carrier``."""
-    token = _parent_carrier.set(carrier)
-    try:
-        yield
-    finally:
-        _parent_carrier.reset(token)
-
-
-def current_carrier() -> Carrier:
-    """The trace context of the current span; empty if there is none."""
-    carrier: Carrier = {}
-    _W3C.inject(carrier)
-    return carrier
-
-
-def read_header(headers: Mapping[str, Payload]) -> Carrier:
-    """The trace context in the headers of a start or an attempt; empty if there is none."""
+def _read_header(headers: Mapping[str, Payload]) -> Carrier:
+    """The trace context in the headers of a start; empty if there is none."""
     payload = headers.get(HEADER)
     value = PayloadConverter.default.from_payload(payload) if payload is not None else None
     return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
 
 
-def with_header(headers: Mapping[str, Payload], carrier: Carrier) -> Mapping[str, Payload]:
+def _with_header(headers: Mapping[str, Payload], carrier: Carrier) -> Mapping[str, Payload]:
     """The headers with a trace context added."""
     return {**headers, HEADER: PayloadConverter.default.to_payload(carrier)} if carrier else headers
 
@@ -195,35 +180,20 @@ class _IdGenerator(RandomIdGenerator):
 _TRACING_KEY = "saga_tracing"
 
 
-class TracingInterceptor(client.Interceptor, worker.Interceptor):
+class TracingInterceptor(contrib.TracingInterceptor):
     """Interceptor for a client (it sends the caller's trace context) and for a worker."""
 
     def __init__(self, tracing: Tracing) -> None:
+        super().__init__(NoOpTracer())
+        self.header_key = HEADER
+        self.text_map_propagator = _W3C
         self._tracing = tracing
 
-    def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
-        return _ClientOutbound(next)
-
-    def intercept_activity(self, next: worker.ActivityInboundInterceptor) -> worker.ActivityInboundInterceptor:
-        return _ActivityInbound(next)
-
-    def workflow_interceptor_class(
+    def workflow_interceptor_class(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: worker.WorkflowInterceptorClassInput
-    ) -> type[worker.WorkflowInboundInterceptor] | None:
+    ) -> type[worker.WorkflowInboundInterceptor]:
         input.unsafe_extern_functions.update({_TRACING_KEY: lambda: self._tracing})  # pyright: ignore[reportCallIssue]
         return _WorkflowInbound
-
-
-class _ClientOutbound(client.OutboundInterceptor):
-    async def start_workflow(self, input: client.StartWorkflowInput) -> client.WorkflowHandle[Any, Any]:
-        input.headers = with_header(input.headers, current_carrier())
-        return await super().start_workflow(input)
-
-
-class _ActivityInbound(worker.ActivityInboundInterceptor):
-    async def execute_activity(self, input: worker.ExecuteActivityInput) -> Any:
-        with with_parent(read_header(input.headers)):
-            return await super().execute_activity(input)
 
 
 class _WorkflowInbound(worker.WorkflowInboundInterceptor):
@@ -242,7 +212,7 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
         info = workflow.info()
         # The first run's id identifies the whole chain of runs.
         self.span_context = get_tracing().saga_span_context(
-            info.workflow_type, info.first_execution_run_id, read_header(input.headers)
+            info.workflow_type, info.first_execution_run_id, _read_header(input.headers)
         )
         try:
             result = await super().execute_workflow(input)
@@ -282,21 +252,21 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
         return self._root.span_context.carrier if self._root.span_context is not None else {}
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
-        input.headers = with_header(input.headers, self._carrier())
+        input.headers = _with_header(input.headers, self._carrier())
         return super().start_activity(input)
 
     def start_local_activity(self, input: worker.StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
-        input.headers = with_header(input.headers, self._carrier())
+        input.headers = _with_header(input.headers, self._carrier())
         return super().start_local_activity(input)
 
     async def start_child_workflow(
         self, input: worker.StartChildWorkflowInput
     ) -> workflow.ChildWorkflowHandle[Any, Any]:
-        input.headers = with_header(input.headers, self._carrier())
+        input.headers = _with_header(input.headers, self._carrier())
         return await super().start_child_workflow(input)
 
     def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
         if self._root.span_context is not None:
             # The next run has the same parent.
-            input.headers = with_header(input.headers, self._root.span_context.caller)
+            input.headers = _with_header(input.headers, self._root.span_context.caller)
         super().continue_as_new(input)
