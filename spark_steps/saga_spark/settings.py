@@ -11,8 +11,8 @@ from sagas.definition.times import parse_duration
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.kafka import KafkaSettings
+from sagas.settings.tables import SPARK
 
-KEYS = ("master", "remote", "stage", "ledger", "memory", "conf", "retention", "recycle_after", "python_path", "work")
 DEFAULT_RETENTION = "7d"
 DEFAULT_WORK = ".saga/spark"
 
@@ -77,9 +77,7 @@ class SparkSettings:
 def spark_settings(settings: Settings) -> SparkSettings:
     """Raises UsageError if ``[spark]`` has an unknown or invalid setting."""
     table = settings.spark
-    for key in table:
-        if key not in KEYS:
-            raise UsageError(f"[spark]: unknown setting {key}{did_you_mean(key, KEYS)}")
+    SPARK.refuse_unknown(table, "[spark]")
     stage = str(table.get("stage") or (settings.dev_folder / "spark" / "stage").as_uri())
     if "://" not in stage and not stage.startswith("file:"):
         stage = (settings.root / stage).resolve().as_uri()

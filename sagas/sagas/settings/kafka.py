@@ -12,6 +12,7 @@ from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.definition.times import parse_duration
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.secrets import Secret, parse_secret, resolve_secret
+from sagas.settings.tables import KAFKA
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,10 @@ class KafkaSettings:
         return str(path)
 
 
-_KEYS = (
-    "bootstrap_servers", "outbox", "prefix", "transaction_timeout", "batch", "max_message_bytes", "shards",
-    "retention", "topics", "client",
-)  # fmt: skip
 _DEFAULT = KafkaSettings()
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
-_REQUIRED_VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
+REQUIRED_VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "acks": (("all", "-1"), "an event that one broker alone has can be lost"),
     "request.required.acks": (("all", "-1"), "an event that one broker alone has can be lost"),
     "enable.idempotence": (("true",), "without it a retry on the network doubles events"),
@@ -88,7 +85,7 @@ _REQUIRED_VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """Properties with the values that keep the guarantees, and what any other value would break."""
 
-_ENGINE_PROPERTIES: Mapping[str, str] = {
+ENGINE_PROPERTIES: Mapping[str, str] = {
     "bootstrap.servers": "it is bootstrap_servers under [kafka]",
     "metadata.broker.list": "it is bootstrap_servers under [kafka]",
     "transactional.id": "the engine derives it from the outbox and its shard, so that an older relay is fenced",
@@ -116,9 +113,7 @@ def parse_kafka(
         UsageError: a setting is unknown or invalid, or would weaken a guarantee.
     """
     given = table or {}
-    for key in given:
-        if key not in _KEYS:
-            raise UsageError(f"[kafka]: unknown setting {key}{did_you_mean(key, _KEYS)}")
+    KAFKA.refuse_unknown(given, "[kafka]")
     named = _string(given, "bootstrap_servers")
     outbox = _string(given, "outbox")
     if outbox is not None and outbox not in databases:
@@ -163,10 +158,10 @@ def _client_properties(table: Any) -> Iterator[tuple[str, str | Secret]]:
     if not isinstance(table, Mapping):
         raise UsageError("kafka.client must be a table: [kafka.client].")
     for name, value in _flattened(table, ""):
-        if name in _ENGINE_PROPERTIES:
-            raise UsageError(f"kafka.client.{name} cannot be set: {_ENGINE_PROPERTIES[name]}.")
-        if name in _REQUIRED_VALUES and value not in _REQUIRED_VALUES[name][0]:
-            kept, why = _REQUIRED_VALUES[name]
+        if name in ENGINE_PROPERTIES:
+            raise UsageError(f"kafka.client.{name} cannot be set: {ENGINE_PROPERTIES[name]}.")
+        if name in REQUIRED_VALUES and value not in REQUIRED_VALUES[name][0]:
+            kept, why = REQUIRED_VALUES[name]
             raise UsageError(f"kafka.client.{name} must stay {kept[0]}: {why}.")
         yield name, value
 

@@ -19,21 +19,9 @@ from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
 from sagas.settings.kafka import parse_kafka
 from sagas.settings.model import DEFAULT_TASK_QUEUE, Connection, Settings, TemporalSettings, Tls, spark_ledger
 from sagas.settings.secrets import Secret, parse_secret
+from sagas.settings.tables import CONNECTION_TABLES, PROJECT, SERVE, TEMPORAL, TLS
 
 CONFIG_NAME = "saga.toml"
-
-_TOP_LEVEL_KEYS = (
-    "definitions", "actions", "temporal", "connections", "ledger", "kafka", "spark", "catalogs", "reconcile", "vars",
-    "serve", "codec",
-)  # fmt: skip
-_TEMPORAL_KEYS = ("address", "namespace", "task_queue", "api_key", "tls", "profile", "web_ui")
-_TLS_KEYS = ("server_name", "ca", "cert", "key")
-_CONNECTION_KEYS = {
-    "sql": ("kind", "url", "schema", "pool_size", "isolation"),
-    "http": (
-        "kind", "url", "auth", "idempotency", "idempotent", "settle", "headers", "timeout", "verify", "signing_secret",
-    ),
-}  # fmt: skip
 
 Table = dict[str, Any]
 
@@ -54,9 +42,10 @@ def load_settings(
     root, config_file = find_project(start_dir, config)
     written = read_toml(config_file) if config_file else {}
     origin = config_file.name if config_file else CONFIG_NAME
-    _refuse_unknown(written, _TOP_LEVEL_KEYS, origin)
+    PROJECT.refuse_unknown(written, origin)
     _tables_only(written, origin)
     _apply_environment(written, env)
+    SERVE.refuse_unknown(written.get("serve", {}), "[serve]")
 
     dev = read_dev_file(root)
     databases = [name for name, table in written.get("connections", {}).items() if _is_sql(table)]
@@ -80,7 +69,7 @@ def load_settings(
         catalogs=_catalogs(written.get("catalogs", {}), dev.get("catalogs", {})),
         embedded_catalogs=tuple(name for name, table in written.get("catalogs", {}).items() if _is_embedded(table)),
         reconcile=written.get("reconcile", {}),
-        serve=_known_keys_only(written.get("serve", {}), ("token",), "[serve]"),
+        serve=written.get("serve", {}),
         codec=written.get("codec", {}),
     )
 
@@ -122,13 +111,13 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
         path = variable.removeprefix("SAGA_").split("__")
         table = written
         for position, part in enumerate(path[:-1]):
-            key = _matching_key(part, _TOP_LEVEL_KEYS if position == 0 else table)
+            key = _matching_key(part, PROJECT.names if position == 0 else table)
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
                 raise UsageError(f"{variable} goes into {key}, which is not a table.")
-        if path[0].lower() not in _TOP_LEVEL_KEYS:
+        if path[0].lower() not in PROJECT.names:
             raise UsageError(
-                f"{variable}: unknown setting {path[0].lower()}{did_you_mean(path[0].lower(), _TOP_LEVEL_KEYS)}"
+                f"{variable}: unknown setting {path[0].lower()}{did_you_mean(path[0].lower(), PROJECT.names)}"
             )
         key = _matching_key(path[-1], table)
         is_text = key == "url" or (path[0].lower() == "temporal" and key != "tls")
@@ -149,7 +138,7 @@ def _parsed(text: str) -> Any:
 
 
 def _temporal(written: Table, dev: Table, env: Mapping[str, str]) -> TemporalSettings:
-    _refuse_unknown(written, _TEMPORAL_KEYS, "[temporal]")
+    TEMPORAL.refuse_unknown(written, "[temporal]")
     for key in ("address", "namespace", "task_queue", "profile", "web_ui"):
         if key in written and not (isinstance(written[key], str) and written[key]):
             raise UsageError(f"temporal.{key} must be a text.")
@@ -182,7 +171,7 @@ def _tls(written: Any) -> bool | Tls | None:
         return written
     if not isinstance(written, dict):
         raise UsageError("temporal.tls is true, false, or a table with server_name, ca, cert and key.")
-    _refuse_unknown(written, _TLS_KEYS, "[temporal.tls]")
+    TLS.refuse_unknown(written, "[temporal.tls]")
     return Tls(**written)
 
 
@@ -190,9 +179,9 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
     if not isinstance(table, dict):
         raise UsageError(f"connections.{name} must be a table: [connections.{name}].")
     kind = table.get("kind", "sql")
-    if kind not in _CONNECTION_KEYS:
+    if kind not in CONNECTION_TABLES:
         raise UsageError(f"connections.{name}.kind is sql or http, not {kind}.")
-    _refuse_unknown(table, _CONNECTION_KEYS[kind], f"[connections.{name}]")
+    CONNECTION_TABLES[kind].refuse_unknown(table, f"[connections.{name}]")
     written: str | Secret | None = None
     match table.get("url"):
         case None:
@@ -233,17 +222,6 @@ def _string_list(written: Table, key: str, default: list[str]) -> list[str]:
 
 
 def _tables_only(written: Table, origin: str) -> None:
-    for key in _TOP_LEVEL_KEYS[2:]:
+    for key in PROJECT.names[2:]:
         if not isinstance(written.get(key, {}), dict):
             raise UsageError(f"{origin}: {key} must be a table: [{key}].")
-
-
-def _known_keys_only(table: Table, known: tuple[str, ...], origin: str) -> Table:
-    _refuse_unknown(table, known, origin)
-    return table
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], origin: str) -> None:
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{origin}: unknown setting {key}{did_you_mean(key, known)}")

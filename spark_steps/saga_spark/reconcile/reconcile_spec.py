@@ -8,8 +8,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from saga_spark.job.job_spec import as_names
-from sagas.errors import UsageError, did_you_mean
+from sagas.errors import UsageError
 from sagas.settings import Settings
+from sagas.settings.tables import EFFECTS, RECONCILE
 
 SAMPLES_PER_KIND = 20
 """Maximum number of differences of each kind in a result."""
@@ -59,11 +60,6 @@ def parse_tolerance(value: Any) -> Decimal | None:
 
 # The rows of business tables that are effects of sagas: ``[[reconcile.effects]]`` of saga.toml.
 
-
-_SETTINGS = (
-    "name", "connection", "table", "where", "key", "saga", "step", "saga_id", "guard_key", "result", "amounts",
-    "tolerance", "many", "holds", "time",
-)  # fmt: skip
 _BINDINGS = ("saga_id", "guard_key", "result")
 _EXPRESSIONS = ("where", "saga_id", "guard_key", "time")
 
@@ -120,9 +116,7 @@ class EffectTable:
 
 def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
     """Raises UsageError if ``[reconcile]`` has an unknown or invalid setting."""
-    for key in settings.reconcile:
-        if key != "effects":
-            raise UsageError(f"[reconcile]: unknown setting {key}{did_you_mean(key, ('effects',))}")
+    RECONCILE.refuse_unknown(settings.reconcile, "[reconcile]")
     configured = settings.reconcile.get("effects", [])
     if not isinstance(configured, Sequence) or not all(isinstance(one, Mapping) for one in configured):
         raise UsageError("reconcile.effects is a list of tables: [[reconcile.effects]]")
@@ -135,9 +129,7 @@ def parse_effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
 
 def _parse_effect_table(number: int, table: Mapping[str, Any], settings: Settings) -> EffectTable:
     label = f"[[reconcile.effects]] {table.get('name') or table.get('table') or number}"
-    for name in table:
-        if name not in _SETTINGS:
-            raise UsageError(f"{label}: unknown setting {name}{did_you_mean(name, _SETTINGS)}")
+    EFFECTS.refuse_unknown(table, label)
     for name in ("connection", "table", "key"):
         if not table.get(name):
             raise UsageError(f"{label}: `{name}` is missing")

@@ -1,0 +1,361 @@
+"""Every table and key of saga.toml, with its type, default and meaning.
+
+The loader refuses other keys, and docs/reference/settings.md is generated from here. ``default`` and ``example`` are
+TOML; an empty default means that the key is not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sagas.errors import UsageError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key. ``variable`` overrides the file besides ``SAGA_…__…``."""
+
+    name: str
+    type: str
+    meaning: str
+    example: str
+    default: str = ""
+    variable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTable:
+    """One table of the file. NAME in ``header`` stands for a name that the project chooses."""
+
+    header: str
+    summary: str
+    settings: tuple[Setting, ...]
+    title: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(setting.name for setting in self.settings)
+
+    def refuse_unknown(self, table: Iterable[str], where: str) -> None:
+        """Raises UsageError for a key that the table does not have; ``where`` names the table."""
+        for key in table:
+            if key not in self.names:
+                raise UsageError(f"{where}: unknown setting {key}{did_you_mean(key, self.names)}")
+
+
+PROJECT = SettingsTable(
+    "",
+    "Relative paths in saga.toml are relative to its folder.",
+    (
+        Setting(
+            "definitions",
+            "list of strings",
+            "folders with definitions, searched with their subfolders",
+            '["definitions"]',
+            '["definitions"]',
+        ),
+        Setting(
+            "actions",
+            "list of strings",
+            "Python modules with actions, consumers and bridges: dotted names, or files such as `./actions.py`",
+            '["shop.actions", "./more_actions.py"]',
+            "[]",
+        ),
+        Setting("temporal", "table", "the Temporal server", ""),
+        Setting("connections", "table", "the participants: databases and HTTP services", ""),
+        Setting("ledger", "table", "the database of the engine's own rows", ""),
+        Setting("kafka", "table", "Kafka; an empty table is enough to use the embedded broker", ""),
+        Setting("spark", "table", "Spark steps", ""),
+        Setting("catalogs", "table", "the Iceberg catalogs of Spark steps", ""),
+        Setting("reconcile", "table", "which rows of your tables are effects of sagas", ""),
+        Setting("vars", "table", "values for expressions", ""),
+        Setting("serve", "table", "`saga serve`", ""),
+        Setting("codec", "table", "reserved for payload encryption; this version ignores it", ""),
+    ),
+)
+
+TEMPORAL = SettingsTable(
+    "temporal",
+    "The Temporal server. What is set nowhere comes from the Temporal profile. Without an address the server of "
+    "`saga dev up` is used.",
+    (
+        Setting("address", "string", "`host:port` of the frontend", '"temporal:7233"', variable="TEMPORAL_ADDRESS"),
+        Setting("namespace", "string", "the namespace", '"shop"', '"default"', "TEMPORAL_NAMESPACE"),
+        Setting("task_queue", "string", "the task queue of the sagas", '"sagas"', '"sagas"'),
+        Setting("api_key", "string or secret", "an API key", '{ env = "TEMPORAL_KEY" }', variable="TEMPORAL_API_KEY"),
+        Setting("tls", "boolean or table", "`true`: TLS with the system's authorities; or the table below", ""),
+        Setting("profile", "string", "the Temporal profile to read", '"production"', variable="TEMPORAL_PROFILE"),
+        Setting("web_ui", "string", "URL of the Web UI, for the links that commands print", '"https://temporal.shop"'),
+    ),
+)
+
+TLS = SettingsTable(
+    "temporal.tls",
+    "TLS to the Temporal server. Files are PEM.",
+    (
+        Setting("server_name", "string", "the name that the server's certificate must have", '"temporal.shop"'),
+        Setting("ca", "string", "file of the certificate authority", '"certificates/ca.pem"'),
+        Setting("cert", "string", "file of the client certificate", '"certificates/client.pem"'),
+        Setting("key", "string", "file of its private key", '"certificates/client.key"'),
+    ),
+)
+
+SQL_CONNECTION = SettingsTable(
+    "connections.shop",
+    "A database that takes part in sagas: PostgreSQL, MySQL, MariaDB or SQLite.",
+    (
+        Setting("kind", "string", "`sql`", '"sql"', '"sql"'),
+        Setting(
+            "url",
+            "string or secret",
+            "an SQLAlchemy URL; synchronous drivers are replaced by asynchronous ones. Without it, the database of "
+            "that name on the PostgreSQL of `saga dev up`",
+            '{ env = "SHOP_URL" }',
+        ),
+        Setting("schema", "string", "an SQL file that `saga setup` applies; it must be idempotent", '"schema.sql"'),
+        Setting("pool_size", "integer", "the maximum number of open connections of a worker", "20", "20"),
+        Setting(
+            "isolation",
+            "string",
+            "the isolation level of the guard's transactions; default: the database's own on PostgreSQL, "
+            "`READ COMMITTED` on MySQL and MariaDB",
+            '"READ COMMITTED"',
+        ),
+    ),
+    "[connections.NAME], a database",
+)
+
+HTTP_CONNECTION = SettingsTable(
+    "connections.crm",
+    "An HTTP service that takes part in sagas, see [call-http](../how-to/call-http.md).",
+    (
+        Setting("kind", "string", "`http` (required)", '"http"'),
+        Setting("url", "string or secret", "the base URL (required)", '"https://crm.shop"'),
+        Setting(
+            "auth",
+            "table",
+            "credentials: one of `bearer`, `basic`, `header`, `oauth2`, and optionally `mtls`, see "
+            "[credentials](../how-to/call-http.md#credentials)",
+            '{ bearer = { env = "CRM_TOKEN" } }',
+        ),
+        Setting(
+            "idempotency",
+            "string",
+            "the header that carries the idempotency key; `none`: the service has no such header",
+            '"Idempotency-Key"',
+            '"Idempotency-Key"',
+        ),
+        Setting("idempotent", "boolean", "`false`: the service does not honour the key", "true", "true"),
+        Setting("settle", "string", "how long a late effect may still appear; default: the step's timeout", '"30s"'),
+        Setting("headers", "table", "fixed, public headers of every request", '{ accept = "application/json" }', "{}"),
+        Setting(
+            "verify",
+            "string",
+            "PEM file of the certificate authority; verification cannot be disabled",
+            '"certificates/crm.pem"',
+        ),
+        Setting(
+            "signing_secret",
+            "secret",
+            "signs every request except reads, see [signatures](../how-to/notify.md#signatures)",
+            '{ file = "secrets/crm" }',
+        ),
+    ),
+    "[connections.NAME], an HTTP service",
+)
+
+LEDGER = SettingsTable(
+    "ledger",
+    "Where the engine keeps rows that belong to no participant.",
+    (
+        Setting(
+            "connection",
+            "string",
+            "an SQL connection; the default of `outbox` under `[kafka]` and of `ledger` under `[spark]`",
+            '"shop"',
+        ),
+    ),
+)
+
+KAFKA = SettingsTable(
+    "kafka",
+    "For projects whose sagas [publish, request, consume or are triggered](../how-to/kafka.md).",
+    (
+        Setting(
+            "bootstrap_servers",
+            "string",
+            "`host:port` of brokers, separated by commas; default: the broker of `saga dev up`",
+            '"kafka-1:9092,kafka-2:9092"',
+        ),
+        Setting(
+            "outbox",
+            "string",
+            "the SQL connection that stores the rows of `kafka.publish` and `kafka.request`; default: `connection` of "
+            "`[ledger]`",
+            '"shop"',
+        ),
+        Setting(
+            "prefix",
+            "string",
+            "starts every transactional id, consumer group and topic of the engine. Deployments that share a cluster "
+            "need different prefixes. Letters, digits, `.`, `_`, `-`",
+            '"saga"',
+            '"saga"',
+        ),
+        Setting(
+            "transaction_timeout",
+            "duration",
+            "how long a transaction may stay open before the broker aborts it, and so how long a hanging relay can "
+            "hold back readers. At most the broker's `transaction.max.timeout.ms`: the relay refuses to start above it",
+            '"60s"',
+            '"60s"',
+        ),
+        Setting("batch", "integer", "the maximum number of events in a transaction", "500", "500"),
+        Setting(
+            "max_message_bytes",
+            "integer",
+            "the maximum size of key, value and headers of one event. A larger event fails its step before anything "
+            "is done. Keep it below the topics' `max.message.bytes`",
+            "1000000",
+            "1000000",
+        ),
+        Setting(
+            "shards",
+            "integer",
+            "how many relays can work on one outbox concurrently; fixed when its tables are created",
+            "4",
+            "4",
+        ),
+        Setting(
+            "retention",
+            "duration",
+            "how long topics that the engine creates keep their events, and how long an outbox keeps published rows",
+            '"7d"',
+            '"7d"',
+        ),
+        Setting(
+            "topics",
+            "list of strings",
+            "topics that only Python code emits to (`step.emit(topic, …)`): `saga setup` creates them and "
+            "`saga doctor` checks them. In the environment separated by commas",
+            '["orders", "mails"]',
+            "[]",
+        ),
+        Setting("client", "table", "properties of librdkafka, see below", ""),
+    ),
+)
+
+SPARK = SettingsTable(
+    "spark",
+    "For projects with [Spark steps](../how-to/spark-jobs.md).",
+    (
+        Setting("master", "string", "`local[N]`, `spark://…`, `yarn` or `k8s://…`", '"local[2]"', '"local[2]"'),
+        Setting(
+            "remote",
+            "string",
+            "the address of a Spark Connect server; takes precedence over `master`",
+            '"sc://spark:15002"',
+        ),
+        Setting(
+            "stage",
+            "string",
+            "a URI or a folder: where outputs and frozen inputs are kept until they are published. All workers, "
+            "runners and executors must reach it",
+            '"s3://shop/stage"',
+            '".saga/spark/stage"',
+        ),
+        Setting(
+            "ledger",
+            "string",
+            "the SQL connection with the guard rows of Spark steps and the table `saga_output`, which `saga setup` "
+            "creates; default: `connection` of `[ledger]`",
+            '"shop"',
+        ),
+        Setting(
+            "memory",
+            "string",
+            "the heap of the driver. The runner may use 2 GiB more in total (JVM, Python and Python workers); above "
+            "that it is stopped",
+            '"1g"',
+            '"1g"',
+        ),
+        Setting(
+            "conf",
+            "table",
+            "Spark properties of the session and the cluster; a step's own `conf` is for that job only. The time zone "
+            "(UTC) and the unit of timestamps in Parquet are fixed, because staged files rely on them. "
+            '`"spark.python.sql.dataFrameDebugging.enabled" = "true"` makes errors name the line of the job, but '
+            "building expressions is several times slower",
+            '{ "spark.sql.shuffle.partitions" = "8" }',
+            "{}",
+        ),
+        Setting(
+            "retention",
+            "duration",
+            "how long a rejected output and its report are kept. Other staged files are deleted when their saga closes",
+            '"7d"',
+            '"7d"',
+        ),
+        Setting(
+            "recycle_after",
+            "integer",
+            "the number of runs after which a new runner is started; a step has up to three (inputs, job, audit)",
+            "200",
+            "200",
+        ),
+        Setting("python_path", "list of strings", "folders from which jobs are imported", '["."]', '["."]'),
+        Setting(
+            "work",
+            "string",
+            "where runners keep logs (`runner-*.log`, the last ten) and scratch files. Each worker needs its own",
+            '".saga/spark"',
+            '".saga/spark"',
+        ),
+    ),
+)
+
+EFFECTS = SettingsTable(
+    "reconcile.effects",
+    "The rows of your own tables that are effects of sagas, see "
+    "[reconcile](../how-to/reconcile.md#say-which-rows-are-effects). An array of tables; exactly one of `saga_id`, "
+    "`guard_key` and `result` is set.",
+    (
+        Setting("name", "string", "the name in the report; default: the table", '"orders"'),
+        Setting("connection", "string", "the SQL connection (required)", '"shop"'),
+        Setting("table", "string", "the table (required)", '"orders"'),
+        Setting("where", "string", "SQL: which rows are effects", "\"state <> 'draft'\""),
+        Setting("key", "string or list", "the columns that identify a row (required)", '"order_id"'),
+        Setting("saga", "string or list", "the sagas that write these rows; default: any", '"checkout"'),
+        Setting("step", "string", "the step that writes them; without it a row belongs to the saga", '"place"'),
+        Setting("saga_id", "string", "SQL: the id of the saga of a row", ""),
+        Setting("guard_key", "string", "SQL: the step's key (`step.key`) of a row", ""),
+        Setting(
+            "result",
+            "table",
+            "a field of the step's result, and the SQL that equals it",
+            '{ order_id = "order_id" }',
+        ),
+        Setting("amounts", "table", "column = the field of the step's result that it equals", '{ total = "total" }'),
+        Setting("tolerance", "string", "an absolute tolerance for `amounts`", '"0.01"', "0"),
+        Setting("many", "boolean", "one step may write several rows; their amounts are summed", "false", "false"),
+        Setting("holds", "boolean", "reservations: no row may outlive its saga", "false", "false"),
+        Setting(
+            "time",
+            "string",
+            "SQL: when a row was written. Rows older than Temporal's retention are ignored, and `--since` reads only "
+            "newer rows. Without it `--since` reads the whole table",
+            '"placed_at"',
+        ),
+    ),
+)
+
+RECONCILE = SettingsTable("reconcile", "", (Setting("effects", "array of tables", EFFECTS.summary, ""),))
+
+SERVE = SettingsTable(
+    "serve",
+    "The HTTP API of `saga serve`, see [ask-for-an-outcome](../how-to/ask-for-an-outcome.md).",
+    (Setting("token", "secret", "the bearer token of callers (required)", '{ env = "SAGA_SERVE_TOKEN" }'),),
+)
+
+CONNECTION_TABLES: Mapping[str, SettingsTable] = {"sql": SQL_CONNECTION, "http": HTTP_CONNECTION}

@@ -1,0 +1,153 @@
+"""Writes docs/reference/settings.md from the tables of saga.toml.
+
+`python -m tests.unit.settings.reference_page` writes it again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
+from sagas.settings.tables import (
+    EFFECTS,
+    HTTP_CONNECTION,
+    KAFKA,
+    LEDGER,
+    PROJECT,
+    SERVE,
+    SPARK,
+    SQL_CONNECTION,
+    TEMPORAL,
+    TLS,
+    Setting,
+    SettingsTable,
+)
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/settings.md"
+
+TABLES = (PROJECT, TEMPORAL, TLS, SQL_CONNECTION, HTTP_CONNECTION, LEDGER, KAFKA, SPARK, EFFECTS, SERVE)
+
+_HEAD = """# Settings: saga.toml
+
+Every command reads the `saga.toml` of the project: the nearest one from the current folder upwards, or the file named
+by `--config`. All tables are optional. An unknown key is an error, with the nearest known one.
+
+Order: flags > `SAGA_…__…` > `TEMPORAL_*` > `saga.toml` > the services of `saga dev up` > the Temporal profile.
+
+A setting `key` of `[table]` is the environment variable `SAGA_TABLE__KEY`; case does not matter, and `-` and `.` in
+names are `_`. A value that is valid JSON (a number, `true`, a list, an object) is parsed. `definitions` and `actions`
+have no variable.
+
+A secret is `{ env = "NAME" }` or `{ file = "path" }`. It is read when it is needed and is never printed. A duration is
+a number with a unit: `500ms`, `30s`, `5m`, `2h`, `7d`.
+
+## A complete saga.toml
+
+Every key with a value as an example. A project needs very few of them.
+"""
+
+_CLIENT = """## `[kafka.client]`
+
+Any [property of librdkafka](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md), for TLS, SASL and
+special networks. A value may be a secret. Files (`ssl.ca.location` and the like) are relative to the project. In the
+environment the dots are underscores: `SAGA_KAFKA__CLIENT__SASL_PASSWORD`. `partitioner` is `murmur2_random` unless set:
+the partition of a key is the one that Java clients choose.
+
+Values that would weaken a guarantee are refused:
+
+| property | value | why |
+|---|---|---|
+"""
+
+_CATALOGS = """## `[catalogs.NAME]`
+
+`NAME` is the first part of a table's name: `lake.sales.facts` is the table `sales.facts` in the catalog `lake`. All
+properties are passed to pyiceberg unchanged; a property with dots is quoted (`"s3.endpoint" = "…"`). In the
+environment: `SAGA_CATALOGS__LAKE__URI`.
+
+| type | properties |
+|---|---|
+| `sql`, without `uri` | none: `saga dev up` creates a database for it, and its files are in `.saga/warehouse/NAME` |
+| `sql` | `uri` (an SQLAlchemy URL: `postgresql+psycopg://…`) and `warehouse` |
+| `rest` | `uri`, and `credential` or `token` if the server requires them |
+| `glue`, `hive`, others | those of pyiceberg |
+
+| | `sql` | `rest` | others |
+|---|---|---|---|
+| atomic commit of one table | yes | yes | yes |
+| `publish: together` | yes: one database transaction | yes, if the server has multi-table transactions | no, refused |
+
+The worker writes metadata and links or copies files, so it must reach `warehouse` and the location of each table.
+`saga doctor` checks each catalog.
+"""
+
+_VARS = """## `[vars]`
+
+Any keys: expressions read them as `vars.NAME`. In the environment: `SAGA_VARS__NAME`.
+
+## `[codec]`
+
+Reserved for payload encryption; this version ignores it.
+"""
+
+
+def complete_file() -> str:
+    """A saga.toml with every key."""
+    parts = []
+    for table in TABLES:
+        header = f"[[{table.header}]]" if table is EFFECTS else f"[{table.header}]"
+        lines = [header] if table.header else []
+        parts.append("\n".join(lines + [f"{one.name} = {one.example}" for one in table.settings if one.example]))
+        if table is KAFKA:
+            parts.append('[kafka.client]\nsecurity.protocol = "SASL_SSL"\nsasl.password = { env = "KAFKA_PASSWORD" }')
+        if table is SPARK:
+            parts.append('[catalogs.lake]\ntype = "rest"\nuri = "https://catalog.shop"')
+    parts.append("[vars]\ncommission_rate = 0.05")
+    return "\n\n".join(parts) + "\n"
+
+
+def render() -> str:
+    parts = [_HEAD, f"```toml\n{complete_file()}```\n"]
+    for table in TABLES:
+        parts.append(_section(table))
+        if table is KAFKA:
+            parts.append(_CLIENT + "\n".join(_client_rows()) + "\n")
+        if table is SPARK:
+            parts.append(_CATALOGS)
+    return "\n".join([*parts, _VARS])
+
+
+def _section(table: SettingsTable) -> str:
+    brackets = f"`[[{table.header}]]`" if table is EFFECTS else f"`[{table.header}]`"
+    title = table.title or (brackets if table.header else "Top level")
+    rows = [
+        f"| `{one.name}` | {one.type} | {_code(one.default)} | {_variable(table, one)} | {one.meaning} |"
+        for one in table.settings
+    ]
+    head = "| key | type | default | environment variable | meaning |\n|---|---|---|---|---|\n"
+    return f"## {title}\n\n{table.summary}\n\n{head}" + "\n".join(rows) + "\n"
+
+
+def _variable(table: SettingsTable, setting: Setting) -> str:
+    if table in (PROJECT, EFFECTS):
+        return ""
+    names = [_variable_name(table, setting), setting.variable]
+    return ", ".join(_code(name) for name in names if name)
+
+
+def _variable_name(table: SettingsTable, setting: Setting) -> str:
+    header = "connections.NAME" if table.title else table.header
+    return "SAGA_" + "__".join([*header.split("."), setting.name]).upper()
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _client_rows() -> list[str]:
+    kept = [f"| `{name}` | `{values[0]}` | {why} |" for name, (values, why) in REQUIRED_VALUES.items()]
+    return kept + [f"| `{name}` | cannot be set | {why} |" for name, why in ENGINE_PROPERTIES.items()]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
