@@ -13,7 +13,17 @@ from sagas.actions import Action
 from sagas.definition.loader import parse_text
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "definitions/retail/README.md"])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(path for room in ROOT.iterdir() if room.name[0] != "." for path in room.glob("README.md")),
+        *(ROOT / "definitions").rglob("README.md"),
+    ]
+)
+GENERATED = {ROOT / "docs/reference" / name for name in ("cli.md", "diagnostics.md")}
+HAND_WRITTEN = [page for page in PAGES if page not in GENERATED]
+MAX_LINE_LENGTH = 120
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 # Built from parts, so that this file does not name what it forbids.
@@ -49,6 +59,14 @@ def test_every_page_is_in_the_index() -> None:
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text("utf-8"))}
     lost = [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page not in linked | {index}]
     assert not lost
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_wrapped(page: Path) -> None:
+    lines = FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
+    # A table cannot be wrapped, nor can a line that is one link.
+    prose = [line for line in lines if not line.lstrip().startswith("|") and " " in line.strip()]
+    assert not [line for line in prose if len(line) > MAX_LINE_LENGTH]
 
 
 def test_no_file_names_a_download_or_a_machine() -> None:

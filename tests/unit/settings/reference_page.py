@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
 from sagas.settings.tables import (
@@ -125,7 +126,7 @@ def _section(table: SettingsTable) -> str:
         for one in table.settings
     ]
     head = "| key | type | default | environment variable | meaning |\n|---|---|---|---|---|\n"
-    return f"## {title}\n\n{table.summary}\n\n{head}" + "\n".join(rows) + "\n"
+    return f"## {title}\n\n{fill(table.summary, 120)}\n\n{head}" + "\n".join(rows) + "\n"
 
 
 def _variable(table: SettingsTable, setting: Setting) -> str:
