@@ -318,7 +318,7 @@ SPARK = SettingsTable(
 EFFECTS = SettingsTable(
     "reconcile.effects",
     "The rows of your own tables that are effects of sagas, see "
-    "[reconcile](../how-to/reconcile.md#say-which-rows-are-effects). An array of tables; exactly one of `saga_id`, "
+    "[reconcile](../how-to/reconcile.md#declare-which-rows-are-effects). An array of tables; exactly one of `saga_id`, "
     "`guard_key` and `result` is set.",
     (
         Setting("name", "string", "the name in the report; default: the table", '"orders"'),
