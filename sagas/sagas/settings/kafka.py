@@ -75,24 +75,24 @@ _DEFAULT = KafkaSettings()
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 REQUIRED_VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "acks": (("all", "-1"), "an event that one broker alone has can be lost"),
-    "request.required.acks": (("all", "-1"), "an event that one broker alone has can be lost"),
-    "enable.idempotence": (("true",), "without it a retry on the network doubles events"),
-    "isolation.level": (("read_committed",), "otherwise events of aborted transactions would count"),
-    "enable.auto.commit": (("false",), "an offset may move only after the effect of its event"),
-    "enable.auto.offset.store": (("false",), "an offset may move only after the effect of its event"),
+    "acks": (("all", "-1"), "an event that only one broker stores can be lost"),
+    "request.required.acks": (("all", "-1"), "an event that only one broker stores can be lost"),
+    "enable.idempotence": (("true",), "without it a network retry duplicates events"),
+    "isolation.level": (("read_committed",), "otherwise events of aborted transactions would be read"),
+    "enable.auto.commit": (("false",), "an offset is committed only after the effect of its event"),
+    "enable.auto.offset.store": (("false",), "an offset is committed only after the effect of its event"),
     "auto.offset.reset": (("earliest", "smallest", "beginning"), "events from before the first start would be lost"),
 }
 """Properties with the values that keep the guarantees, and what any other value would break."""
 
 ENGINE_PROPERTIES: Mapping[str, str] = {
-    "bootstrap.servers": "it is bootstrap_servers under [kafka]",
-    "metadata.broker.list": "it is bootstrap_servers under [kafka]",
+    "bootstrap.servers": "set bootstrap_servers under [kafka]",
+    "metadata.broker.list": "set bootstrap_servers under [kafka]",
     "transactional.id": "the engine derives it from the outbox and its shard, so that an older relay is fenced",
-    "transaction.timeout.ms": "it is transaction_timeout under [kafka]",
+    "transaction.timeout.ms": "set transaction_timeout under [kafka]",
     "group.id": "the engine derives it from prefix under [kafka] and the saga or consumer",
-    "group.instance.id": "the engine names the members of its groups itself",
-    "message.max.bytes": "it is max_message_bytes under [kafka]",
+    "group.instance.id": "the engine names the members of its groups",
+    "message.max.bytes": "set max_message_bytes under [kafka]",
 }
 """Properties that only the engine sets, and why or where they are set instead."""
 
@@ -159,10 +159,10 @@ def _client_properties(table: Any) -> Iterator[tuple[str, str | Secret]]:
         raise UsageError("kafka.client must be a table: [kafka.client].")
     for name, value in _flattened(table, ""):
         if name in ENGINE_PROPERTIES:
-            raise UsageError(f"kafka.client.{name} cannot be set: {ENGINE_PROPERTIES[name]}.")
+            raise UsageError(f"kafka.client.{name} cannot be set: {ENGINE_PROPERTIES[name]}")
         if name in REQUIRED_VALUES and value not in REQUIRED_VALUES[name][0]:
-            kept, why = REQUIRED_VALUES[name]
-            raise UsageError(f"kafka.client.{name} must stay {kept[0]}: {why}.")
+            required, why = REQUIRED_VALUES[name]
+            raise UsageError(f"kafka.client.{name} must stay {required[0]}: {why}")
         yield name, value
 
 

@@ -114,7 +114,7 @@ def _apply_environment(written: Table, env: Mapping[str, str]) -> None:
             key = _matching_key(part, PROJECT.names if position == 0 else table)
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
-                raise UsageError(f"{variable} goes into {key}, which is not a table.")
+                raise UsageError(f"{variable} sets a key of {key}, which is not a table")
         if path[0].lower() not in PROJECT.names:
             raise UsageError(
                 f"{variable}: unknown setting {path[0].lower()}{did_you_mean(path[0].lower(), PROJECT.names)}"
@@ -170,7 +170,7 @@ def _tls(written: Any) -> bool | Tls | None:
     if written is None or isinstance(written, bool):
         return written
     if not isinstance(written, dict):
-        raise UsageError("temporal.tls is true, false, or a table with server_name, ca, cert and key.")
+        raise UsageError("temporal.tls must be true, false, or a table with server_name, ca, cert and key")
     TLS.refuse_unknown(written, "[temporal.tls]")
     return Tls(**written)
 
@@ -180,7 +180,7 @@ def _connection(name: str, table: Any, dev: Table, root: Path) -> Connection:
         raise UsageError(f"connections.{name} must be a table: [connections.{name}].")
     kind = table.get("kind", "sql")
     if kind not in CONNECTION_TABLES:
-        raise UsageError(f"connections.{name}.kind is sql or http, not {kind}.")
+        raise UsageError(f"connections.{name}.kind must be sql or http, not {kind}")
     CONNECTION_TABLES[kind].refuse_unknown(table, f"[connections.{name}]")
     written: str | Secret | None = None
     match table.get("url"):
@@ -224,4 +224,4 @@ def _string_list(written: Table, key: str, default: list[str]) -> list[str]:
 def _tables_only(written: Table, origin: str) -> None:
     for key in PROJECT.names[2:]:
         if not isinstance(written.get(key, {}), dict):
-            raise UsageError(f"{origin}: {key} must be a table: [{key}].")
+            raise UsageError(f"{origin}: {key} must be a table: [{key}]")

@@ -117,7 +117,7 @@ def test_values_of_the_environment(tmp_path: Path) -> None:
         ("[temporal]\nadress = ''", "unknown setting adress; did you mean address?"),
         ("[temporal.tls]\nserver = 'x'", r"\[temporal.tls\]: unknown setting server"),
         ("[connections.shop]\nulr = 'x'", r"\[connections.shop\]: unknown setting ulr; did you mean url?"),
-        ("[connections.shop]\nkind = 'ftp'", "is sql or http, not ftp"),
+        ("[connections.shop]\nkind = 'ftp'", "must be sql or http, not ftp"),
         ("[connections.shop]\nurl = 3", "connections.shop.url must be a text"),
         ("[connections.shop]\nurl = {evn = 'X'}", "connections.shop.url is a text,"),
         ("[connections]\nshop = 'x'", "connections.shop must be a table"),
@@ -179,7 +179,7 @@ def test_tls(tmp_path: Path) -> None:
     assert load_settings(project(tmp_path, "[temporal]\ntls = true"), env={}).temporal.tls is True
     text = "[temporal.tls]\nserver_name = 'a'\nca = 'ca.pem'"
     assert load_settings(project(tmp_path, text), env={}).temporal.tls == Tls(server_name="a", ca="ca.pem")
-    with pytest.raises(UsageError, match="tls is true, false, or a table"):
+    with pytest.raises(UsageError, match="tls must be true, false, or a table"):
         load_settings(project(tmp_path, "[temporal]\ntls = 'yes'"), env={})
 
 
