@@ -36,7 +36,7 @@ test: setup
 
 # What needs no server: a minute and a half.
 test-fast: setup
-	$(BIN)/pytest -n 2 tests/unit tests/replay tests/docs/test_pages.py $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 tests/unit tests/replay tests/docs/test_pages.py tests/docs/test_python_api_page.py $(PYTEST_ARGS)
 
 test-long: setup
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)

@@ -19,20 +19,20 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
 
 HEAD = """# The saga command
 
-Everything the `saga` command understands. The tables below are made from the code, so they are what `--help` says.
+All commands and options of `saga`. The tables are generated from the code and match `--help`.
 
-## Everywhere
+## Global options
 
 | option | meaning |
 |---|---|
-| `-o json`, `--json` | one JSON document on standard output; messages for people go to standard error |
+| `-o json`, `--json` | one JSON document on standard output; messages go to standard error |
 | `--jsonl` | one JSON document per line, for lists and for `watch` |
 | `--config FILE` | the saga.toml to use; default: found upwards from the current folder |
 | `--debug` | show the traceback behind an error |
 | `--help` | what a command does, and its options |
 
-They may stand anywhere in the command line. An error is one sentence on standard error, with what to do next.
-Colours appear on a terminal only; `NO_COLOR=1` turns them off.
+They can be anywhere in the command line. An error is one sentence on standard error, with what to do next. Colours are
+used on a terminal only; `NO_COLOR=1` disables them.
 
 ## Exit codes
 
@@ -40,15 +40,15 @@ Colours appear on a terminal only; `NO_COLOR=1` turns them off.
 |---|---|
 | 0 | done; with `--wait` and `watch`: COMPLETED |
 | 1 | failed; also TERMINATED, errors found by `validate`, a residue found by `simulate` |
-| 2 | the command line, the settings or the input are wrong; nothing was started |
+| 2 | the command line, the settings or the input are invalid; nothing was started |
 | 3 | COMPENSATED |
 | 4 | PARKED, and nothing else can run |
 | 5 | RESIDUE |
 | 6 | cancelled and compensated |
-| 7 | `--timeout` passed, still running |
+| 7 | `--timeout` passed, and the saga is still running |
 | 8 | differences found |
 | 9 | refused: past the point of no return, or the id belongs to another run |
-| 130 | Ctrl-C; the saga goes on |
+| 130 | Ctrl-C; the saga continues |
 """
 
 
